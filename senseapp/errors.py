@@ -1,0 +1,117 @@
+"""Every error that senseapp raises on purpose, as one tree.
+
+::
+
+    SenseError
+    ├── InvalidInput            the request cannot be carried out as asked (exit code 2)
+    │   ├── InvalidSpec         a setting is out of range or contradicts another
+    │   ├── UnknownModel        no architecture of that name
+    │   ├── InvalidCheckpoint   a weights file that cannot be read, trusted or matched
+    │   ├── InvalidDataset      images that cannot be read, trusted or matched
+    │   ├── NoLayersSelected    a layer pattern or type that matches nothing
+    │   ├── UnsupportedModel    the model runs, but its output is not class scores
+    │   ├── InvalidSchedule     a schedule that does not belong to this model
+    │   ├── InfeasibleBudget    no choice of levels meets the budget; names the nearest that does
+    │   ├── InvalidFile         a result, table or archive of an unknown form or newer version
+    │   └── RunMismatch         the folder holds an unfinished run with other settings
+    ├── MeasurementFailed       one measurement could not be made; the run goes on
+    ├── NotFound                no such run (or not this person's)
+    ├── QueueFull               too many jobs are waiting
+    └── QuotaExceeded           a person's or the server's disk quota would be passed
+
+A message gives the rule, what was expected, what came, and what to do. People see the message;
+the trace goes to the log.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "InfeasibleBudget",
+    "InvalidCheckpoint",
+    "InvalidDataset",
+    "InvalidFile",
+    "InvalidInput",
+    "InvalidSchedule",
+    "InvalidSpec",
+    "MeasurementFailed",
+    "NoLayersSelected",
+    "NotFound",
+    "QueueFull",
+    "QuotaExceeded",
+    "RunMismatch",
+    "SenseError",
+    "UnknownModel",
+    "UnsupportedModel",
+]
+
+
+class SenseError(Exception):
+    """Base of all errors whose message is meant to be read by the person who caused it."""
+
+
+class InvalidInput(SenseError):
+    """The request cannot be carried out as asked; the command line exits with 2."""
+
+
+class InvalidSpec(InvalidInput, ValueError):
+    """A setting is out of range or contradicts another."""
+
+
+class UnknownModel(InvalidInput):
+    """No architecture of that name."""
+
+
+class InvalidCheckpoint(InvalidInput):
+    """A weights file that cannot be read, trusted or matched to the architecture."""
+
+
+class InvalidDataset(InvalidInput):
+    """Images that cannot be read, trusted or matched to the model's classes."""
+
+
+class NoLayersSelected(InvalidInput):
+    """A layer pattern or type that matches nothing compressible."""
+
+
+class UnsupportedModel(InvalidInput):
+    """The model runs, but what it returns is not one row of class scores per image."""
+
+
+class InvalidSchedule(InvalidInput):
+    """A schedule that does not belong to this model, or with values out of range."""
+
+
+class InfeasibleBudget(InvalidInput):
+    """No choice of levels meets the budget.
+
+    Attributes:
+        nearest: the nearest feasible target, in the unit of the request.
+    """
+
+    def __init__(self, message: str, *, nearest: float) -> None:
+        super().__init__(message)
+        self.nearest = nearest
+
+
+class InvalidFile(InvalidInput):
+    """A result, table or archive of an unknown form, or written by a newer version."""
+
+
+class RunMismatch(InvalidInput):
+    """The folder already holds an unfinished run with other settings."""
+
+
+class MeasurementFailed(SenseError):
+    """One measurement could not be made; it is recorded as FAILED and the run goes on."""
+
+
+class NotFound(SenseError):
+    """No such run for this person."""
+
+
+class QueueFull(SenseError):
+    """Too many jobs are waiting already."""
+
+
+class QuotaExceeded(SenseError):
+    """A person's or the server's disk quota would be passed."""

@@ -1,0 +1,31 @@
+"""Frozen records that the engine produces; tables and charts are views of them."""
+
+from senseapp.results.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
+from senseapp.results.profile import LayerProfile, ModelProfile
+from senseapp.results.schedule import (
+    ExportManifest,
+    ResourceBudget,
+    Schedule,
+    ScheduleEntry,
+    ValidationResult,
+)
+from senseapp.results.sensitivity import SensitivityResult, latest
+
+__all__ = [
+    "ExportManifest",
+    "JobSnapshot",
+    "LayerMeasurement",
+    "LayerProfile",
+    "MetricChange",
+    "ModelProfile",
+    "ResourceBudget",
+    "RunRecord",
+    "RunState",
+    "Schedule",
+    "ScheduleEntry",
+    "SensitivityResult",
+    "Status",
+    "ValidationResult",
+    "latest",
+]

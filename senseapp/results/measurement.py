@@ -1,0 +1,88 @@
+"""One measurement: what compressing one layer (or coupled group) to one level does to every metric."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from senseapp.spec.codec import register
+
+__all__ = ["LayerMeasurement", "MetricChange", "Status"]
+
+
+class Status(enum.StrEnum):
+    """How a measurement ended."""
+
+    MEASURED = "measured"
+    NOT_APPLICABLE = "not_applicable"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricChange:
+    """One metric before and after, as a paired difference over the same images.
+
+    Attributes:
+        metric: its name.
+        baseline: of the uncompressed model (fractions for top-1, top-5 and agreement; nats for loss and KL; dB
+            for SQNR, where it is infinite).
+        value: of the compressed model.
+        delta: > 0 means worse, for every metric; for SQNR the noise-to-signal power ratio.
+        ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences.
+        num_samples: images measured.
+        moments: sufficient statistics of the per-image differences; sums, so that shards add up exactly.
+    """
+
+    metric: str
+    baseline: float
+    value: float
+    delta: float
+    ci_low: float
+    ci_high: float
+    num_samples: int
+    moments: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMeasurement:
+    """The effect of one level on one layer, or on one coupled group that can only be compressed together.
+
+    Attributes:
+        layer: the layer, or the first member of its group in execution order.
+        level: fraction (sparsity, pruning) or bits (quantization) that was asked for.
+        status: measured, not applicable (with the reason), or failed (with the reason).
+        changes: one entry per metric; empty unless measured.
+        estimated: True if the quick scan predicted the changes from one backward pass.
+        group: id of the coupled group; empty if the layer stands alone.
+        members: layers of the group, the first one included; just the layer if it stands alone.
+        achieved_level: the level truly reached (channels are whole numbers).
+        removed_params: weights zeroed or removed, over all members.
+        removed_macs: multiply-accumulates that a kernel skipping them would save, for one image.
+        seconds: time spent on it.
+        reason: one sentence if it was not applicable or failed.
+    """
+
+    layer: str
+    level: float
+    status: Status
+    changes: tuple[MetricChange, ...] = ()
+    estimated: bool = False
+    group: str = ""
+    members: tuple[str, ...] = ()
+    achieved_level: float = 0.0
+    removed_params: int = 0
+    removed_macs: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, float]:
+        """What it measures; a later measurement with the same key replaces an earlier one."""
+        return self.layer, self.level
+
+    def change(self, metric: str) -> MetricChange | None:
+        """Return the change of ``metric``, or None if it was not measured."""
+        return next((change for change in self.changes if change.metric == metric), None)
+
+
+register(LayerMeasurement)

@@ -1,0 +1,75 @@
+"""What is known about a model before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["LayerProfile", "ModelProfile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """One compressible layer.
+
+    Attributes:
+        name: dotted module name.
+        layer_type: class name of the module (``Conv2d``).
+        parameter: dotted name of its weight (``layer1.0.conv1.weight``).
+        weight_shape: shape of the weight.
+        num_params: numbers in the weight; biases are never compressed and not counted.
+        macs: multiply-accumulates of the layer for one image.
+        input_shape, output_shape: of its first call for one image, without the batch axis; empty if it never ran.
+        channel_axis: the weight axis of output channels (0; 1 for transposed convolutions).
+        order: place in execution order, from 0; layers that never ran come last.
+        runs: whether the layer's weight was used in a forward pass.
+    """
+
+    name: str
+    layer_type: str
+    parameter: str
+    weight_shape: tuple[int, ...]
+    num_params: int
+    macs: int
+    input_shape: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
+    channel_axis: int = 0
+    order: int = 0
+    runs: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """A model's size and its compressible layers, in execution order.
+
+    Attributes:
+        title: the name people see.
+        layers: compressible layers.
+        num_params: all parameters, biases and norms included.
+        macs: multiply-accumulates of the compressible layers for one image.
+        num_bytes: bytes of all parameters and buffers as loaded.
+        input_shape: one image, (C, H, W).
+        num_classes: width of the output.
+        pretrained: whether the weights were trained; random weights are always labelled so.
+        notes: sentences a person should read (adapted head, weights that are not finite).
+    """
+
+    title: str
+    layers: tuple[LayerProfile, ...]
+    num_params: int
+    macs: int
+    num_bytes: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    pretrained: bool = True
+    notes: tuple[str, ...] = field(default=())
+
+    def layer(self, name: str) -> LayerProfile:
+        """Return the layer called ``name``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(name)

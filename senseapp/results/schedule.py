@@ -1,0 +1,128 @@
+"""One level per layer, the budget it was made for, and the proof by measurement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from senseapp.errors import InvalidSpec
+from senseapp.results.measurement import MetricChange
+from senseapp.spec.codec import register
+
+__all__ = ["BudgetKind", "ExportManifest", "ResourceBudget", "Schedule", "ScheduleEntry", "ValidationResult"]
+
+BudgetKind = Literal["params", "bytes", "macs", "bits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceBudget:
+    """How much must go.
+
+    Attributes:
+        kind: what is counted: non-zero weights, bytes of weights, multiply-accumulates, or average bits.
+        target: the fraction removed of it, in (0, 1); for ``bits`` the average number of bits, in [2, 8].
+    """
+
+    kind: BudgetKind
+    target: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(BudgetKind):
+            raise InvalidSpec(f"The budget must be one of {', '.join(get_args(BudgetKind))}, got {self.kind!r}.")
+        low, high = (2.0, 32.0) if self.kind == "bits" else (0.0, 1.0)
+        if not math.isfinite(self.target) or not low <= self.target < high:
+            unit = "average bits from 2 to 32" if self.kind == "bits" else "a fraction from 0 to below 1"
+            raise InvalidSpec(f"The target of a {self.kind} budget is {unit}, got {self.target}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleEntry:
+    """The choice for one layer (or coupled group).
+
+    Attributes:
+        layer: its name; for a group, the first member.
+        members: all layers that the choice holds for.
+        compression: ``sparsity``, ``pruning``, ``quantization``, or ``none`` if the layer is left alone.
+        level: fraction or bits; 0 for ``none``.
+        predicted_damage: its share of the predicted metric drop.
+        locked: whether a person fixed it.
+    """
+
+    layer: str
+    members: tuple[str, ...]
+    compression: str
+    level: float
+    predicted_damage: float = 0.0
+    locked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One level per layer of one model.
+
+    Attributes:
+        model: the title of the model it belongs to.
+        method: ``optimal``, ``gamma``, ``uniform`` or ``manual``.
+        entries: one per layer or coupled group, in execution order.
+        budget: what it was made for; None for a manual one.
+        metric: the metric its damage is counted in.
+        predicted_damage: sum over entries.
+        achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
+        notes: sentences on anything a person should know.
+    """
+
+    model: str
+    method: str
+    entries: tuple[ScheduleEntry, ...]
+    budget: ResourceBudget | None = None
+    metric: str = ""
+    predicted_damage: float = 0.0
+    achieved: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def level_of(self, layer: str) -> float | None:
+        """Return the level chosen for ``layer`` (also as a member of a group), or None if it is left alone."""
+        for entry in self.entries:
+            if layer in entry.members and entry.compression != "none":
+                return entry.level
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationResult:
+    """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
+
+    Attributes:
+        schedule: what was applied.
+        changes: measured on held-out images, by metric.
+        repaired: the same after repair without training; empty if none was asked for.
+        uniform: of the uniform schedule of equal cost; empty where there is none.
+        uniform_repaired: of that one after the same repair.
+        predicted: the predicted drop in the ranking metric.
+        rounds: how often it was re-measured and solved again.
+        sizes: figures before and after: ``params``, ``zeros``, ``bytes``, ``macs``, ``latency_seconds``.
+        notes: sentences on anything a person should know.
+    """
+
+    schedule: Schedule
+    changes: tuple[MetricChange, ...]
+    repaired: tuple[MetricChange, ...] = ()
+    uniform: tuple[MetricChange, ...] = ()
+    uniform_repaired: tuple[MetricChange, ...] = ()
+    predicted: float = 0.0
+    rounds: int = 1
+    sizes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportManifest:
+    """What a zip of target files holds: sha256 by file name, and the versions that wrote it."""
+
+    files: dict[str, str]
+    versions: dict[str, str]
+
+
+for _cls in (Schedule, ValidationResult, ExportManifest):
+    register(_cls)

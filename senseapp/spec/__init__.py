@@ -1,0 +1,37 @@
+"""What a person asks for, as frozen values with a tagged JSON form."""
+
+from senseapp.spec.codec import decode, dumps, encode, loads
+from senseapp.spec.compression import (
+    CompressionConfig,
+    PruningConfig,
+    QuantizationConfig,
+    SparsityConfig,
+)
+from senseapp.spec.levels import fractions_from_percent, parse_numbers
+from senseapp.spec.run import (
+    LABEL_FREE_METRICS,
+    DataSpec,
+    MetricName,
+    ModelSpec,
+    RunSpec,
+    SensitivitySpec,
+)
+
+__all__ = [
+    "LABEL_FREE_METRICS",
+    "CompressionConfig",
+    "DataSpec",
+    "MetricName",
+    "ModelSpec",
+    "PruningConfig",
+    "QuantizationConfig",
+    "RunSpec",
+    "SensitivitySpec",
+    "SparsityConfig",
+    "decode",
+    "dumps",
+    "encode",
+    "fractions_from_percent",
+    "loads",
+    "parse_numbers",
+]

@@ -1,0 +1,173 @@
+"""What to measure: the model, the images, and the sensitivity settings of one run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from senseapp.errors import InvalidSpec
+from senseapp.spec.codec import register
+from senseapp.spec.compression import CompressionConfig, SparsityConfig
+
+__all__ = [
+    "LABEL_FREE_METRICS",
+    "DataKind",
+    "DataSpec",
+    "MetricName",
+    "Mode",
+    "ModelLibrary",
+    "ModelSpec",
+    "Precision",
+    "RunSpec",
+    "SensitivitySpec",
+]
+
+MetricName = Literal["top1", "top5", "loss", "kl", "agreement", "sqnr"]
+Mode = Literal["exact", "quick"]
+Precision = Literal["fp32", "bf16", "auto"]
+ModelLibrary = Literal["demo", "timm", "torchvision"]
+DataKind = Literal["demo", "random", "folder", "archive"]
+
+LABEL_FREE_METRICS: tuple[MetricName, ...] = ("kl", "agreement", "sqnr")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Which network. ``library`` and ``name`` give the architecture, ``checkpoint`` its weights, if any.
+
+    Attributes:
+        library: where the architecture comes from.
+        name: its name there (``resnet50``); empty for the demo.
+        pretrained: load the library's published weights.
+        checkpoint: path of a weights file; empty means none.
+        num_classes, in_chans, img_size: overrides; None keeps the architecture's own.
+    """
+
+    library: ModelLibrary = "demo"
+    name: str = ""
+    pretrained: bool = False
+    checkpoint: str = ""
+    num_classes: int | None = None
+    in_chans: int | None = None
+    img_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.library not in get_args(ModelLibrary):
+            raise InvalidSpec(f"The model library must be demo, timm or torchvision, got {self.library!r}.")
+        if self.library != "demo" and not self.name:
+            raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
+        for what in ("num_classes", "in_chans", "img_size"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+
+    @property
+    def title(self) -> str:
+        """The name people see, for example ``timm/resnet18``."""
+        return "demo" if self.library == "demo" else f"{self.library}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Which images, and how they are prepared when the model's own way is not wanted.
+
+    Attributes:
+        kind: the shipped digits, random inputs, a folder, or a zip or tar archive.
+        path: where the folder or archive lies; empty for the first two.
+        labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none.
+        mean, std: per channel, on the 0 to 1 scale; empty keeps the model's own.
+        crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
+        class_map: pairs (folder name, class index) that a person has confirmed; empty means proposed ones.
+    """
+
+    kind: DataKind = "demo"
+    path: str = ""
+    labels: str = ""
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    crop_pct: float | None = None
+    class_map: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(DataKind):
+            raise InvalidSpec(f"Images come from one of {', '.join(get_args(DataKind))}, got {self.kind!r}.")
+        if (self.kind in ("folder", "archive")) != bool(self.path):
+            raise InvalidSpec(f"Images from {self.kind!r} {'need' if not self.path else 'take no'} path.")
+        if any(not math.isfinite(value) or value <= 0 for value in self.std):
+            raise InvalidSpec(f"std must hold numbers above 0, got {self.std}.")
+        if not all(math.isfinite(value) for value in self.mean):
+            raise InvalidSpec(f"mean must hold finite numbers, got {self.mean}.")
+        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
+            raise InvalidSpec(f"crop_pct must lie above 0 and at most 1, got {self.crop_pct}.")
+
+    @property
+    def title(self) -> str:
+        """The name people see."""
+        return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensitivitySpec:
+    """What to measure on each layer, and how carefully.
+
+    Attributes:
+        compression: what is done to a layer.
+        levels: fractions (sparsity, pruning) or bits (quantization), each measured on its own.
+        metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
+            where there are labels and KL where there are none.
+        num_samples: images to measure on; None means all of them.
+        batch_size: most images in one forward pass; None lets a timed trial choose.
+        layers: shell patterns of layer names (``layer1.*``); empty means all.
+        layer_types: class names (``Conv2d``); empty means all.
+        mode: ``exact`` measures, ``quick`` only estimates.
+        precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
+        until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
+        seed: of everything drawn at random.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``.
+    """
+
+    compression: CompressionConfig = SparsityConfig()
+    levels: tuple[float, ...] = (0.25, 0.5, 0.75)
+    metric: MetricName | None = None
+    num_samples: int | None = None
+    batch_size: int | None = None
+    layers: tuple[str, ...] = ()
+    layer_types: tuple[str, ...] = ()
+    mode: Mode = "exact"
+    precision: Precision = "fp32"
+    until_settled: bool = False
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise InvalidSpec("Choose at least one level.")
+        object.__setattr__(self, "levels", tuple(float(level) for level in self.levels))
+        if len(set(self.levels)) != len(self.levels):
+            raise InvalidSpec(f"Each level may be given once, got {self.levels}.")
+        self.compression.check_levels(self.levels)
+        for value, allowed, what in (
+            (self.mode, Mode, "Mode"),
+            (self.precision, Precision, "Precision"),
+        ):
+            if value not in get_args(allowed):
+                raise InvalidSpec(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+        if self.metric is not None and self.metric not in get_args(MetricName):
+            raise InvalidSpec(f"The metric must be one of {', '.join(get_args(MetricName))}, got {self.metric!r}.")
+        for what in ("num_samples", "batch_size"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One run: these settings and nothing else decide its numbers."""
+
+    model: ModelSpec = ModelSpec()
+    data: DataSpec = DataSpec()
+    sensitivity: SensitivitySpec = SensitivitySpec()
+
+
+register(RunSpec)

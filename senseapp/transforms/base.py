@@ -1,0 +1,111 @@
+"""What every compression promises to the code that measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from senseapp.results import LayerProfile
+from senseapp.spec import CompressionConfig
+
+__all__ = ["Applied", "CompressionRequest", "Compressor", "Target", "build_compressor", "register_compressor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is compressed as one: a layer, or a coupled group of layers.
+
+    Attributes:
+        layer: the name it is reported by; for a group, the first member in execution order.
+        members: compressible layers that change together, ``layer`` included.
+        modules: dotted names of every module whose parameters, buffers or input change (norms included);
+            everything that runs before the first use of any of them is unchanged.
+        group: id of the group; empty for a single layer.
+    """
+
+    layer: str
+    members: tuple[str, ...]
+    modules: tuple[str, ...]
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What a compression truly did.
+
+    Attributes:
+        achieved_level: the level reached (fraction, or bits).
+        removed_params: weights zeroed or removed, over all members; 0 for quantization.
+        removed_macs: multiply-accumulates for one image that are gone or multiply a zero weight.
+    """
+
+    achieved_level: float
+    removed_params: int = 0
+    removed_macs: int = 0
+
+
+class Compressor(Protocol):
+    """One compression of one model: lists what can be compressed, and compresses it for a while.
+
+    Attributes:
+        targets: in execution order of their first use.
+        not_applicable: layer name to the sentence that says why it has no measurement.
+    """
+
+    targets: Sequence[Target]
+    not_applicable: Mapping[str, str]
+
+    def compress(self, target: Target, level: float) -> AbstractContextManager[Applied]:
+        """Compress ``target`` to ``level`` in place; restore every tensor and attribute on exit, also on error.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionRequest:
+    """What a compressor is built from.
+
+    Attributes:
+        model: the network, in ``eval()`` mode.
+        layers: the layers selected, in execution order.
+        calibration: batches (N, C, H, W) that data-driven criteria and activation ranges may look at.
+        seed: of everything drawn at random.
+    """
+
+    model: nn.Module
+    layers: tuple[LayerProfile, ...]
+    calibration: tuple[torch.Tensor, ...]
+    seed: int = 0
+
+
+ConfigT = TypeVar("ConfigT")
+_BUILDERS: dict[type, Callable[[Any, CompressionRequest], Compressor]] = {}
+
+
+def register_compressor(
+    config_type: type[ConfigT],
+) -> Callable[
+    [Callable[[ConfigT, CompressionRequest], Compressor]], Callable[[ConfigT, CompressionRequest], Compressor]
+]:
+    """Register the function that builds the compressor of ``config_type``."""
+
+    def register(
+        build: Callable[[ConfigT, CompressionRequest], Compressor],
+    ) -> Callable[[ConfigT, CompressionRequest], Compressor]:
+        _BUILDERS[config_type] = build
+        return build
+
+    return register
+
+
+def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:
+    """Return the compressor registered for the type of ``config``."""
+    return _BUILDERS[type(config)](config, request)
