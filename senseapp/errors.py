@@ -17,7 +17,8 @@
     ├── MeasurementFailed       one measurement could not be made; the run goes on
     ├── NotFound                no such run (or not this person's)
     ├── QueueFull               too many jobs are waiting
-    └── QuotaExceeded           a person's or the server's disk quota would be passed
+    ├── QuotaExceeded           a person's or the server's disk quota would be passed
+    └── StorageFailed           the disk or the database refuses to read or write
 
 A message gives the rule, what was expected, what came, and what to do. People see the message;
 the trace goes to the log.
@@ -40,6 +41,7 @@ __all__ = [
     "QuotaExceeded",
     "RunMismatch",
     "SenseError",
+    "StorageFailed",
     "UnknownModel",
     "UnsupportedModel",
 ]
@@ -115,3 +117,7 @@ class QueueFull(SenseError):
 
 class QuotaExceeded(SenseError):
     """A person's or the server's disk quota would be passed."""
+
+
+class StorageFailed(SenseError):
+    """The disk or the database refuses to read or write: full, read-only, locked or damaged."""
