@@ -26,7 +26,7 @@ __all__ = [
 MetricName = Literal["top1", "top5", "loss", "kl", "agreement", "sqnr"]
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
-ModelLibrary = Literal["demo", "timm", "torchvision"]
+ModelLibrary = Literal["demo", "timm", "torchvision", "auto"]
 DataKind = Literal["demo", "random", "folder", "archive"]
 
 LABEL_FREE_METRICS: tuple[MetricName, ...] = ("kl", "agreement", "sqnr")
@@ -37,8 +37,8 @@ class ModelSpec:
     """Which network. ``library`` and ``name`` give the architecture, ``checkpoint`` its weights, if any.
 
     Attributes:
-        library: where the architecture comes from.
-        name: its name there (``resnet50``); empty for the demo.
+        library: where the architecture comes from; ``auto`` recognises it from the checkpoint.
+        name: its name there (``resnet50``); empty for the demo and for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own.
@@ -54,8 +54,8 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if self.library not in get_args(ModelLibrary):
-            raise InvalidSpec(f"The model library must be demo, timm or torchvision, got {self.library!r}.")
-        if self.library != "demo" and not self.name:
+            raise InvalidSpec(f"The model library must be demo, timm, torchvision or auto, got {self.library!r}.")
+        if self.library in ("timm", "torchvision") and not self.name:
             raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
@@ -65,7 +65,7 @@ class ModelSpec:
     @property
     def title(self) -> str:
         """The name people see, for example ``timm/resnet18``."""
-        return "demo" if self.library == "demo" else f"{self.library}/{self.name}"
+        return f"{self.library}/{self.name}" if self.name else self.library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

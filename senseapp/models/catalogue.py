@@ -1,0 +1,131 @@
+"""Every architecture of timm and torchvision with its size, from an index that ships with senseapp.
+
+Reading it needs neither library and no torch, so that the picker is there at once. ``scripts/build_catalogue.py``
+writes the index; a test holds it against the installed versions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from senseapp.spec.run import ModelLibrary
+
+__all__ = ["CATALOGUE_FILE", "CatalogueEntry", "find_entry", "library_versions", "load_catalogue", "search"]
+
+CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueEntry:
+    """One architecture as its library builds it.
+
+    Attributes:
+        library: ``timm`` or ``torchvision``.
+        name: its name there, without a weights tag.
+        num_params: trainable numbers.
+        macs: multiply-accumulates of convolutions and linear layers for one image (products of two activations,
+            as inside attention, are not counted); None where they could not be counted.
+        input_shape: one image, (C, H, W).
+        num_layers: compressible layers.
+        num_classes: width of the output; 0 for an architecture without a classifier of its own.
+        pretrained: whether weights were published for it.
+    """
+
+    library: ModelLibrary
+    name: str
+    num_params: int
+    macs: int | None
+    input_shape: tuple[int, int, int]
+    num_layers: int
+    num_classes: int
+    pretrained: bool
+
+    @property
+    def title(self) -> str:
+        """The name people write, for example ``timm/resnet18``."""
+        return f"{self.library}/{self.name}"
+
+
+@cache
+def _index() -> dict[str, object]:
+    index: dict[str, object] = json.loads(CATALOGUE_FILE.read_text(encoding="utf-8"))
+    return index
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that the index describes."""
+    versions = _index()["versions"]
+    assert isinstance(versions, dict)
+    return dict(versions)
+
+
+@cache
+def load_catalogue() -> tuple[CatalogueEntry, ...]:
+    """Return all architectures, timm's first, each library's by name."""
+    rows = _index()["architectures"]
+    assert isinstance(rows, list)
+    return tuple(
+        CatalogueEntry(
+            library=library,
+            name=name,
+            num_params=num_params,
+            macs=macs,
+            input_shape=tuple(shape),
+            num_layers=num_layers,
+            num_classes=num_classes,
+            pretrained=bool(pretrained),
+        )
+        for library, name, num_params, macs, shape, num_layers, num_classes, pretrained in rows
+    )
+
+
+@cache
+def _by_title() -> dict[str, CatalogueEntry]:
+    return {entry.title: entry for entry in load_catalogue()}
+
+
+def find_entry(library: str, name: str) -> CatalogueEntry | None:
+    """Return the architecture of that name (a weights tag after a dot is ignored), or None."""
+    return _by_title().get(f"{library}/{name.split('.', 1)[0]}")
+
+
+def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> list[CatalogueEntry]:
+    """Return up to ``limit`` architectures that ``text`` may mean, the likeliest first.
+
+    In order: the exact name, names that start with the text, names that contain it, names that contain each of
+    its words (``vit tiny``, ``resnet-18``, ``timm/vit``). Within each of these the shorter name first.
+    """
+    wanted = _Query(text)
+    found = [
+        (rank, len(entry.name), entry.name, position)
+        for position, entry in enumerate(load_catalogue())
+        if library in (None, entry.library) and (rank := wanted.rank(entry)) is not None
+    ]
+    catalogue = load_catalogue()
+    return [catalogue[position] for *_, position in sorted(found)[:limit]]
+
+
+class _Query:
+    """A search text, taken apart once."""
+
+    def __init__(self, text: str) -> None:
+        whole = text.strip().lower()
+        library, slash, name = whole.partition("/")
+        self._library = library if slash else ""
+        self._name = name if slash else whole
+        self._words = self._name.replace("-", " ").replace("_", " ").split()
+
+    def rank(self, entry: CatalogueEntry) -> int | None:
+        """Return 0 for the best match and more for worse ones; None for no match."""
+        if not entry.library.startswith(self._library):
+            return None
+        if entry.name == self._name:
+            return 0
+        if entry.name.startswith(self._name):
+            return 1
+        if self._name in entry.name:
+            return 2
+        return 3 if all(word in entry.name for word in self._words) else None

@@ -1,0 +1,84 @@
+"""From a :class:`ModelSpec` to a network that is ready to be measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from senseapp.errors import InvalidSpec, UnsupportedModel
+from senseapp.models.input_size import check_forward
+from senseapp.models.loaded import LoadedModel
+from senseapp.models.timm_library import build_timm
+from senseapp.models.torchvision_library import build_torchvision
+from senseapp.spec import ModelSpec
+
+__all__ = ["RANDOM_WEIGHTS_NOTE", "build_network", "load_model"]
+
+RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
+
+_BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {
+    "timm": build_timm,
+    "torchvision": build_torchvision,
+}
+
+
+def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None) -> LoadedModel:
+    """Return the network of ``spec`` in ``eval()`` mode, float32, on the CPU, without gradients.
+
+    Args:
+        spec: which architecture, and which weights. Without ``pretrained`` and without ``checkpoint`` the weights
+            are random but seeded: the same spec gives the same weights.
+        progress: called with one short sentence before each long step.
+
+    Raises:
+        UnknownModel: no architecture of that name; the message names the three closest.
+        InvalidSpec: the architecture does not take these classes, channels or image size.
+        InvalidCheckpoint: published weights could not be fetched, or the checkpoint could not be read or matched.
+        UnsupportedModel: the architecture has no classifier.
+    """
+    report = progress if progress is not None else _ignore
+    if spec.library == "demo":
+        return _load_demo(spec, report)
+    return _published_or_random(spec, report)
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    from senseapp.models.demo import load_demo_model
+
+    if dataclasses.replace(spec, pretrained=False) != ModelSpec():
+        raise InvalidSpec(
+            "The demo brings its own weights, classes and image size. "
+            "Choose a timm or torchvision architecture for other weights."
+        )
+    report("Loading the demo")
+    return load_demo_model()
+
+
+def _published_or_random(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
+    report(f"{'Fetching the weights of' if spec.pretrained else 'Building'} {spec.title}")
+    loaded = build_network(spec)
+    if spec.pretrained:
+        return loaded
+    return dataclasses.replace(loaded, class_names=(), notes=(*loaded.notes, RANDOM_WEIGHTS_NOTE))
+
+
+def build_network(spec: ModelSpec) -> LoadedModel:
+    """Build the architecture with published or random weights, ready for measuring.
+
+    Raises:
+        UnknownModel, InvalidSpec, InvalidCheckpoint, UnsupportedModel: as :func:`load_model`.
+    """
+    loaded = _BUILDERS[spec.library](spec)
+    if loaded.num_classes < 1:
+        raise UnsupportedModel(
+            f"{spec.title} has no classifier of its own: it returns features, not class scores. "
+            "Give a number of classes (its head will be random), or choose another architecture."
+        )
+    loaded.module.float().eval().requires_grad_(False)
+    if spec.img_size is not None or spec.in_chans is not None:
+        check_forward(loaded.module, loaded.preprocessing.input_shape, title=spec.title)
+    return loaded

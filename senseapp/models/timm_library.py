@@ -1,0 +1,165 @@
+"""Architectures of timm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm
+from huggingface_hub import constants as hub
+from huggingface_hub import try_to_load_from_cache
+from timm.data.config import resolve_model_data_config
+from timm.data.imagenet_info import ImageNetInfo
+from timm.models import PretrainedCfg
+from torch import nn
+
+from senseapp.errors import InvalidSpec, UnknownModel
+from senseapp.models.input_size import channel_statistics, check_side, first_line
+from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.models.names import unknown_model
+from senseapp.models.published import is_reachable, unavailable
+from senseapp.models.seeded import seeded_weights
+from senseapp.spec import ModelSpec
+
+__all__ = ["build_timm", "imagenet_class_names", "input_configuration", "output_width"]
+
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+_NUM_IMAGENET_CLASSES = 1000
+
+
+def build_timm(spec: ModelSpec) -> LoadedModel:
+    """Build a timm architecture with its published or with seeded random weights.
+
+    Raises:
+        UnknownModel: timm has no such name, or no such weights tag.
+        InvalidSpec: the architecture does not take these classes, channels or image size.
+        InvalidCheckpoint: the published weights could not be fetched.
+    """
+    _check_name(spec.name)
+    check_side(spec.img_size, title=spec.title)
+    overrides: dict[str, Any] = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
+    notes: tuple[str, ...] = ()
+    if spec.pretrained:
+        published = _require_published(spec)
+        overrides |= _weights_source(spec, published)
+        notes = _check_classes(spec, published.num_classes)
+    module = _create(spec, overrides)
+    preprocessing = _preprocessing(spec, module)
+    num_classes = output_width(module)
+    return LoadedModel(
+        module=module,
+        title=spec.title,
+        preprocessing=preprocessing,
+        num_classes=num_classes,
+        pretrained=spec.pretrained,
+        class_names=imagenet_class_names() if num_classes == _NUM_IMAGENET_CLASSES else (),
+        notes=notes,
+    )
+
+
+def _check_name(name: str) -> None:
+    if not timm.is_model(name):
+        raise unknown_model(name, library="timm")
+    architecture, _, tag = name.partition(".")
+    tags = timm.list_pretrained(f"{architecture}.*") if tag else []
+    if tag and name not in tags:
+        known = ", ".join(tags[:3]) or f"{architecture} without a tag"
+        raise UnknownModel(f"timm has no weights named {name!r}. Choose {known}.")
+
+
+def _require_published(spec: ModelSpec) -> PretrainedCfg:
+    published: PretrainedCfg | None = timm.get_pretrained_cfg(spec.name)
+    if published is None or not published.has_weights:
+        raise InvalidSpec(
+            f"No weights were published for {spec.title}. Upload a checkpoint, or measure with random weights."
+        )
+    return published
+
+
+def _create(spec: ModelSpec, overrides: dict[str, Any]) -> nn.Module:
+    """Create the module; a size-free network refuses ``img_size`` and is then built without it."""
+    attempts = [overrides] if spec.img_size is None else [overrides | {"img_size": spec.img_size}, overrides]
+    for attempt in attempts:
+        try:
+            with seeded_weights():
+                module: nn.Module = timm.create_model(spec.name, pretrained=spec.pretrained, **attempt)
+            return module
+        except TypeError as error:
+            if attempt is not attempts[-1] and "img_size" in str(error):
+                continue
+            raise InvalidSpec(f"{spec.title} cannot be built with these settings ({first_line(error)}).") from error
+        except (OSError, RuntimeError) as error:
+            if spec.pretrained:
+                raise unavailable(spec.title) from error
+            raise _refused(spec, error) from error
+        except (ValueError, AssertionError) as error:
+            raise _refused(spec, error) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _refused(spec: ModelSpec, error: Exception) -> InvalidSpec:
+    return InvalidSpec(
+        f"{spec.title} cannot be built with image size {spec.img_size}, {spec.in_chans} channels and "
+        f"{spec.num_classes} classes ({first_line(error)}). "
+        "Leave them empty for the architecture's own."
+    )
+
+
+def _check_classes(spec: ModelSpec, published_classes: int) -> tuple[str, ...]:
+    """Refuse to lose a trained head; a network published without one gets a random one, and a note."""
+    if spec.num_classes in (None, published_classes):
+        return ()
+    if published_classes == 0:
+        return (f"{spec.title} is published without a classifier: its head has random weights.",)
+    raise InvalidSpec(
+        f"The published weights of {spec.title} have {published_classes} classes; {spec.num_classes} would leave its "
+        "head untrained. Leave the number of classes empty, or upload a checkpoint trained for yours."
+    )
+
+
+def _weights_source(spec: ModelSpec, published: PretrainedCfg) -> dict[str, Any]:
+    """Return the arguments that make timm read its cache when the server cannot be reached.
+
+    Raises:
+        InvalidCheckpoint: neither the server nor the cache has the file.
+    """
+    if is_reachable(hub.ENDPOINT if published.hf_hub_id else str(published.url)):
+        return {}
+    names = (published.hf_hub_filename,) if published.hf_hub_filename else _WEIGHT_FILES
+    for name in names:
+        path = try_to_load_from_cache(published.hf_hub_id, name) if published.hf_hub_id else None
+        if isinstance(path, str):
+            return {"pretrained_cfg_overlay": {"file": path, "custom_load": False}}
+    raise unavailable(spec.title)
+
+
+def _preprocessing(spec: ModelSpec, module: nn.Module) -> Preprocessing:
+    config = input_configuration(module)
+    channels, height, width = config["input_size"]
+    channels = spec.in_chans or channels
+    if spec.img_size is not None:
+        height = width = spec.img_size
+    interpolation = config["interpolation"]
+    return Preprocessing(
+        input_shape=(channels, height, width),
+        mean=channel_statistics(tuple(config["mean"]), channels),
+        std=channel_statistics(tuple(config["std"]), channels),
+        crop_pct=config["crop_pct"],
+        interpolation=interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bilinear",
+    )
+
+
+def input_configuration(module: nn.Module) -> dict[str, Any]:
+    """Return what timm says about the images of a network it built: ``input_size`` (C, H, W), ``mean``, ``std``, …."""
+    configuration: dict[str, Any] = resolve_model_data_config(module)  # type: ignore[no-untyped-call]
+    return configuration
+
+
+def output_width(module: nn.Module) -> int:
+    """Return the number of classes of a network that timm built; 0 if it returns features."""
+    return int(module.num_classes)  # type: ignore[arg-type]
+
+
+def imagenet_class_names() -> tuple[str, ...]:
+    """Return the names of the 1,000 ImageNet classes, in the order of the outputs."""
+    described = ImageNetInfo()
+    return tuple(described.index_to_description(index) for index in range(_NUM_IMAGENET_CLASSES))
