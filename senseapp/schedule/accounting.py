@@ -1,0 +1,112 @@
+"""From a budget to what the choices must save together, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from senseapp.errors import InvalidSpec
+from senseapp.results import ModelProfile, ResourceBudget
+from senseapp.results.schedule import BudgetKind
+from senseapp.schedule.choices import DENSE_BITS, Choice, weight_bytes
+from senseapp.schedule.curves import LayerCurve
+
+__all__ = ["Accounting", "budget_kinds", "check_kind"]
+
+_KINDS = {
+    "sparsity": ("params", "bytes", "macs"),
+    "pruning": ("params", "bytes", "macs"),
+    "quantization": ("bytes", "bits"),
+}
+
+
+def budget_kinds(compression: str) -> tuple[BudgetKind, ...]:
+    """Return the budgets that ``compression`` can serve."""
+    return tuple(kind for kind in get_args(BudgetKind) if kind in _KINDS[compression])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """Totals of a model: weights, bytes and MACs of all its compressible layers, measured or not.
+
+    Removing channels from two neighbouring layers overlaps: the weights between them are counted by both. If every
+    weight were touched by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to
+    the fraction S would together save S − (coverage − 1)(S / coverage)². That estimate is used for pruning; only
+    applying the schedule gives the exact figure. For other compressions savings add up exactly.
+
+    Attributes:
+        num_params, macs: totals over the compressible layers.
+        coverage: by budget kind, from 1 (no overlap) to 2.
+    """
+
+    num_params: int
+    macs: int
+    coverage: dict[BudgetKind, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Accounting:
+        """Take totals from ``profile`` and, for pruning, the overlap from the gentlest point of each curve."""
+        num_params = sum(layer.num_params for layer in profile.layers)
+        totals = cls(num_params=num_params, macs=profile.macs)
+        if not curves or curves[0].compression != "pruning":
+            return totals
+        coverage = {kind: totals._coverage(kind, curves) for kind in budget_kinds("pruning")}
+        return cls(num_params=num_params, macs=profile.macs, coverage=coverage)
+
+    def total(self, kind: BudgetKind) -> float:
+        """Return the total that fractions of ``kind`` refer to; for bits, 32 per weight."""
+        if kind == "macs":
+            return float(self.macs)
+        if kind == "bytes":
+            return weight_bytes(self.num_params)
+        return self.num_params * (DENSE_BITS if kind == "bits" else 1.0)
+
+    def required(self, budget: ResourceBudget) -> float:
+        """Return the summed saving of single choices that meets ``budget``."""
+        total = self.total(budget.kind)
+        if budget.kind == "bits":
+            return self.num_params * (DENSE_BITS - budget.target)
+        bend = self._bend(budget.kind)
+        if bend == 0:
+            return budget.target * total
+        return total * (1 - math.sqrt(max(0.0, 1 - 4 * bend * budget.target))) / (2 * bend)
+
+    def figure(self, kind: BudgetKind, saving: float) -> float:
+        """Return what ``saving`` means in the unit of the budget: the fraction removed, or the average bits."""
+        total = self.total(kind)
+        if kind == "bits":
+            return DENSE_BITS - saving / self.num_params
+        share = saving / total if total else 0.0
+        return share - self._bend(kind) * share**2
+
+    def figures(self, choices: Iterable[Choice]) -> dict[str, float]:
+        """Return the figure of every budget kind for these choices together."""
+        chosen = list(choices)
+        kinds: tuple[BudgetKind, ...] = get_args(BudgetKind)
+        return {kind: self.figure(kind, sum(choice.saving(kind) for choice in chosen)) for kind in kinds}
+
+    def _bend(self, kind: BudgetKind) -> float:
+        coverage = self.coverage.get(kind, 1.0)
+        return (coverage - 1) / coverage**2
+
+    def _coverage(self, kind: BudgetKind, curves: Sequence[LayerCurve]) -> float:
+        gentlest = [curve.points[0].level for curve in curves]
+        slopes = [curve.saving(level, kind) / level for curve, level in zip(curves, gentlest, strict=True)]
+        total = self.total(kind)
+        return min(2.0, max(1.0, sum(slopes) / total)) if total else 1.0
+
+
+def check_kind(kind: BudgetKind, compressions: Iterable[str]) -> None:
+    """Require that at least one of ``compressions`` can save what ``kind`` counts.
+
+    Raises:
+        InvalidSpec: none can; names the budgets that can be asked for.
+    """
+    named = list(compressions)
+    possible = sorted({each for compression in named for each in budget_kinds(compression)})
+    if kind not in possible:
+        raise InvalidSpec(
+            f"{' and '.join(named).capitalize()} cannot serve a {kind} budget; choose {' or '.join(possible)}."
+        )

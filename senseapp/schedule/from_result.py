@@ -1,0 +1,158 @@
+"""From the measurements of a run to clean curves, with a sentence for everything left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from senseapp.errors import InvalidSchedule, InvalidSpec
+from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status
+from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
+from senseapp.spec import CompressionConfig, QuantizationConfig, SparsityConfig
+
+__all__ = ["CurveSet", "curves_of", "damage_metric"]
+
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSet:
+    """The curves of one run.
+
+    Attributes:
+        curves: of the layers that can be scheduled, in execution order.
+        metric: the one that damage is counted in.
+        compression: ``sparsity``, ``pruning`` or ``quantization``.
+        profile: the model.
+        left_alone: one entry per layer (or group) without a usable measurement: its members.
+        notes: sentences on everything left out or estimated.
+    """
+
+    curves: tuple[LayerCurve, ...]
+    metric: str
+    compression: str
+    profile: ModelProfile
+    left_alone: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def curve_of(self, layer: str) -> LayerCurve | None:
+        """Return the curve that ``layer`` belongs to, as itself or as a member of a group."""
+        return next((curve for curve in self.curves if layer in curve.members), None)
+
+
+def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
+    """Return the metric to count damage in: ``metric``, else KL where it was measured, else the run's own.
+
+    KL adds up over layers better than accuracy, and is far less noisy on few images.
+
+    Raises:
+        InvalidSpec: ``metric`` was not measured; names those that were.
+    """
+    measured = {change.metric: None for item in result.shown for change in item.changes}
+    if metric is None:
+        return "kl" if "kl" in measured else result.metric
+    if metric not in measured:
+        raise InvalidSpec(f"{metric!r} was not measured in this run; choose one of {', '.join(measured) or 'none'}.")
+    return metric
+
+
+def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
+    """Build the curve of every layer (or coupled group) that has a finite measurement.
+
+    Raises:
+        InvalidSpec: ``metric`` was not measured.
+        InvalidSchedule: no layer has a finite measurement.
+    """
+    name = damage_metric(result, metric)
+    config = result.spec.sensitivity.compression
+    by_layer: dict[str, list[LayerMeasurement]] = {}
+    for item in result.shown:
+        by_layer.setdefault(item.layer, []).append(item)
+    curves, left_alone, without_value = [], [], []
+    for layer in sorted(by_layer, key=_execution_order(result.profile)):
+        items = by_layer[layer]
+        points = _points(items, name, config)
+        finite = [point for point in points if math.isfinite(point.damage)]
+        if len(finite) < len(points):
+            without_value.append(layer)
+        if finite:
+            curves.append(_curve(items[0], finite, config, result.profile))
+        else:
+            left_alone.append(_members(items[0]))
+    if not curves:
+        raise InvalidSchedule(f"No layer has a finite measurement of {name}, so there is nothing to schedule.")
+    return CurveSet(
+        curves=tuple(curves),
+        metric=name,
+        compression=config.kind,
+        profile=result.profile,
+        left_alone=tuple(left_alone),
+        notes=_notes(by_layer, name, left_alone, without_value),
+    )
+
+
+def _execution_order(profile: ModelProfile) -> Callable[[str], int]:
+    place = {layer.name: index for index, layer in enumerate(profile.layers)}
+    return lambda name: place.get(name, len(place))
+
+
+def _members(item: LayerMeasurement) -> tuple[str, ...]:
+    return item.members or (item.layer,)
+
+
+def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionConfig) -> list[CurvePoint]:
+    """Return the measured points, gentlest first; damage may still be negative or not finite."""
+    points = []
+    for item in items:
+        change = item.change(metric)
+        if item.status is Status.MEASURED and change is not None:
+            points.append(
+                CurvePoint(
+                    level=item.level,
+                    damage=change.delta,
+                    removed_params=item.removed_params,
+                    removed_macs=item.removed_macs,
+                )
+            )
+    return sorted(points, key=lambda point: point.level, reverse=isinstance(config, QuantizationConfig))
+
+
+def _curve(
+    item: LayerMeasurement, points: Sequence[CurvePoint], config: CompressionConfig, profile: ModelProfile
+) -> LayerCurve:
+    fixed_levels = (isinstance(config, SparsityConfig) and config.granularity == "2:4") or (
+        isinstance(config, QuantizationConfig) and config.number_format != "int"
+    )
+    members = _members(item)
+    return LayerCurve(
+        layer=item.layer,
+        members=members,
+        compression=config.kind,
+        num_params=sum(profile.layer(member).num_params for member in members),
+        points=cleaned(points),
+        continuous=not fixed_levels,
+    )
+
+
+def _notes(
+    by_layer: dict[str, list[LayerMeasurement]],
+    metric: str,
+    left_alone: Sequence[tuple[str, ...]],
+    without_value: Sequence[str],
+) -> tuple[str, ...]:
+    notes = []
+    if left_alone:
+        names = [members[0] for members in left_alone]
+        notes.append(f"{len(names)} layers have no usable measurement and are left alone: {_shown(names)}.")
+    if without_value:
+        notes.append(f"Levels at which {metric} was not a finite number were not considered: {_shown(without_value)}.")
+    values = [item for items in by_layer.values() for item in items if item.status is Status.MEASURED]
+    estimated = sum(item.estimated for item in values)
+    if estimated:
+        notes.append(f"{estimated} of {len(values)} damages are estimates of the quick scan, not measurements.")
+    return tuple(notes)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > 3 else "")

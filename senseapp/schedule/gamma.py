@@ -1,0 +1,157 @@
+"""The classic rule: the more a layer suffers, the less it is compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from senseapp.errors import InfeasibleBudget, InvalidSpec
+from senseapp.results import SensitivityResult
+from senseapp.schedule.from_result import CurveSet, curves_of
+from senseapp.schedule.problem import Problem
+from senseapp.schedule.shift import level_bounds, require_fractions, shift_to_budget
+
+__all__ = ["check_rule", "gamma_levels", "layer_targets", "preferred_levels", "scheduled_levels"]
+
+_HALVINGS = 80  # an interval of width 2 ends below the spacing of doubles
+
+
+def check_rule(*, target: float, low: float, high: float, gamma: float) -> None:
+    """Require 0 <= low <= high < 1, gamma >= 0, and a target that levels in [low, high] can average to.
+
+    Raises:
+        InvalidSpec: a bound or gamma is out of range.
+        InfeasibleBudget: the target lies outside [low, high]; the nearest bound is named.
+    """
+    if not 0 <= low <= high < 1:
+        raise InvalidSpec(
+            f"The limits must satisfy 0 % <= minimum <= maximum < 100 %, got {100 * low:g} % and {100 * high:g} %."
+        )
+    if not 0 <= gamma < float("inf"):
+        raise InvalidSpec(f"gamma must be a number from 0 upwards, got {gamma}.")
+    if not low <= target <= high:
+        nearest = low if target < low else high
+        raise InfeasibleBudget(
+            f"A target of {100 * target:g} % cannot be met with every layer between {100 * low:g} % and "
+            f"{100 * high:g} %; the nearest that can is {100 * nearest:g} %.",
+            nearest=nearest,
+        )
+
+
+def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: float, gamma: float) -> NDArray[np.float64]:
+    """Return what each layer would get if the average did not matter: ``low + (high − low)(1 − norm(delta))^gamma``.
+
+    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers
+    that cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
+    """
+    damage = np.maximum(np.asarray(deltas, dtype=np.float64), 0.0)
+    if np.allclose(damage, damage[0]):
+        return np.full_like(damage, target)
+    norm = (damage - damage.min()) / np.ptp(damage)
+    preferred: NDArray[np.float64] = low + (high - low) * (1.0 - norm) ** gamma
+    return preferred
+
+
+def gamma_levels(
+    deltas: ArrayLike, weights: ArrayLike, *, target: float, low: float, high: float, gamma: float = 1.0
+) -> NDArray[np.float64]:
+    """Return one level per layer whose mean, weighted by ``weights``, is ``target``.
+
+    The preferred levels are shifted together by one offset, clipped to [low, high]; the offset is found by bisection.
+
+    Args:
+        deltas: damage of each layer at one common level, (L,); all finite.
+        weights: numbers of parameters (or MACs), (L,), with a positive sum.
+        target: the weighted mean to reach, a fraction.
+        low: least level of any layer.
+        high: greatest level of any layer.
+        gamma: 0 treats all layers alike; larger values spare fragile layers more.
+
+    Raises:
+        InvalidSpec: limits or gamma out of range.
+        InfeasibleBudget: the target is above ``high`` or below ``low``; the nearest feasible one is named.
+    """
+    check_rule(target=target, low=low, high=high, gamma=gamma)
+    preferred = preferred_levels(deltas, target=target, low=low, high=high, gamma=gamma)
+    share = np.asarray(weights, dtype=np.float64) / np.sum(weights)
+    below, above = -1.0, 1.0  # levels differ by less than 1, so these offsets reach all-low and all-high
+    for _ in range(_HALVINGS):
+        offset = 0.5 * (below + above)
+        if share @ np.clip(preferred + offset, low, high) < target:
+            below = offset
+        else:
+            above = offset
+    levels: NDArray[np.float64] = np.clip(preferred + above, low, high)
+    return levels
+
+
+def layer_targets(
+    result: SensitivityResult,
+    *,
+    target: float = 0.5,
+    low: float = 0.0,
+    high: float = 0.9,
+    gamma: float = 1.0,
+    level: float | None = None,
+    metric: str | None = None,
+) -> dict[str, float]:
+    """Return a fraction per layer, group members included, whose mean weighted by parameters is ``target``.
+
+    Args:
+        result: the run; layers without a usable measurement get no target.
+        target: the weighted mean to reach, a fraction.
+        low: least level of any layer.
+        high: greatest level of any layer.
+        gamma: see :func:`gamma_levels`.
+        level: the level whose damage counts; None takes the measured one nearest to ``target`` (for quantization,
+            the one in the middle).
+        metric: the metric that counts; None takes KL where it was measured, else the run's own.
+
+    Raises:
+        InvalidSpec: limits, gamma or metric out of range.
+        InvalidSchedule: nothing was measured.
+        InfeasibleBudget: the target cannot be met; names the nearest that can.
+    """
+    curve_set = curves_of(result, metric)
+    used = _reference_level(result.levels, curve_set, target) if level is None else level
+    deltas = _damages(curve_set, used)
+    weights = [curve.num_params for curve in curve_set.curves]
+    levels = gamma_levels(deltas, weights, target=target, low=low, high=high, gamma=gamma)
+    return {
+        member: float(share) for curve, share in zip(curve_set.curves, levels, strict=True) for member in curve.members
+    }
+
+
+def scheduled_levels(problem: Problem) -> dict[str, float]:
+    """Return the level of each layer by the classic rule, shifted until the budget is met.
+
+    Raises:
+        InvalidSpec: the compression is not one of fractions, or the limits are out of range.
+        InfeasibleBudget: the budget lies outside what the limits allow; names the nearest.
+    """
+    require_fractions(problem, method="gamma")
+    low, high = level_bounds(problem)
+    target = problem.budget.target
+    curves = problem.curve_set.curves
+    measured = sorted({point.level for curve in curves for point in curve.points})
+    preferred = preferred_levels(
+        _damages(problem.curve_set, _reference_level(measured, problem.curve_set, target)),
+        target=min(high, max(low, target)),
+        low=low,
+        high=high,
+        gamma=problem.gamma,
+    )
+    return shift_to_budget(problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)})
+
+
+def _reference_level(levels: Sequence[float], curve_set: CurveSet, target: float) -> float:
+    """Return the level whose damage tells layers apart: the nearest to ``target``, or the middle one for bits."""
+    if curve_set.compression == "quantization":
+        return levels[(len(levels) - 1) // 2]
+    return min(levels, key=lambda level: abs(level - target))
+
+
+def _damages(curve_set: CurveSet, level: float) -> list[float]:
+    return [curve.choice(level).damage for curve in curve_set.curves]

@@ -1,0 +1,154 @@
+"""What a scheduling method is given, and how its levels become a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from senseapp.errors import InfeasibleBudget
+from senseapp.results import ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
+from senseapp.results.schedule import BudgetKind
+from senseapp.schedule.accounting import Accounting, check_kind
+from senseapp.schedule.choices import Choice
+from senseapp.schedule.curves import LayerCurve, tidy_level
+from senseapp.schedule.from_result import CurveSet, curves_of
+from senseapp.schedule.limits import Limits, fixed_levels
+
+__all__ = ["Problem", "infeasible", "pose", "schedule_of"]
+
+_UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
+_PRUNING_NOTE = (
+    "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One scheduling question.
+
+    Attributes:
+        curve_set: curves of all layers that can be scheduled.
+        accounting: totals that fractions refer to.
+        budget: what must be saved.
+        limits: bounds of the levels.
+        fixed: level of the fixed layers, by first member.
+        gamma: exponent of the classic rule; other methods ignore it.
+    """
+
+    curve_set: CurveSet
+    accounting: Accounting
+    budget: ResourceBudget
+    limits: Limits
+    fixed: Mapping[str, float]
+    gamma: float = 1.5
+
+    @property
+    def kind(self) -> BudgetKind:
+        """What the budget counts."""
+        return self.budget.kind
+
+    @property
+    def required(self) -> float:
+        """What the choices must save together."""
+        return self.accounting.required(self.budget)
+
+    def saving(self, levels: Mapping[str, float]) -> float:
+        """Return what one level per curve saves together."""
+        return sum(curve.saving(levels[curve.layer], self.kind) for curve in self.curve_set.curves)
+
+
+def pose(
+    result: SensitivityResult,
+    budget: ResourceBudget,
+    limits: Limits,
+    *,
+    gamma: float = 1.5,
+    metric: str | None = None,
+) -> Problem:
+    """Build the problem of one run.
+
+    Raises:
+        InvalidSpec: this compression cannot serve the budget, or the metric was not measured.
+        InvalidSchedule: nothing can be scheduled, or a fixed layer cannot be.
+    """
+    curve_set = curves_of(result, metric)
+    check_kind(budget.kind, [curve_set.compression])
+    return Problem(
+        curve_set=curve_set,
+        accounting=Accounting.of(result.profile, curve_set.curves),
+        budget=budget,
+        limits=limits,
+        fixed=fixed_levels(curve_set, limits),
+        gamma=gamma,
+    )
+
+
+def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> InfeasibleBudget:
+    """Return the error that names the nearest feasible target; ``reachable`` is the saving that is nearest."""
+    nearest = problem.accounting.figure(problem.kind, reachable)
+    because = " with these limits and fixed layers" if problem.fixed or problem.limits != Limits() else ""
+    if problem.kind == "bits":
+        bound, asked, found = "at least", f"{problem.budget.target:g} bits on average", f"{nearest:.4g} bits"
+    else:
+        unit = _UNITS[problem.kind]
+        bound = "at most" if at_most else "at least"
+        asked, found = f"{100 * problem.budget.target:g} % of the {unit} removed", f"{100 * nearest:.4g} %"
+    return InfeasibleBudget(
+        f"A target of {asked} cannot be met{because}: what was measured allows {bound} {found}. "
+        f"The nearest target is {found}.",
+        nearest=nearest,
+    )
+
+
+def schedule_of(problem: Problem, levels: Mapping[str, float], *, method: str, notes: tuple[str, ...] = ()) -> Schedule:
+    """Return the schedule of one level per curve, with its predicted damage and figures."""
+    curve_set = problem.curve_set
+    chosen = [(curve, curve.choice(tidy_level(levels[curve.layer]))) for curve in curve_set.curves]
+    entries = [_entry(curve, choice, locked=curve.layer in problem.fixed) for curve, choice in chosen]
+    entries += [
+        ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
+        for members in curve_set.left_alone
+    ]
+    place = {layer.name: index for index, layer in enumerate(curve_set.profile.layers)}
+    return Schedule(
+        model=curve_set.profile.title,
+        method=method,
+        entries=tuple(sorted(entries, key=lambda entry: place[entry.layer])),
+        budget=problem.budget,
+        metric=curve_set.metric,
+        predicted_damage=sum(entry.predicted_damage for entry in entries),
+        achieved=problem.accounting.figures(choice for _, choice in chosen),
+        notes=(*curve_set.notes, *notes, *_predicted_beyond(chosen), *_pruning_notes(problem)),
+    )
+
+
+def _entry(curve: LayerCurve, choice: Choice, *, locked: bool) -> ScheduleEntry:
+    part = choice.parts[0] if choice.parts else None
+    return ScheduleEntry(
+        layer=curve.layer,
+        members=curve.members,
+        compression=part.compression if part else "none",
+        level=part.level if part else 0.0,
+        predicted_damage=part.damage if part else 0.0,
+        locked=locked,
+    )
+
+
+def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...]:
+    sign = {"quantization": -1.0}
+    beyond = [
+        curve.layer
+        for curve, choice in chosen
+        for part in choice.parts
+        if sign.get(curve.compression, 1.0) * (part.level - curve.strongest) > 0
+    ]
+    if not beyond:
+        return ()
+    return (
+        f"{len(beyond)} layers go beyond the most aggressive level that was measured (first: {beyond[0]}); "
+        "their damage is counted as at that level, so the prediction is too low.",
+    )
+
+
+def _pruning_notes(problem: Problem) -> tuple[str, ...]:
+    return (_PRUNING_NOTE,) if problem.curve_set.compression == "pruning" else ()
