@@ -1,1 +1,33 @@
-"""(to be filled)"""
+"""What pages and the command line call: one call per user action. No torch at import, no Streamlit."""
+
+from senseapp.service.access import configured_data_roots, uploads_folder
+from senseapp.service.backend import Backend, backend_at
+from senseapp.service.default_targets import default_targets
+from senseapp.service.execution import RunObserver, execute
+from senseapp.service.headline import headline, headline_level
+from senseapp.service.run_outputs import write_outputs
+from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
+from senseapp.service.service import LOCAL_OWNER, Service
+from senseapp.service.session import AnalysisSession, OpenSession, open_engine_session
+
+__all__ = [
+    "COLUMNS",
+    "LOCAL_OWNER",
+    "AnalysisSession",
+    "Backend",
+    "OpenSession",
+    "RunObserver",
+    "Service",
+    "backend_at",
+    "configured_data_roots",
+    "default_targets",
+    "execute",
+    "headline",
+    "headline_level",
+    "level_for_people",
+    "open_engine_session",
+    "sensitivity_csv",
+    "sensitivity_rows",
+    "uploads_folder",
+    "write_outputs",
+]

@@ -1,0 +1,208 @@
+"""Runs jobs one after the other in a daemon thread, so that a page never waits and a stop is quick."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from senseapp.errors import QueueFull, SenseError
+from senseapp.jobs.control import JobCancelled, JobControl
+from senseapp.jobs.progress import Progress
+from senseapp.results import JobSnapshot, RunState
+
+__all__ = ["JobRunner"]
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Job:
+    run_id: str
+    state: RunState = RunState.QUEUED
+    error: str = ""
+    progress: Progress = field(default_factory=Progress)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class JobRunner:
+    """A bounded first-in-first-out queue and its worker threads.
+
+    Args:
+        work: does the job of a run id, and reports through the control it is given; whatever it raises ends the
+            job, never the worker.
+        on_change: told each change of state (not of progress), from the thread that caused it; may raise.
+        max_queue: most jobs that may wait.
+        workers: threads; 0 for none, where :meth:`run_next` does the work in the caller's thread.
+        clock: seconds that never move back.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[str, JobControl], None],
+        *,
+        on_change: Callable[[JobSnapshot], None] = lambda snapshot: None,
+        max_queue: int = 20,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work = work
+        self._on_change = on_change
+        self._max_queue = max_queue
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: deque[_Job] = deque()
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"senseapp-worker-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, run_id: str) -> JobSnapshot:
+        """Put a run at the end of the queue; one that waits or runs already stays where it is.
+
+        Raises:
+            QueueFull: too many wait, or the runner is closed.
+        """
+        with self._changed:
+            known = self._jobs.get(run_id)
+            if known is None or known.state.finished:
+                self._refuse_if_full()
+                job = _Job(run_id=run_id, progress=Progress(phase="Waiting for its turn"))
+                self._jobs[run_id] = job
+                self._jobs.move_to_end(run_id)
+                self._waiting.append(job)
+                self._forget_old()
+                self._changed.notify()
+            return self._snapshot(self._jobs[run_id])
+
+    def snapshot(self, run_id: str) -> JobSnapshot | None:
+        """Return this moment of a job, or None if it is not (or no longer) known here."""
+        with self._changed:
+            job = self._jobs.get(run_id)
+            return None if job is None else self._snapshot(job)
+
+    def cancel(self, run_id: str) -> bool:
+        """Ask a job to end; a waiting one ends at once. Returns whether there was anything to end."""
+        with self._changed:
+            job = self._jobs.get(run_id)
+            if job is None or job.state.finished:
+                return False
+            job.stop.set()
+            waiting = job in self._waiting
+            if waiting:
+                self._waiting.remove(job)
+        if waiting:
+            self._finish(job, RunState.CANCELLED)
+        return True
+
+    def run_next(self) -> bool:
+        """Do the next waiting job in this thread; return False if none waits."""
+        job = self._take(wait=False)
+        if job is None:
+            return False
+        self._run(job)
+        return True
+
+    def close(self, timeout_seconds: float = 4.0) -> None:
+        """Stop taking jobs, interrupt what waits and runs, and wait a little for the workers."""
+        with self._changed:
+            self._closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            for job in self._jobs.values():
+                job.stop.set()
+            self._changed.notify_all()
+        for job in waiting:
+            self._finish(job, RunState.INTERRUPTED)
+        deadline = self._clock() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock()))
+
+    def _refuse_if_full(self) -> None:
+        if self._closed:
+            raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
+        if len(self._waiting) >= self._max_queue:
+            raise QueueFull(
+                f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
+            )
+
+    def _forget_old(self) -> None:
+        finished = [run_id for run_id, job in self._jobs.items() if job.state.finished]
+        for run_id in finished[: max(0, len(finished) - _REMEMBERED)]:
+            del self._jobs[run_id]
+
+    def _serve(self) -> None:
+        while (job := self._take(wait=True)) is not None:
+            self._run(job)
+
+    def _take(self, *, wait: bool) -> _Job | None:
+        with self._changed:
+            while wait and not self._waiting and not self._closed:
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            job = self._waiting.popleft()
+            job.state = RunState.RUNNING
+            job.progress = Progress(phase="Starting", started=self._clock())
+        self._tell(job)
+        return job
+
+    def _run(self, job: _Job) -> None:
+        def update(**changes: object) -> None:
+            with self._changed:
+                job.progress = replace(job.progress, **changes)  # type: ignore[arg-type]
+
+        control = JobControl(job.stop, update, self._clock)
+        try:
+            control.check()
+            self._work(job.run_id, control)
+        except JobCancelled:
+            self._finish(job, RunState.INTERRUPTED if self._closed else RunState.CANCELLED)
+        except SenseError as error:
+            _log.warning("run %s failed: %s", job.run_id, error, exc_info=True)
+            self._finish(job, RunState.FAILED, str(error))
+        except Exception:
+            _log.exception("run %s failed", job.run_id)
+            self._finish(job, RunState.FAILED, _unexpected(job.run_id))
+        else:
+            self._finish(job, RunState.DONE)
+
+    def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
+        with self._changed:
+            job.state, job.error = state, error
+            job.progress = replace(job.progress, ended=self._clock())
+        self._tell(job)
+
+    def _tell(self, job: _Job) -> None:
+        with self._changed:
+            snapshot = self._snapshot(job)
+        try:
+            self._on_change(snapshot)
+        except Exception:  # a full disk must not stop the worker; what is in memory stays right
+            _log.exception("run %s: its state %s could not be stored", job.run_id, snapshot.state)
+
+    def _snapshot(self, job: _Job) -> JobSnapshot:
+        now, progress = self._clock(), job.progress
+        return JobSnapshot(
+            run_id=job.run_id,
+            state=job.state,
+            phase=progress.phase,
+            done=progress.done,
+            total=progress.total,
+            elapsed_seconds=progress.elapsed(now),
+            remaining_seconds=progress.remaining(now) if job.state is RunState.RUNNING else None,
+            queue_place=self._waiting.index(job) + 1 if job in self._waiting else 0,
+            error=job.error,
+        )
+
+
+def _unexpected(run_id: str) -> str:
+    return f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."

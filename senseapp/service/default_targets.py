@@ -1,0 +1,47 @@
+"""The per-layer targets that every run comes with, before anybody has chosen a budget."""
+
+from __future__ import annotations
+
+from senseapp.errors import InfeasibleBudget, InvalidSchedule
+from senseapp.results import ResourceBudget, Schedule, SensitivityResult
+from senseapp.schedule import layer_targets, make_schedule
+from senseapp.spec import QuantizationConfig, SparsityConfig
+
+__all__ = ["default_targets"]
+
+_UNTOUCHED_BITS = 32
+_TARGET_BITS = 4.0
+_ROUNDING_BITS = 1e-6
+
+
+def default_targets(result: SensitivityResult) -> dict[str, float]:
+    """Return one number per layer that could be measured, members of a group alike.
+
+    Percent for sparsity and pruning: the classic rule on the drops of the ranking metric at the level nearest to
+    50 %, for a mean of 50 % weighted by the layers' parameters (2:4 sparsity: 50 % everywhere). Bits for
+    quantization: the least damage at 4 bits on average over all compressible weights, or at the nearest average that
+    the measured levels reach; 32 for a layer that is better left as it is.
+    """
+    config = result.spec.sensitivity.compression
+    try:
+        if isinstance(config, QuantizationConfig):
+            return _bits(result)
+        targets = layer_targets(result, metric=result.metric)
+    except InvalidSchedule:  # no layer has a finite figure, so there is nothing to aim at
+        return {}
+    if isinstance(config, SparsityConfig) and config.granularity == "2:4":
+        return dict.fromkeys(targets, 50.0)
+    return {layer: round(100 * fraction, 6) for layer, fraction in targets.items()}
+
+
+def _bits(result: SensitivityResult) -> dict[str, float]:
+    schedule = _schedule_at_average(result, _TARGET_BITS)
+    return {member: entry.level or _UNTOUCHED_BITS for entry in schedule.entries for member in entry.members}
+
+
+def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:
+    try:
+        return make_schedule(result, budget=ResourceBudget(kind="bits", target=bits))
+    except InfeasibleBudget as error:
+        nearest = ResourceBudget(kind="bits", target=error.nearest + _ROUNDING_BITS)
+        return make_schedule(result, budget=nearest)

@@ -1,0 +1,67 @@
+"""What is known about a model before a run, loaded once per model."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TypeAlias
+
+from senseapp.results import ModelProfile
+from senseapp.spec import ModelSpec
+
+__all__ = ["ModelCards", "load_profile"]
+
+_KEPT = 64
+_Key: TypeAlias = tuple[ModelSpec, float, int]
+
+
+def load_profile(model: ModelSpec) -> ModelProfile:
+    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
+
+    Raises:
+        InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
+    """
+    import torch  # here and below: torch loads on first use, not when the app starts
+
+    from senseapp.layers import profile_model
+    from senseapp.models import load_model
+
+    loaded = load_model(model)
+    sample = torch.zeros(1, *loaded.preprocessing.input_shape)
+    return profile_model(loaded.module, sample, title=loaded.title, pretrained=loaded.pretrained, notes=loaded.notes)
+
+
+class ModelCards:
+    """Profiles by model; a checkpoint that changed on disk is read again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._profiles: OrderedDict[_Key, ModelProfile] = OrderedDict()
+
+    def card(self, model: ModelSpec) -> ModelProfile:
+        """Return the profile of ``model``; the first time this loads it and blocks.
+
+        Raises:
+            InvalidInput: the model cannot be loaded.
+        """
+        key = _key(model)
+        with self._lock:  # also keeps two visitors from loading the same network at once
+            if key not in self._profiles:
+                self._profiles[key] = load_profile(model)
+                while len(self._profiles) > _KEPT:
+                    self._profiles.popitem(last=False)
+            self._profiles.move_to_end(key)
+            return self._profiles[key]
+
+    def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
+        """Take over a profile that a run made anyway."""
+        with self._lock:
+            self._profiles[_key(model)] = profile
+
+
+def _key(model: ModelSpec) -> _Key:
+    if not model.checkpoint or not Path(model.checkpoint).is_file():
+        return model, 0.0, 0
+    status = Path(model.checkpoint).stat()
+    return model, status.st_mtime, status.st_size

@@ -1,0 +1,188 @@
+"""Everything a page can ask for: one call per user action, frozen records back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from senseapp.errors import QueueFull
+from senseapp.results import JobSnapshot, ModelProfile, RunRecord, RunState, SensitivityResult
+from senseapp.service.access import check_paths
+from senseapp.service.backend import Backend, backend_at, kind_of
+from senseapp.service.time_estimate import work_of
+from senseapp.spec import ModelSpec, RunSpec
+from senseapp.store import home as default_home
+
+__all__ = ["LOCAL_OWNER", "Service"]
+
+LOCAL_OWNER = "local"
+"""The one person of a server without login."""
+
+
+class Service:
+    """One person's view of the server. Cheap to make; holds no state of its own.
+
+    Run ids come from URLs: any text is answered, with NotFound unless it is a run this person may see.
+    """
+
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER) -> None:
+        self._backend = backend
+        self._store = backend.store
+        self.owner = owner
+
+    @classmethod
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER) -> Service:
+        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``.
+
+        Raises:
+            StorageFailed: the home cannot be used.
+        """
+        return cls(backend_at(home or default_home()), owner)
+
+    def start(self, spec: RunSpec, *, title: str = "") -> str:
+        """Put a run in the queue and return its id; the model is loaded by the worker, never here.
+
+        Raises:
+            InvalidInput: a file lies where this app may not read, or the title is too long.
+            QueueFull: too many runs wait.
+            StorageFailed: the run cannot be stored.
+        """
+        check_paths(spec, self._backend.readable_folders(self.owner))
+        record = self._store.create(spec, owner=self.owner, title=title)
+        try:
+            self._backend.runner.submit(record.run_id)
+        except QueueFull:
+            self._store.delete(record.run_id, self.owner)
+            raise
+        return record.run_id
+
+    def snapshot(self, run_id: str) -> JobSnapshot:
+        """Return this moment of a run, of the worker while it waits or runs, else as it was stored.
+
+        Raises:
+            NotFound: there is no such run for this person.
+        """
+        record = self._store.get(run_id, self.owner)
+        known = self._backend.runner.snapshot(record.run_id)
+        if known is not None:
+            return known
+        done, total = self._store.progress(record.run_id)
+        return JobSnapshot(run_id=record.run_id, state=record.state, done=done, total=total, error=record.error)
+
+    def cancel(self, run_id: str) -> None:
+        """Ask a run to stop; what it measured is kept, and it can be resumed.
+
+        Raises:
+            NotFound: there is no such run of this person.
+        """
+        self._backend.runner.cancel(self._store.owned(run_id, self.owner).run_id)
+
+    def resume(self, run_id: str) -> None:
+        """Put a run that did not finish in the queue again; it goes on from its last stored measurement.
+
+        A run that is done, waits or runs is left as it is.
+
+        Raises:
+            NotFound: there is no such run of this person.
+            QueueFull: too many runs wait.
+        """
+        record = self._store.owned(run_id, self.owner)
+        if record.state is RunState.DONE or not record.state.finished:
+            return
+        self._store.set_state(record.run_id, RunState.QUEUED)
+        try:
+            self._backend.runner.submit(record.run_id)
+        except QueueFull:
+            self._store.set_state(record.run_id, record.state, error=record.error)
+            raise
+
+    def run(self, run_id: str) -> RunRecord:
+        """Return what is kept about a run.
+
+        Raises:
+            NotFound: there is no such run for this person.
+        """
+        return self._store.get(run_id, self.owner)
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Return this person's runs, the newest first."""
+        return self._store.list(self.owner)
+
+    def result(self, run_id: str) -> SensitivityResult | None:
+        """Return the result, or, of a run that has not finished, what it has found so far.
+
+        A partial one has the same form with fewer measurements, so every view can show it; None before the
+        model was loaded.
+
+        Raises:
+            NotFound: there is no such run for this person.
+            InvalidFile: its files are damaged.
+        """
+        return self._backend.so_far(self._store.get(run_id, self.owner).run_id)
+
+    def rename(self, run_id: str, title: str) -> None:
+        """Change the title of a run.
+
+        Raises:
+            NotFound: there is no such run of this person.
+            InvalidSpec: the title is empty or too long.
+        """
+        self._store.rename(run_id, self.owner, title)
+
+    def share(self, run_id: str, *, shared: bool) -> None:
+        """Let anybody with the link read a run, or nobody else.
+
+        Raises:
+            NotFound: there is no such run of this person.
+        """
+        self._store.share(run_id, self.owner, shared=shared)
+
+    def delete(self, run_id: str) -> None:
+        """Stop a run if need be, and remove it with its files.
+
+        Raises:
+            NotFound: there is no such run of this person.
+        """
+        self.cancel(run_id)
+        self._store.delete(run_id, self.owner)
+
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        """Return what is known about a model; the first time this loads it, which may take seconds.
+
+        Raises:
+            InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
+        """
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        return self._backend.cards.card(model)
+
+    def estimate_time(self, spec: RunSpec) -> float | None:
+        """Predict the seconds a run takes here; None where the number of images is not known beforehand.
+
+        Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
+
+        Raises:
+            InvalidInput: the model cannot be used, or no layer is selected.
+        """
+        num_images = _num_images(spec)
+        if num_images is None:
+            return None
+        from senseapp.layers import select_layers  # the model card has loaded torch already
+
+        profile = self.model_card(spec.model)
+        settings = spec.sensitivity
+        selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
+        work = work_of(profile, settings, num_images=num_images, selected=selected)
+        return self._backend.speeds.predict(work, kind=kind_of(spec))
+
+    def warm_up(self) -> None:
+        """Load torch in the background, once; call it after the first page is up."""
+        self._backend.warm_up()
+
+
+def _num_images(spec: RunSpec) -> int | None:
+    if spec.sensitivity.num_samples is not None:
+        return spec.sensitivity.num_samples
+    if spec.data.kind == "demo":
+        from senseapp.data import demo_pictures
+
+        return len(demo_pictures())
+    return None

@@ -1,0 +1,79 @@
+"""An append-only file of measurements, one JSON line each, durable before the next one starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from senseapp.errors import InvalidFile
+from senseapp.results import LayerMeasurement, latest
+from senseapp.spec import dumps, loads
+from senseapp.store.disk import fsync_folder, storage_errors
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Measurements in the order they were made.
+
+    A process that dies while it writes leaves a torn last line. Reading ignores it, and the next append cuts it
+    off, so nothing but the measurement in flight is lost. One writer at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end: int | None = None  # bytes known to hold whole lines; None before the first append
+
+    def append(self, measurement: LayerMeasurement) -> None:
+        """Add one measurement; on return it is on the disk.
+
+        Raises:
+            StorageFailed: it cannot be written (disk full, folder gone).
+        """
+        line = dumps(measurement).encode() + b"\n"
+        with storage_errors(self._path.name):
+            if self._end is None:
+                self._end = self._whole_bytes()
+            with self._path.open("ab") as stream:
+                stream.truncate(self._end)
+                stream.write(line)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if self._end == 0:
+                fsync_folder(self._path.parent)
+            self._end += len(line)
+
+    def read(self) -> tuple[LayerMeasurement, ...]:
+        """Return what was appended, without a torn last line; of one layer and level the last counts.
+
+        Raises:
+            InvalidFile: a line other than the last is damaged, or a newer senseapp wrote it.
+            StorageFailed: the file cannot be read.
+        """
+        return latest(loads(line, LayerMeasurement) for line in self._whole_lines())
+
+    def _whole_bytes(self) -> int:
+        return sum(len(line) + 1 for line in self._whole_lines())
+
+    def _whole_lines(self) -> list[bytes]:
+        with storage_errors(self._path.name):
+            content = self._path.read_bytes() if self._path.exists() else b""
+        *lines, _torn = content.split(b"\n")  # what follows the last newline was never finished
+        if lines and not _is_json(lines[-1]):  # a power cut can leave zeros in place of the last block
+            lines.pop()
+        for number, line in enumerate(lines, start=1):
+            if not _is_json(line):
+                raise InvalidFile(
+                    f"Line {number} of {self._path.name} is damaged, and later lines are not. "
+                    "Delete this run and start it again."
+                )
+        return lines
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
