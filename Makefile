@@ -1,0 +1,67 @@
+# make run     serve the app          make check   formatting, lint, types, import contracts, doctests
+# make test    every test             make format  rewrite the code in the project's format
+# make bench   the benchmarks         make lock    write constraints.txt from what is installed
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check format lock bench
+
+PORT ?= 8501
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUNTIME := $(VENV)/.runtime-installed
+DEV := $(VENV)/.dev-installed
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+run: $(RUNTIME)
+	@exec $(BIN)/python -m streamlit run app.py --server.port $(PORT)
+
+# Two workers share the cores: one thread each. Files stay whole, and all browser tests on one worker (tests/conftest.py).
+test: $(DEV)
+	@$(BIN)/python scripts/ensure_browser.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q --doctest-modules senseapp
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV)
+	$(BIN)/python -m benchmarks
+
+lock: $(DEV)
+	@{ echo "# Every package of the environment, pinned; made by \`make lock\`."; \
+	   $(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable | LC_ALL=C sort --ignore-case; } > constraints.new
+	@mv constraints.new constraints.txt
+	@echo "constraints.txt: $$(grep -c == constraints.txt) packages"
+
+$(BIN)/python:
+	@for candidate in python3.11 python3; do \
+	   if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	 done; \
+	 if [ -z "$${found:-}" ]; then echo "senseapp needs Python 3.11 or newer; install python3.11 and try again." >&2; exit 1; fi; \
+	 echo "Making $(VENV) with $$("$$found" --version)"; \
+	 "$$found" -m venv $(VENV) || { rm -rf $(VENV); \
+	   echo "$$found cannot make virtual environments; on Debian install python3-venv and try again." >&2; exit 1; }
+
+$(RUNTIME): requirements.txt constraints.txt | $(BIN)/python
+	@echo "Installing what the app needs (the first time: a few minutes, about 6 GB)"
+	@$(PIP_INSTALL) --requirement requirements.txt
+	@touch $@
+
+$(DEV): requirements-dev.txt requirements.txt constraints.txt | $(BIN)/python
+	@echo "Installing what the app and its tests need (the first time: a few minutes, about 6 GB)"
+	@$(PIP_INSTALL) --requirement requirements-dev.txt
+	@touch $@ $(RUNTIME)
