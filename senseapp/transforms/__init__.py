@@ -1,1 +1,20 @@
-"""(to be filled)"""
+"""Compress one layer or one coupled group for a while; importing this registers every compression."""
+
+from senseapp.transforms import quantization as _quantization
+from senseapp.transforms import sparsity as _sparsity
+from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, build_compressor
+from senseapp.transforms.number_format import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+
+__all__ = [
+    "Applied",
+    "CompressionRequest",
+    "Compressor",
+    "Target",
+    "affine_of",
+    "build_compressor",
+    "fake_quantize_input",
+    "fake_quantize_weight",
+    "scale_of",
+]
+
+_REGISTERED = (_quantization, _sparsity)

@@ -1,0 +1,141 @@
+"""Number formats, and rounding weights and activations to them without leaving floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from senseapp.spec.compression import NumberFormat, QuantizationGranularity
+from senseapp.spec.levels import check_bits
+
+__all__ = ["GRIDS", "Grid", "affine_of", "fake_quantize_input", "fake_quantize_weight", "scale_of"]
+
+# The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
+_SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+_FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The numbers that a format can hold, before they are scaled; symmetric about 0.
+
+    Attributes:
+        largest: the greatest of them.
+        nearest: float32 tensor to the nearest of them, elementwise; ties to even, too large ones to ``largest``.
+    """
+
+    largest: float
+    nearest: Callable[[Tensor], Tensor]
+
+
+def _integers(bits: int) -> Grid:
+    check_bits((bits,))
+    largest = 2 ** (bits - 1) - 1
+    return Grid(largest=largest, nearest=lambda values: values.round().clamp(-largest, largest))
+
+
+def _float8_e4m3(_bits: int) -> Grid:
+    def nearest(values: Tensor) -> Tensor:
+        return values.clamp(-_FLOAT8_LARGEST, _FLOAT8_LARGEST).to(torch.float8_e4m3fn).float()
+
+    return Grid(largest=_FLOAT8_LARGEST, nearest=nearest)
+
+
+GRIDS: Mapping[NumberFormat, Callable[[int], Grid]] = {"int": _integers, "fp8_e4m3": _float8_e4m3}
+
+
+def scale_of(
+    weight: Tensor,
+    *,
+    bits: int,
+    number_format: NumberFormat = "int",
+    granularity: QuantizationGranularity = "channel",
+    channel_axis: int = 0,
+) -> Tensor:
+    """Return the distance of neighbouring grid points (of 1 and 0, for floats), float32, zero point 0.
+
+    scale = max |w| / largest grid number. Source: Krishnamoorthi 2018, "Quantizing deep convolutional networks for
+    efficient inference", section 2.2, with the grid −(2^(b−1) − 1) … 2^(b−1) − 1.
+
+    Args:
+        weight: any shape.
+        bits: 2 to 8; not used by float formats.
+        number_format: a key of ``GRIDS``.
+        granularity: one scale per index of ``channel_axis``, or one for the tensor.
+        channel_axis: the axis of output channels.
+
+    Returns:
+        Shape of ``weight`` with 1 in place of every axis that a scale spans.
+
+    Raises:
+        InvalidSpec: the format has no such number of bits.
+    """
+    axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
+    largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()
+    return (largest / GRIDS[number_format](bits).largest).clamp_min(_SMALLEST_SCALE)
+
+
+def fake_quantize_weight(
+    weight: Tensor,
+    *,
+    bits: int,
+    number_format: NumberFormat = "int",
+    granularity: QuantizationGranularity = "channel",
+    channel_axis: int = 0,
+) -> Tensor:
+    """Round ``weight`` to the grid of :func:`scale_of`; the arguments are the same.
+
+    Returns:
+        A new tensor of the weight's shape, dtype and strides, computed in float32.
+
+    >>> fake_quantize_weight(torch.tensor([[1.0, 0.4, -0.6]]), bits=2)
+    tensor([[ 1.,  0., -1.]])
+    """
+    scale = scale_of(weight, bits=bits, number_format=number_format, granularity=granularity, channel_axis=channel_axis)
+    rounded = GRIDS[number_format](bits).nearest(weight.detach().float() / scale)
+    return torch.empty_like(weight).copy_(rounded * scale)
+
+
+def affine_of(low: float, high: float, *, bits: int) -> tuple[float, int]:
+    """Return scale and zero point that map the range, widened to hold 0, onto 0 … 2^bits − 1.
+
+    Zero itself stays exact, as in torch.ao's affine observers, so padding adds no error.
+
+    >>> affine_of(-1.0, 2.0, bits=2)
+    (1.0, 1)
+    """
+    check_bits((bits,))
+    low, high, largest = min(low, 0.0), max(high, 0.0), 2**bits - 1
+    scale = max((high - low) / largest, _SMALLEST_SCALE)
+    return scale, min(largest, round(-low / scale))
+
+
+def _affine_integers(values: Tensor, low: float, high: float, bits: int) -> Tensor:
+    scale, zero_point = affine_of(low, high, bits=bits)
+    return torch.fake_quantize_per_tensor_affine(values, scale, zero_point, 0, 2**bits - 1)
+
+
+def _scaled_float8(values: Tensor, low: float, high: float, bits: int) -> Tensor:
+    grid = _float8_e4m3(bits)
+    scale = max(max(-low, high) / grid.largest, _SMALLEST_SCALE)
+    return grid.nearest(values.float() / scale).mul_(scale).to(values.dtype)
+
+
+_INPUT_ROUNDING: Mapping[NumberFormat, Callable[[Tensor, float, float, int], Tensor]] = {
+    "int": _affine_integers,
+    "fp8_e4m3": _scaled_float8,
+}
+
+
+def fake_quantize_input(
+    values: Tensor, low: float, high: float, *, bits: int, number_format: NumberFormat = "int"
+) -> Tensor:
+    """Round activations to ``bits`` bits over the range ``low`` to ``high``, one scale for the tensor.
+
+    Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther
+    end of the range is its largest number. Values outside the range are clamped.
+    """
+    return _INPUT_ROUNDING[number_format](values, low, high, bits)

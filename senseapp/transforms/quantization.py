@@ -1,0 +1,118 @@
+"""Quantization: one layer's weight, and on request its input, are rounded to few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from senseapp.errors import InvalidDataset, MeasurementFailed
+from senseapp.spec import QuantizationConfig
+from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
+from senseapp.transforms.inputs import changed_inputs, observe_inputs
+from senseapp.transforms.number_format import fake_quantize_input, fake_quantize_weight
+from senseapp.transforms.observers import OBSERVERS, RangeObserver, Rounding
+from senseapp.transforms.weights import LayerWeight, find_weights, ordinary_tensors, swapped
+
+__all__ = ["QuantizationCompressor", "build_quantization"]
+
+
+class QuantizationCompressor:
+    """A :class:`~senseapp.transforms.base.Compressor` that rounds a weight, and on request the layer's input.
+
+    Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``,
+    query, key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
+
+    Attributes:
+        targets: one per layer, in execution order.
+        not_applicable: layer name to the sentence that says why it cannot be quantized.
+    """
+
+    def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:
+        self._config = config
+        found = find_weights(request.model, request.layers)
+        self._weights, self._reasons = found.weights, found.not_applicable
+        self._observers: dict[str, RangeObserver] = {}
+        if config.activations:
+            self._observe(request)
+        self.not_applicable: Mapping[str, str] = self._reasons
+        self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
+
+    def _observe(self, request: CompressionRequest) -> None:
+        if not request.calibration:
+            raise InvalidDataset(
+                "Quantizing activations needs at least one batch of calibration images to learn their range from, "
+                "got none. Add images or quantize the weights only."
+            )
+        seen: set[str] = set()
+
+        def watch(layer: str, inputs: tuple[Tensor, ...]) -> None:
+            seen.add(layer)
+            for values in {id(values): values for values in inputs}.values():
+                self._observers[layer].update(values)
+
+        self._observers = {layer: OBSERVERS[self._config.observer]() for layer in self._weights}
+        watchers = [(weight.module, partial(watch, layer)) for layer, weight in self._weights.items()]
+        observe_inputs(request.model, watchers, request.calibration)
+        for layer in [layer for layer in self._weights if layer not in seen]:
+            del self._weights[layer], self._observers[layer]
+            self._reasons[layer] = (
+                "The input of this layer cannot be quantized: its weight is read without a call of the layer. "
+                "Quantizing weights only works."
+            )
+
+    @contextmanager
+    def compress(self, target: Target, level: float) -> Iterator[Applied]:
+        """Round the weight of ``target`` (and its input) to ``level`` bits inside.
+
+        Raises:
+            MeasurementFailed: the weight or the input holds values that are not finite.
+        """
+        weight, bits = self._weights[target.layer], int(level)
+        with ExitStack() as stack:
+            with ordinary_tensors():
+                rounded = self._rounded(weight, bits)
+                input_range = self._input_range(target.layer, bits)
+            stack.enter_context(swapped(weight.parameter, rounded))
+            if input_range is not None:
+                low, high = input_range
+                rounding = self._input_rounding(bits)
+                stack.enter_context(changed_inputs(weight.module, lambda values: rounding(values, low, high)))
+            yield Applied(achieved_level=level)
+
+    def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
+        parameter = weight.parameter
+        if not bool(torch.isfinite(parameter).all()):
+            raise MeasurementFailed(
+                "The weight holds values that are not finite (NaN or infinity), so it has no scale; "
+                "check the checkpoint."
+            )
+        return fake_quantize_weight(
+            parameter.detach(),
+            bits=bits,
+            number_format=self._config.number_format,
+            granularity=self._config.granularity,
+            channel_axis=weight.profile.channel_axis,
+        )
+
+    def _input_rounding(self, bits: int) -> Rounding:
+        return partial(fake_quantize_input, bits=bits, number_format=self._config.number_format)
+
+    def _input_range(self, layer: str, bits: int) -> tuple[float, float] | None:
+        if not self._config.activations:
+            return None
+        value_range = self._observers[layer].value_range(self._input_rounding(bits))
+        if value_range is None:
+            raise MeasurementFailed(
+                "The layer's input is not finite (NaN or infinity) on the calibration images, so it has no range."
+            )
+        return value_range
+
+
+@register_compressor(QuantizationConfig)
+def build_quantization(config: QuantizationConfig, request: CompressionRequest) -> Compressor:
+    """Return the compressor of ``config``."""
+    return QuantizationCompressor(config, request)

@@ -1,0 +1,121 @@
+"""Sparsity: the least important units of one layer's weight become zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from senseapp.errors import InvalidDataset, MeasurementFailed
+from senseapp.spec import SparsityConfig
+from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
+from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
+from senseapp.transforms.granularity import GRANULARITIES, num_zeroed, zeroing_order
+from senseapp.transforms.input_norms import InputNorms, gather_input_norms
+from senseapp.transforms.weights import LayerWeight, find_weights, ordinary_tensors, swapped
+
+__all__ = ["SparsityCompressor", "build_sparsity"]
+
+
+class SparsityCompressor:
+    """A :class:`~senseapp.transforms.base.Compressor` that zeroes units of a weight.
+
+    The model's own weights must not change while it lives: the order in which units go is computed once for the
+    layer at hand and used for all its levels.
+
+    Attributes:
+        targets: one per layer, in execution order.
+        not_applicable: layer name to the sentence that says why it cannot be made sparse.
+    """
+
+    def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
+        self._granularity = GRANULARITIES[config.granularity]
+        self._criterion = CRITERIA[config.criterion]
+        self._seed = request.seed
+        found = find_weights(request.model, request.layers)
+        self._weights, self._reasons = found.weights, found.not_applicable
+        self._leave_out_indivisible()
+        self._norms = self._gather_norms(request)
+        self.not_applicable: Mapping[str, str] = self._reasons
+        self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
+        self._latest: tuple[str, Tensor] | None = None
+
+    def _leave_out(self, layer: str, reason: str) -> None:
+        del self._weights[layer]
+        self._reasons[layer] = reason
+
+    def _leave_out_indivisible(self) -> None:
+        for layer, weight in list(self._weights.items()):
+            shape = weight.layout.split(torch.empty(weight.profile.weight_shape, device="meta")).shape
+            if reason := self._granularity.obstacle(shape):
+                self._leave_out(layer, reason)
+
+    def _gather_norms(self, request: CompressionRequest) -> dict[str, InputNorms]:
+        if not self._criterion.looks_at_inputs:
+            return {}
+        if not request.calibration:
+            raise InvalidDataset(
+                "The wanda criterion weighs weights by what flows through them and needs at least one batch of "
+                "calibration images, got none. Add images or choose the magnitude criterion."
+            )
+        norms = gather_input_norms(request.model, tuple(self._weights.values()), request.calibration)
+        for layer in [layer for layer in self._weights if layer not in norms]:
+            self._leave_out(layer, "The input of this layer cannot be observed: its weight is read without a call.")
+        return norms
+
+    @contextmanager
+    def compress(self, target: Target, level: float) -> Iterator[Applied]:
+        """Zero floor(``level`` · n) of the n units of ``target`` inside.
+
+        Raises:
+            MeasurementFailed: the level is less than one unit.
+        """
+        weight = self._weights[target.layer]
+        with ordinary_tensors():
+            sparse = self._sparse(weight, level)
+            num_zeros = sparse.numel() - int(sparse.count_nonzero())
+        fraction = num_zeros / sparse.numel()
+        with swapped(weight.parameter, sparse):
+            yield Applied(
+                achieved_level=fraction,
+                removed_params=num_zeros,
+                removed_macs=round(weight.profile.macs * fraction),
+            )
+
+    def _sparse(self, weight: LayerWeight, level: float) -> Tensor:
+        parameter = weight.parameter
+        split = weight.layout.split(parameter.detach())  # (G, O/G, I/G, D, H, W)
+        order = self._order_of(weight, split)
+        count = num_zeroed(level, len(order))
+        if count == 0:
+            raise MeasurementFailed(
+                f"The layer has {len(order)} {self._granularity.unit}s, and {100 * level:g} % of them is less than "
+                f"one; choose a level of at least {100 / len(order):.3g} %."
+            )
+        keep = torch.ones(len(order), dtype=torch.bool, device=split.device)
+        keep[order[:count]] = False
+        kept = torch.where(keep.view(self._granularity.units_shape(split.shape)), split, 0)
+        return weight.layout.merge(kept, parameter)
+
+    def _order_of(self, weight: LayerWeight, split: Tensor) -> Tensor:
+        layer = weight.profile.name
+        if self._latest is None or self._latest[0] != layer:
+            self._latest = layer, self._rank(weight, split)
+        return self._latest[1]
+
+    def _rank(self, weight: LayerWeight, split: Tensor) -> Tensor:
+        layer = weight.profile.name
+        norms = None
+        if self._criterion.looks_at_inputs:
+            norms = self._norms[layer].matched_to(weight.layout, split.shape[1]).to(split.device)
+        inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
+        scores = self._granularity.unit_scores(self._criterion.score(inputs))
+        return zeroing_order(scores, self._granularity.contests(scores, per_output=self._criterion.per_output))
+
+
+@register_compressor(SparsityConfig)
+def build_sparsity(config: SparsityConfig, request: CompressionRequest) -> Compressor:
+    """Return the compressor of ``config``."""
+    return SparsityCompressor(config, request)

@@ -1,0 +1,83 @@
+"""Laws of rounding to few bits."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from senseapp.spec import QuantizationConfig
+from senseapp.transforms import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.transforms.observers import OBSERVERS, HistogramObserver
+from tests.compressors import compressor_of
+
+BITS = st.integers(2, 8)
+FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
+MATRICES = st.lists(st.lists(FLOATS, min_size=4, max_size=4), min_size=1, max_size=5).map(torch.tensor)
+
+
+@given(weight=MATRICES, bits=BITS, granularity=st.sampled_from(["channel", "tensor"]), axis=st.sampled_from([0, 1]))
+def test_the_error_is_at_most_half_a_step_and_values_lie_on_the_grid(weight, bits, granularity, axis):
+    scale = scale_of(weight, bits=bits, granularity=granularity, channel_axis=axis)
+    rounded = fake_quantize_weight(weight, bits=bits, granularity=granularity, channel_axis=axis)
+    slack = 1e-6 * weight.abs().max()
+    assert bool(((rounded - weight).abs() <= scale / 2 + slack).all())
+    steps = (rounded / scale).round()
+    assert float(steps.abs().max()) <= 2 ** (bits - 1) - 1
+    assert torch.equal(steps * scale, rounded)
+
+
+@given(weight=MATRICES, bits=BITS, number_format=st.sampled_from(["int", "fp8_e4m3"]))
+def test_rounding_is_odd_and_rounding_twice_changes_no_more_than_float_error(weight, bits, number_format):
+    once = fake_quantize_weight(weight, bits=bits, number_format=number_format)
+    twice = fake_quantize_weight(once, bits=bits, number_format=number_format)
+    assert torch.allclose(once, twice, rtol=1e-5)
+    assert torch.equal(fake_quantize_weight(-weight, bits=bits, number_format=number_format), -once)
+
+
+@given(low=FLOATS, high=FLOATS, bits=BITS, values=st.lists(FLOATS, min_size=1, max_size=20).map(torch.tensor))
+def test_inputs_inside_the_range_move_by_at_most_half_a_step_plus_the_zero_points_own(low, high, bits, values):
+    low, high = min(low, high), max(low, high)
+    scale, zero_point = affine_of(low, high, bits=bits)
+    assert 0 <= zero_point <= 2**bits - 1
+    rounded = fake_quantize_input(values, low, high, bits=bits)
+    inside = (values >= min(low, 0)) & (values <= max(high, 0))
+    error = (rounded - values).abs()[inside]
+    assert bool((error <= scale * 1.0001 + 1e-30).all())
+    assert len(rounded.unique()) <= 2**bits
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batches=st.lists(st.lists(FLOATS, min_size=1, max_size=8).map(torch.tensor), min_size=1, max_size=5),
+    bits=BITS,
+    observer=st.sampled_from(sorted(OBSERVERS)),
+)
+def test_a_range_is_finite_and_within_what_was_seen(batches, bits, observer):
+    watching = OBSERVERS[observer]()
+    for batch in batches:
+        watching.update(batch)
+    values = torch.cat(batches)
+    low, high = watching.value_range(lambda x, a, b: fake_quantize_input(x, a, b, bits=bits)) or (math.nan, math.nan)
+    slack = 1e-3 * float(values.abs().max()) + 1e-12
+    assert min(float(values.min()), 0) - slack <= low <= high + slack
+    assert high <= max(float(values.max()), 0) + slack
+    if isinstance(watching, HistogramObserver):
+        assert float(watching.counts.sum()) == len(values)
+
+
+@settings(max_examples=25, deadline=None)
+@given(bits=BITS, transposed=st.booleans(), activations=st.booleans(), seed=st.integers(0, 99))
+def test_compressing_and_restoring_is_the_identity(bits, transposed, activations, seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential((nn.ConvTranspose2d if transposed else nn.Conv2d)(3, 4, 2)).eval()
+    images, before = torch.randn(2, 3, 4, 4), model[0].weight.detach().clone()
+    expected = model(images)
+    compressor = compressor_of(model, QuantizationConfig(activations=activations), calibration=[images])
+    with compressor.compress(compressor.targets[0], bits):
+        model(images)
+    assert torch.equal(model[0].weight, before)
+    assert torch.equal(model(images), expected)

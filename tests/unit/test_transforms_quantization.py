@@ -1,0 +1,227 @@
+"""Quantization on tiny layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from senseapp.errors import InvalidDataset, InvalidSpec, MeasurementFailed
+from senseapp.spec import QuantizationConfig
+from senseapp.transforms import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.transforms.observers import (
+    NUM_BINS,
+    OBSERVERS,
+    HistogramObserver,
+    MinMaxObserver,
+    MseObserver,
+    PercentileObserver,
+)
+from tests.compressors import compressed_weight, compressor_of
+
+
+def _layer(module: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(module).eval()
+
+
+def _affine(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return fake_quantize_input(values, low, high, bits=4)
+
+
+def test_an_all_zero_channel_stays_zero_and_its_scale_is_usable():
+    weight = torch.tensor([[0.0, 0.0], [1.0, -0.5]])
+    assert torch.equal(fake_quantize_weight(weight, bits=4)[0], torch.zeros(2))
+    assert bool((scale_of(weight, bits=4) > 0).all())
+
+
+def test_scales_lie_along_the_channel_axis():
+    weight = torch.randn(4, 6, 3, 3)
+    assert scale_of(weight, bits=4).shape == (4, 1, 1, 1)
+    assert scale_of(weight, bits=4, channel_axis=1).shape == (1, 6, 1, 1)
+    assert scale_of(weight, bits=4, granularity="tensor").shape == (1, 1, 1, 1)
+
+
+def test_per_channel_follows_the_output_axis_of_a_transposed_convolution():
+    model = _layer(nn.ConvTranspose2d(3, 5, 2))
+    model[0].weight.data[:, 2] *= 100  # one output channel on another scale
+    weight = compressed_weight(compressor_of(model, QuantizationConfig()), model[0].weight, 4)
+    for channel in range(5):
+        steps = weight[:, channel] / (model[0].weight[:, channel].abs().max() / 7)
+        assert torch.allclose(steps, steps.round(), atol=1e-4)
+        assert float(steps.detach().abs().max()) == pytest.approx(7)
+
+
+def test_rounding_is_half_to_even():
+    weight = torch.tensor([[7.0, 0.5, 1.5, 2.5, -0.5]])
+    assert fake_quantize_weight(weight, bits=4).tolist() == [[7, 0, 2, 2, 0]]
+
+
+@pytest.mark.parametrize("bits", [0, 1, 9, 2.5])
+def test_numbers_of_bits_that_do_not_exist_are_refused(bits):
+    with pytest.raises(InvalidSpec, match="2 to 8"):
+        fake_quantize_weight(torch.ones(1, 1), bits=bits)
+    with pytest.raises(InvalidSpec, match="2 to 8"):
+        affine_of(0.0, 1.0, bits=bits)
+
+
+def test_float8_maps_the_largest_weight_to_itself_and_keeps_relative_precision():
+    weight = torch.randn(4, 100)
+    rounded = fake_quantize_weight(weight, bits=8, number_format="fp8_e4m3")
+    assert torch.allclose(rounded.abs().amax(1), weight.abs().amax(1))
+    large = weight.abs() > weight.abs().amax(1, keepdim=True) * 2**-14 * 16  # normal numbers of the format
+    assert float(((rounded - weight).abs() / weight.abs())[large].max()) <= 2**-4 + 1e-6
+
+
+def test_what_was_done_is_reported():
+    model = _layer(nn.Linear(4, 4))
+    compressor = compressor_of(model, QuantizationConfig())
+    with compressor.compress(compressor.targets[0], 3) as applied:
+        pass
+    assert (applied.achieved_level, applied.removed_params, applied.removed_macs) == (3, 0, 0)
+
+
+def test_a_weight_that_is_not_finite_fails():
+    model = _layer(nn.Linear(4, 4))
+    model[0].weight.data[0, 0] = float("nan")
+    compressor = compressor_of(model, QuantizationConfig())
+    with pytest.raises(MeasurementFailed, match="not finite"), compressor.compress(compressor.targets[0], 4):
+        pass
+    assert int(torch.isnan(model[0].weight).sum()) == 1
+
+
+def test_weights_alone_need_no_images_and_leave_inputs_alone():
+    model = _layer(nn.Linear(4, 4))
+    compressor = compressor_of(model, QuantizationConfig())
+    with compressor.compress(compressor.targets[0], 4):
+        assert not model[0]._forward_pre_hooks
+
+
+def test_activations_are_rounded_over_the_calibrated_range_not_that_of_the_batch():
+    model = _layer(nn.Linear(3, 3, bias=False))
+    model[0].weight.data = torch.eye(3)
+    config = QuantizationConfig(activations=True, observer="minmax")
+    compressor = compressor_of(model, config, calibration=[torch.tensor([[-1.0, 0.0, 2.0]])])
+    with compressor.compress(compressor.targets[0], 2):
+        seen = model(torch.tensor([[-5.0, 0.6, 9.0]]))
+    assert seen.tolist() == [[-1, 1, 2]]
+
+
+def test_activations_without_images_are_refused():
+    with pytest.raises(InvalidDataset, match="calibration images"):
+        compressor_of(_layer(nn.Linear(2, 2)), QuantizationConfig(activations=True))
+
+
+@pytest.mark.parametrize("observer", list(OBSERVERS))
+def test_inputs_that_are_not_finite_fail(observer):
+    config = QuantizationConfig(activations=True, observer=observer)
+    images = torch.tensor([[1.0, float("nan")], [0.0, 1.0]])
+    compressor = compressor_of(_layer(nn.Linear(2, 2)), config, calibration=[images, torch.ones(1, 2)])
+    with pytest.raises(MeasurementFailed, match="input is not finite"), compressor.compress(compressor.targets[0], 4):
+        pass
+
+
+class _SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.attn(tokens, tokens, tokens, need_weights=False)[0]
+
+
+def test_attention_inputs_are_rounded_once_and_out_proj_is_not_applicable():
+    torch.manual_seed(0)
+    model, tokens = _SelfAttention().eval(), torch.randn(2, 5, 8)
+    config = QuantizationConfig(activations=True, observer="minmax")
+    compressor = compressor_of(model, config, calibration=[tokens])
+    assert [target.layer for target in compressor.targets] == ["attn"]
+    assert "weights only" in compressor.not_applicable["attn.out_proj"]
+    low, high = float(tokens.min()), float(tokens.max())
+    with torch.no_grad(), compressor.compress(compressor.targets[0], 4):
+        outcome = model(tokens)
+    weights_only = compressor_of(model, QuantizationConfig())
+    with torch.no_grad(), weights_only.compress(weights_only.targets[0], 4):
+        expected = model(_affine(tokens, low, high))
+    assert torch.equal(outcome, expected)
+
+
+def test_bfloat16_activations_keep_their_type():
+    for number_format in ("int", "fp8_e4m3"):
+        values = torch.randn(10).bfloat16()
+        rounded = fake_quantize_input(values, -1.0, 1.0, bits=8, number_format=number_format)
+        assert rounded.dtype == torch.bfloat16
+        assert float((rounded - values.clamp(-1, 1)).abs().max()) < 0.05
+
+
+def test_float8_input_clamps_to_the_range():
+    rounded = fake_quantize_input(torch.tensor([-9.0, 0.0, 9.0]), -1.0, 2.0, bits=8, number_format="fp8_e4m3")
+    assert rounded.tolist() == [-2, 0, 2]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (1.0, 2.0), (-2.0, -1.0), (-1e-3, 5.0)])
+def test_zero_is_always_exact(low, high):
+    assert float(fake_quantize_input(torch.zeros(1), low, high, bits=4)) == 0.0
+
+
+def test_min_max_keeps_the_extremes_of_all_batches():
+    observer = MinMaxObserver()
+    for batch in ([0.0, 2.0], [-3.0, 1.0]):
+        observer.update(torch.tensor(batch))
+    assert observer.value_range(_affine) == (-3.0, 2.0)
+
+
+def test_nothing_seen_gives_no_range():
+    assert all(make().value_range(_affine) is None for make in OBSERVERS.values())
+
+
+def test_histogram_counts_every_value_while_its_range_grows():
+    torch.manual_seed(0)
+    observer, batches = HistogramObserver(), [torch.randn(500) * 10.0**power for power in range(-2, 4)]
+    for batch in batches:
+        observer.update(batch)
+    values = torch.cat(batches)
+    assert observer.counts.shape == (NUM_BINS,)
+    assert float(observer.counts.sum()) == len(values)
+    assert observer.low <= float(values.min())
+    assert float(values.max()) <= observer.high
+    direct = torch.histc(values, NUM_BINS, observer.low, observer.high)
+    assert float((observer.counts - direct).abs().sum()) <= 4  # edges of bins in float32
+
+
+def test_histogram_starts_from_a_constant():
+    observer = PercentileObserver()
+    observer.update(torch.zeros(5))
+    observer.update(torch.linspace(0, 1, 1000))
+    low, high = observer.value_range(_affine) or (0.0, 0.0)
+    assert (low, high) == (pytest.approx(0, abs=1e-3), pytest.approx(1, abs=2e-3))
+
+
+def test_histogram_counts_more_values_than_float32_can(monkeypatch):
+    monkeypatch.setattr("senseapp.transforms.observers._CHUNK", 7)
+    observer = HistogramObserver()
+    observer.update(torch.linspace(-1, 1, 100))
+    assert float(observer.counts.sum()) == 100
+
+
+def test_percentile_cuts_outliers_that_min_max_keeps():
+    torch.manual_seed(0)
+    values = torch.cat([torch.rand(200_000), torch.tensor([50.0])])
+    observer = PercentileObserver()
+    observer.update(values)
+    low, high = observer.value_range(_affine) or (0.0, 0.0)
+    assert low == pytest.approx(0, abs=0.03)
+    assert high == pytest.approx(1, abs=0.03)
+
+
+def test_mse_beats_min_max_on_outliers_and_never_loses():
+    torch.manual_seed(0)
+    for values in (torch.cat([torch.randn(100_000), torch.tensor([40.0])]), torch.rand(5000), torch.randn(5000).relu()):
+        observer = MseObserver()
+        observer.update(values)
+        chosen = observer.value_range(_affine) or (0.0, 0.0)
+        error = float((_affine(values, *chosen) - values).square().mean())
+        full = float((_affine(values, float(values.min()), float(values.max())) - values).square().mean())
+        assert error <= full * 1.02  # the histogram's own resolution
+        if float(values.max()) > 30:
+            assert error < full / 10

@@ -1,0 +1,236 @@
+"""Sparsity on tiny layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from senseapp.errors import InvalidDataset, MeasurementFailed
+from senseapp.spec import SparsityConfig
+from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
+from senseapp.transforms.granularity import GRANULARITIES, num_zeroed, zeroing_order
+from senseapp.transforms.input_norms import InputNorms, gather_input_norms
+from senseapp.transforms.layout import WeightLayout
+from senseapp.transforms.weights import find_weights
+from tests.compressors import compressed_weight, compressor_of, profiles_of
+
+
+def _layer(module: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return nn.Sequential(module).eval()
+
+
+def _zeros(weight: torch.Tensor) -> torch.Tensor:
+    return weight == 0
+
+
+def test_what_was_done_is_reported():
+    model = _layer(nn.Conv2d(4, 8, 3))
+    compressor = compressor_of(model, SparsityConfig())
+    with compressor.compress(compressor.targets[0], 0.3) as applied:
+        assert int(_zeros(model[0].weight).sum()) == applied.removed_params == 86  # floor(0.3 · 288)
+    assert applied.achieved_level == 86 / 288
+    assert applied.removed_macs == 8600
+
+
+def test_weights_that_were_zero_already_are_counted_as_zeros():
+    model = _layer(nn.Linear(10, 10))
+    model[0].weight.data[:5] = 0
+    compressor = compressor_of(model, SparsityConfig())
+    with compressor.compress(compressor.targets[0], 0.2) as applied:
+        pass
+    assert (applied.achieved_level, applied.removed_params) == (0.5, 50)
+
+
+def test_ties_go_by_position():
+    model = _layer(nn.Linear(4, 2))
+    model[0].weight.data.fill_(1.0)
+    weight = compressed_weight(compressor_of(model, SparsityConfig()), model[0].weight, 0.5)
+    assert weight.tolist() == [[0, 0, 0, 0], [1, 1, 1, 1]]
+
+
+def test_kept_weights_keep_their_bits_also_when_not_finite():
+    model = _layer(nn.Linear(4, 1))
+    model[0].weight.data = torch.tensor([[float("inf"), 1.0, 0.5, float("nan")]])
+    weight = compressed_weight(compressor_of(model, SparsityConfig()), model[0].weight, 0.5)
+    assert torch.equal(weight.nan_to_num(7.0, posinf=8.0), torch.tensor([[8.0, 0.0, 0.0, 7.0]]))
+
+
+@pytest.mark.parametrize(
+    ("level", "num_units", "expected"), [(0.29, 100, 29), (0.3, 10, 3), (0.57, 100, 57), (0.999, 10, 9), (0.05, 10, 0)]
+)
+def test_number_of_zeroed_units_is_not_hurt_by_binary_fractions(level, num_units, expected):
+    assert num_zeroed(level, num_units) == expected
+
+
+def test_a_level_below_one_unit_fails_and_names_the_lowest_that_works():
+    compressor = compressor_of(_layer(nn.Conv2d(4, 8, 3)), SparsityConfig(granularity="filter"))
+    with (
+        pytest.raises(MeasurementFailed, match=r"8 filters, and 10 % .* at least 12\.5 %"),
+        compressor.compress(compressor.targets[0], 0.1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("module", [nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Linear(6, 4)])
+def test_two_of_four_is_not_applicable_to_indivisible_inputs(module):
+    compressor = compressor_of(_layer(module), SparsityConfig(granularity="2:4"))
+    assert not compressor.targets
+    assert "divisible by four" in compressor.not_applicable["0"]
+
+
+@pytest.mark.parametrize(
+    ("module", "granularity"),
+    [(nn.Conv2d(1, 8, 3), "channel"), (nn.Conv2d(8, 1, 3), "filter"), (nn.Linear(1, 1), "kernel")],
+)
+def test_a_single_unit_is_not_applicable(module, granularity):
+    compressor = compressor_of(_layer(module), SparsityConfig(granularity=granularity))
+    assert f"single {granularity}" in compressor.not_applicable["0"]
+
+
+def test_two_of_four_zeroes_the_two_smallest_of_each_four_inputs():
+    model = _layer(nn.Linear(8, 1))
+    model[0].weight.data = torch.tensor([[1.0, -4.0, 2.0, 3.0, 8.0, 7.0, -6.0, 5.0]])
+    weight = compressed_weight(compressor_of(model, SparsityConfig(granularity="2:4")), model[0].weight, 0.5)
+    assert weight.tolist() == [[0, -4, 0, 3, 8, 7, 0, 0]]
+
+
+def test_a_higher_level_zeroes_all_that_a_lower_one_did():
+    model = _layer(nn.Conv2d(6, 8, 3))
+    images = torch.randn(2, 6, 5, 5)
+    for criterion in CRITERIA:
+        compressor = compressor_of(model, SparsityConfig(criterion=criterion), calibration=[images])
+        low, high = (_zeros(compressed_weight(compressor, model[0].weight, level)) for level in (0.35, 0.6))
+        assert bool((high | ~low).all())
+
+
+def test_random_depends_on_seed_and_layer_name_only():
+    model = nn.ModuleDict({"a": nn.Linear(20, 20), "b": nn.Linear(20, 20)})
+    config = SparsityConfig(criterion="random")
+
+    def zeros(seed: int, name: str, target: int) -> torch.Tensor:
+        return _zeros(
+            compressed_weight(compressor_of(model, config, seed=seed), model[name].weight, 0.5, target=target)
+        )
+
+    assert torch.equal(zeros(0, "b", 1), zeros(0, "b", 1))
+    assert not torch.equal(zeros(0, "b", 1), zeros(1, "b", 1))
+    assert not torch.equal(zeros(0, "a", 0), zeros(0, "b", 1))
+    alone = compressor_of(model, config, layers=profiles_of(model)[1:])
+    assert torch.equal(zeros(0, "b", 1), _zeros(compressed_weight(alone, model["b"].weight, 0.5)))
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**70])
+def test_every_seed_is_accepted(seed):
+    assert torch.rand(1, generator=layer_generator(seed, "conv1")) >= 0
+
+
+def test_the_order_is_the_same_in_either_memory_format():
+    model = _layer(nn.Conv2d(8, 8, 3))
+    for granularity in GRANULARITIES:
+        config = SparsityConfig(granularity=granularity)
+        usual = compressed_weight(compressor_of(model, config), model[0].weight, 0.5)
+        model.to(memory_format=torch.channels_last)
+        other = compressed_weight(compressor_of(model, config), model[0].weight, 0.5)
+        model.to(memory_format=torch.contiguous_format)
+        assert torch.equal(usual, other)
+
+
+def test_importances_are_sorted_once_for_all_levels(monkeypatch):
+    model = _layer(nn.Linear(8, 8))
+    compressor = compressor_of(model, SparsityConfig())
+    sorts: list[int] = []
+
+    def counted(scores: torch.Tensor, contests: torch.Tensor) -> torch.Tensor:
+        sorts.append(1)
+        return zeroing_order(scores, contests)
+
+    monkeypatch.setattr("senseapp.transforms.sparsity.zeroing_order", counted)
+    for level in (0.25, 0.5, 0.75):
+        compressed_weight(compressor, model[0].weight, level)
+    assert len(sorts) == 1
+
+
+def test_contests_lose_equally_many_units_but_for_one():
+    scores = torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 3.0]])
+    order = zeroing_order(scores, torch.arange(6).view(2, 3))
+    assert order.tolist() == [3, 2, 4, 1, 5, 0]
+
+
+def test_wanda_keeps_small_weights_that_carry_large_inputs():
+    model = _layer(nn.Linear(2, 2, bias=False))
+    model[0].weight.data = torch.tensor([[1.0, 3.0], [2.0, 5.0]])
+    images = torch.tensor([[100.0, 1.0]])
+    compressor = compressor_of(model, SparsityConfig(criterion="wanda"), calibration=[images])
+    assert compressed_weight(compressor, model[0].weight, 0.5).tolist() == [[1, 0], [2, 0]]
+
+
+def test_wanda_compares_within_each_output():
+    model = _layer(nn.Linear(10, 6, bias=False))
+    model[0].weight.data[0] *= 1000
+    compressor = compressor_of(model, SparsityConfig(criterion="wanda"), calibration=[torch.randn(4, 10)])
+    weight = compressed_weight(compressor, model[0].weight, 0.45)  # floor(0.45 · 60) = 27 of 6 outputs
+    assert sorted(_zeros(weight).sum(1).tolist()) == [4, 4, 4, 5, 5, 5]
+
+
+def test_wanda_without_images_is_refused():
+    with pytest.raises(InvalidDataset, match="calibration images"):
+        compressor_of(_layer(nn.Linear(2, 2)), SparsityConfig(criterion="wanda"))
+
+
+class _Attention(nn.Module):
+    def __init__(self, **widths: int) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(8, 2, batch_first=True, **widths)
+        self.widths = widths
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        narrow = tokens[..., : self.widths.get("kdim", 8)]
+        return self.attn(value=narrow * 3, key=narrow * 2, query=tokens, need_weights=False)[0]
+
+
+def test_wanda_reads_query_key_and_value_norms_of_attention_by_keyword():
+    model, tokens = _Attention().eval(), torch.randn(2, 5, 8)
+    compressor = compressor_of(model, SparsityConfig(criterion="wanda"), calibration=[tokens])
+    assert [target.layer for target in compressor.targets] == ["attn"]
+    assert "cannot be observed" in compressor.not_applicable["attn.out_proj"]
+    found = find_weights(model, profiles_of(model)).weights["attn"]
+    norms = gather_input_norms(model, [found], [tokens])["attn"].matched_to(found.layout, 24).squeeze()  # (24, 8)
+    feature_norms = tokens.flatten(0, 1).norm(dim=0)
+    assert torch.allclose(norms[[0, 7, 8, 23]], feature_norms * torch.tensor([[1.0], [1.0], [2.0], [3.0]]))
+
+
+def test_separate_query_and_key_weights_use_their_own_input():
+    model, tokens = _Attention(kdim=6, vdim=6).eval(), torch.randn(2, 5, 8)
+    profiles = [
+        profile
+        for name in ("q_proj_weight", "k_proj_weight")
+        for profile in profiles_of(nn.ModuleDict({name: nn.Linear(8 if name[0] == "q" else 6, 8)}))
+    ]
+    weights = find_weights(model, [_renamed(profile, f"attn.{profile.name}") for profile in profiles]).weights
+    norms = gather_input_norms(model, list(weights.values()), [tokens])
+    assert {name: tuple(found.squared.shape) for name, found in norms.items()} == {
+        "attn.q_proj_weight": (1, 8),
+        "attn.k_proj_weight": (1, 6),
+    }
+
+
+def _renamed(profile, parameter):
+    return type(profile)(
+        name=parameter,
+        layer_type=profile.layer_type,
+        parameter=parameter,
+        weight_shape=profile.weight_shape,
+        num_params=profile.num_params,
+        macs=profile.macs,
+    )
+
+
+def test_norms_without_any_input_and_wanda_without_norms_say_so():
+    with pytest.raises(ValueError, match="no input was seen"):
+        InputNorms(0).matched_to(WeightLayout(), 4)
+    with pytest.raises(ValueError, match="norms"):
+        CRITERIA["wanda"].score(ScoreInputs(weight=torch.ones(1), generator=layer_generator(0, "")))
