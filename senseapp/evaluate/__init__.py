@@ -1,1 +1,18 @@
-"""(to be filled)"""
+"""Per-image metrics, their sums, intervals and ranks."""
+
+from senseapp.evaluate.changes import add_moments, change_of
+from senseapp.evaluate.metrics import METRICS, metric_names, moments_of
+from senseapp.evaluate.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
+
+__all__ = [
+    "METRICS",
+    "add_moments",
+    "change_of",
+    "joint_confidence",
+    "metric_names",
+    "moments_of",
+    "rank_intervals",
+    "shared_ranks",
+    "spearman",
+    "undecided",
+]

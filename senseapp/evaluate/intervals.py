@@ -1,0 +1,257 @@
+"""Confidence intervals for paired per-image differences, computed from sums alone.
+
+What kind of difference decides the interval; each was chosen by its measured coverage (``docs/INTERVALS.md``):
+
+===========================  =================================================================
+-1, 0 or 1 (top-1, top-5)    :func:`discordant_interval`, exact McNemar type
+0 or 1 (agreement)           :func:`proportion_interval`, mid-P binomial
+any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
+never negative (KL)          :func:`nonnegative_mean_interval`, Hall's correction for skewness
+ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
+===========================  =================================================================
+
+One image says nothing about spread: intervals of means are then as wide as the metric's range.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincinv, stdtrit
+
+from senseapp.errors import InvalidInput
+
+__all__ = [
+    "Interval",
+    "discordant_interval",
+    "mean_interval",
+    "nonnegative_mean_interval",
+    "proportion_interval",
+    "ratio_interval",
+]
+
+Interval = tuple[float, float]
+Array = NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # quadrature over probabilities in (0, 1)
+
+_LARGEST_EXPONENT = 700.0  # of float64
+_ROUNDING = 1e-12  # a variance below this share of the mean square is float64 cancellation, not spread
+
+
+def _check(num_samples: int, confidence: float) -> None:
+    if num_samples < 1:
+        raise InvalidInput("An interval needs at least one image, got none. Choose more samples.")
+    if not 0.5 <= confidence < 1:
+        raise InvalidInput(f"The confidence must be from 0.5 to below 1, got {confidence}. 0.95 is usual.")
+
+
+def _beta_cdf(first: int, second: int, x: Array) -> Array:
+    """Distribution function of Beta(first, second), which is a point mass at 0 or 1 if one of them is 0."""
+    if first == 0:
+        return (x >= 0).astype(np.float64)
+    if second == 0:
+        return (x >= 1).astype(np.float64)
+    return np.asarray(betainc(first, second, np.clip(x, 0, 1)), dtype=np.float64)
+
+
+def _beta_quantiles(first: int, second: int, probabilities: Array) -> Array:
+    if first == 0 or second == 0:
+        return np.full_like(probabilities, 1.0 if second == 0 else np.finfo(np.float64).tiny)
+    return np.asarray(betaincinv(first, second, probabilities), dtype=np.float64)
+
+
+def _mid_p_cdf(count: int, total: int, x: Array) -> Array:
+    """Mid-P confidence distribution of a binomial probability after ``count`` successes in ``total``."""
+    low, high = _beta_cdf(count, total - count + 1, x), _beta_cdf(count + 1, total - count, x)
+    return (low + high) / 2
+
+
+@lru_cache(maxsize=4096)  # many layers share the same few counts
+def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) -> Interval:
+    """Interval of a probability after ``count`` of ``num_samples``: Clopper-Pearson with mid-P.
+
+    Finite and honest at the ends: none of n gives (0, about 3/n) at 95 %, the rule of three.
+
+    Source: Lancaster (1961), Significance tests in discrete distributions, JASA 56; Brown, Cai and DasGupta
+    (2001), Interval estimation for a binomial proportion, Statistical Science 16, section 4.1.
+
+    >>> low, high = proportion_interval(0, 100)
+    >>> (low, round(high, 3))
+    (0.0, 0.03)
+    """
+    _check(num_samples, confidence)
+    tail = (1 - confidence) / 2
+
+    def excess(x: float, probability: float) -> float:
+        return float(_mid_p_cdf(count, num_samples, np.asarray(x))) - probability
+
+    low = 0.0 if count == 0 else float(brentq(excess, 0, 1, args=(tail,)))
+    high = 1.0 if count == num_samples else float(brentq(excess, 0, 1, args=(1 - tail,)))
+    return low, high
+
+
+def discordant_interval(worse: int, better: int, num_samples: int, confidence: float = 0.95) -> Interval:
+    """Interval of P(worse) - P(better), exact McNemar type: it excludes 0 just when the mid-P McNemar test rejects.
+
+    The difference is λ (2θ - 1), with λ the share of images that changed and θ the share of those that got
+    worse. Confidence distributions of both are melded: λ takes the exact (Clopper-Pearson) bound of the
+    side that widens the interval, θ the mid-P one. With no change at all the interval is about (-3/n, 3/n).
+
+    Args:
+        worse: images right before and wrong after.
+        better: images wrong before and right after.
+        num_samples: all images.
+        confidence: nominal coverage.
+
+    Source: Fay and Lumbard (2021), Confidence intervals for difference in proportions for matched pairs compatible
+    with exact McNemar's or sign tests, Statistics in Medicine 40, section 3; mid-P for the test as in Fagerland,
+    Lydersen and Laake (2013), BMC Medical Research Methodology 13.
+
+    >>> low, high = discordant_interval(0, 0, 100)
+    >>> (round(low, 3), round(high, 3))
+    (-0.03, 0.03)
+    """
+    _check(num_samples, confidence)
+    tail = (1 - confidence) / 2
+    return (
+        -_melded_upper(better, worse, num_samples, 1 - tail),
+        _melded_upper(worse, better, num_samples, 1 - tail),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _melded_upper(worse: int, better: int, num_samples: int, probability: float) -> float:
+    """Quantile of λ (2θ - 1) that bounds it from above."""
+    changed = worse + better
+    if worse == num_samples:
+        return 1.0
+
+    def excess(difference: float) -> float:
+        # the bound is moved up by a large λ where it is positive, and by a small one where it is negative
+        more = 1 if difference >= 0 else 0
+        shape = changed + more, num_samples - changed + 1 - more
+        beyond = float(_beta_cdf(*shape, np.asarray(abs(difference))))  # there θ is outside (0, 1)
+        share = _beta_quantiles(*shape, beyond + (1 - beyond) * _NODES)
+        theta = (1 + difference / share) / 2
+        inside = (1 - beyond) * float(_WEIGHTS @ _mid_p_cdf(worse, changed, theta))
+        return inside + more * beyond - probability
+
+    return float(brentq(excess, -1, 1, xtol=1e-8))
+
+
+def _central(num_samples: int, sums: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Mean, standard error of the mean, and skewness (third central moment over the cubed deviation)."""
+    mean, square, cube = (total / num_samples for total in sums)
+    variance = square - mean**2
+    if variance <= _ROUNDING * square:
+        return mean, 0.0, 0.0
+    skewness = (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
+    largest = (num_samples - 2) / math.sqrt(num_samples - 1)  # of any sample; beyond it lies rounding only
+    return mean, math.sqrt(variance / (num_samples - 1)), min(max(skewness, -largest), largest)
+
+
+def _t_quantile(num_samples: int, confidence: float) -> float:
+    return float(stdtrit(num_samples - 1, (1 + confidence) / 2))
+
+
+def _hall(mean: float, error: float, skewness: float, num_samples: int, quantile: float) -> Interval:
+    """Invert Hall's monotone cubic transformation of the t statistic at ±``quantile``."""
+    third = skewness / (3 * math.sqrt(num_samples))
+    if abs(third) < 1e-9:
+        return mean - quantile * error, mean + quantile * error
+
+    def inverse(x: float) -> float:
+        return (float(np.cbrt(1 + 3 * third * (x - third / 2))) - 1) / third
+
+    return mean - error * inverse(quantile), mean - error * inverse(-quantile)
+
+
+def _degenerate(num_samples: int, sums: tuple[float, float, float], floor: float) -> Interval | None:
+    """The interval where there is no finite spread to work with, or None where there is."""
+    if not math.isfinite(sums[0]):  # one image with an infinite difference makes the mean infinite for certain
+        return sums[0], sums[0]
+    if num_samples == 1 or not all(map(math.isfinite, sums)):
+        return floor, math.inf
+    return None
+
+
+def mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:
+    """Interval of a mean difference of any sign: the hull of Student's t and Hall's interval.
+
+    Per-image loss differences have two long tails and a skewness of either sign. Student's t alone falls short
+    where one tail dominates, Hall's correction alone where the sample's skewness misleads; their hull does not.
+
+    Args:
+        num_samples: number of differences.
+        sums: of the differences, their squares and their cubes.
+        confidence: nominal coverage.
+
+    Returns:
+        (low, high). A point if all differences are equal; infinite bounds for one image.
+
+    Source: Hall (1992), On the removal of skewness by transformation, JRSS B 54, section 2.
+    """
+    _check(num_samples, confidence)
+    degenerate = _degenerate(num_samples, sums, -math.inf)
+    if degenerate is not None:
+        return degenerate
+    mean, error, skewness = _central(num_samples, sums)
+    quantile = _t_quantile(num_samples, confidence)
+    low, high = _hall(mean, error, skewness, num_samples, quantile)
+    return min(low, mean - quantile * error), max(high, mean + quantile * error)
+
+
+def nonnegative_mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:
+    """Interval of the mean of values that cannot be negative: Hall's interval, cut off at 0.
+
+    Arguments, result and source as in :func:`mean_interval`.
+    """
+    _check(num_samples, confidence)
+    degenerate = _degenerate(num_samples, sums, 0.0)
+    if degenerate is not None:
+        return degenerate
+    low, high = _hall(*_central(num_samples, sums), num_samples, _t_quantile(num_samples, confidence))
+    return max(0.0, low), high
+
+
+def ratio_interval(
+    num_samples: int,
+    sums: tuple[float, float],
+    products: tuple[float, float, float],
+    confidence: float = 0.95,
+) -> Interval:
+    """Interval of mean(e) / mean(s) for positive s and e that cannot be negative, on the log scale.
+
+    Args:
+        num_samples: number of pairs (s, e).
+        sums: of s and of e.
+        products: sums of s², e² and s e.
+        confidence: nominal coverage.
+
+    Returns:
+        (low, high), never negative. (0, 0) if every e is 0; (0, inf) for one image.
+
+    Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor;
+    the logarithm by the delta method.
+    """
+    _check(num_samples, confidence)
+    signal, error = sums
+    if error == 0 or not math.isfinite(error):
+        return error, error
+    if signal == 0:
+        return math.inf, math.inf
+    if num_samples == 1 or not all(map(math.isfinite, products)):
+        return 0.0, math.inf
+    ratio = error / signal
+    residual = products[1] - 2 * ratio * products[2] + ratio**2 * products[0]
+    relative = math.sqrt(max(0.0, residual) * num_samples / (num_samples - 1)) / error
+    margin = _t_quantile(num_samples, confidence) * relative
+    if margin > _LARGEST_EXPONENT:
+        return 0.0, math.inf
+    return ratio * math.exp(-margin), ratio * math.exp(margin)

@@ -1,0 +1,116 @@
+"""Laws of metrics, intervals and ranks over arbitrary inputs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from senseapp.evaluate import METRICS, add_moments, change_of, moments_of, rank_intervals, shared_ranks, undecided
+from senseapp.results import LayerMeasurement, Status
+from senseapp.results.metrics import METRIC_FACTS
+from senseapp.spec import dumps, loads
+
+finite = st.floats(-100, 100)
+
+
+@st.composite
+def scored_images(draw):
+    num_images, num_classes = draw(st.integers(2, 12)), draw(st.integers(2, 8))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    before = 3 * torch.randn(num_images, num_classes, generator=generator)
+    after = before + draw(st.sampled_from([0.0, 1e-4, 0.3, 3.0])) * torch.randn(before.shape, generator=generator)
+    return before, after, torch.randint(num_classes, (num_images,), generator=generator)
+
+
+@given(scored_images(), st.sampled_from(sorted(METRICS)), st.integers(1, 11))
+@settings(max_examples=80, deadline=None)
+def test_shards_merge_to_the_whole(images, metric, cut):
+    before, after, labels = images
+    whole = moments_of(metric, before, after, labels)
+    merged = add_moments(
+        moments_of(metric, before[:cut], after[:cut], labels[:cut]),
+        moments_of(metric, before[cut:], after[cut:], labels[cut:]),
+    )
+    exact = metric in ("top1", "top5", "agreement")
+    assert merged == whole if exact else merged == pytest.approx(whole, rel=1e-12, abs=1e-12)
+
+
+@given(scored_images(), st.sampled_from(sorted(METRICS)), st.sampled_from([0.8, 0.95, 0.999]))
+@settings(max_examples=120, deadline=None)
+def test_intervals_hold_the_estimate_and_stay_in_range(images, metric, confidence):
+    before, after, labels = images
+    change = change_of(metric, moments_of(metric, before, after, labels), confidence)
+    slack = 1e-9 * (1 + abs(change.delta))
+    assert change.ci_low - slack <= change.delta <= change.ci_high + slack
+    if metric in ("top1", "top5", "agreement"):
+        assert -1 <= change.ci_low <= change.ci_high <= 1
+    if metric in ("kl", "agreement", "sqnr"):
+        assert change.ci_low >= 0
+
+
+@given(scored_images(), st.sampled_from(["top1", "top5", "loss"]))
+@settings(max_examples=60, deadline=None)
+def test_swapping_before_and_after_turns_the_sign(images, metric):
+    before, after, labels = images
+    there = change_of(metric, moments_of(metric, before, after, labels))
+    back = change_of(metric, moments_of(metric, after, before, labels))
+    assert there.delta == pytest.approx(-back.delta, abs=1e-12)
+    assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low), abs=1e-6)
+    assert there.value == pytest.approx(back.baseline)
+
+
+@given(scored_images(), st.sampled_from(["top1", "top5", "loss", "kl", "agreement"]))
+@settings(max_examples=60, deadline=None)
+def test_a_positive_delta_is_a_worse_value(images, metric):
+    before, after, labels = images
+    change = change_of(metric, moments_of(metric, before, after, labels))
+    worsening = change.value - change.baseline
+    if METRIC_FACTS[metric].higher_is_better:
+        worsening = -worsening
+    assert change.delta == pytest.approx(worsening, abs=1e-12)
+
+
+@given(scored_images(), st.sampled_from(sorted(METRICS)))
+@settings(max_examples=30, deadline=None)
+def test_changes_survive_json_and_can_be_summed_again(images, metric):
+    change = change_of(metric, moments_of(metric, *images))
+    record = LayerMeasurement(layer="conv", level=0.5, status=Status.MEASURED, changes=(change,))
+    read = loads(dumps(record), LayerMeasurement).changes[0]
+    assert read == change
+    assert change_of(metric, read.moments) == change
+
+
+intervals = st.lists(st.tuples(finite, st.floats(0, 20)), min_size=1, max_size=12)
+
+
+@given(intervals, st.randoms(use_true_random=False))
+def test_ranks_follow_their_layers_when_the_order_changes(pairs, random):
+    order = list(range(len(pairs)))
+    random.shuffle(order)
+    lows, highs = [c - w for c, w in pairs], [c + w for c, w in pairs]
+    moved = [lows[i] for i in order], [highs[i] for i in order]
+    assert rank_intervals(*moved) == [rank_intervals(lows, highs)[i] for i in order]
+    assert undecided(*moved) == {order.index(i) for i in undecided(lows, highs)}
+
+
+@given(intervals)
+def test_rank_intervals_hold_the_rank_of_the_estimate(pairs):
+    deltas = [centre for centre, _ in pairs]
+    lows, highs = [c - w for c, w in pairs], [c + w for c, w in pairs]
+    for delta, (best, worst) in zip(deltas, rank_intervals(lows, highs), strict=True):
+        assert best <= 1 + sum(other > delta for other in deltas) <= worst
+
+
+@given(intervals)
+def test_shared_ranks_fall_with_delta_and_split_what_is_told_apart(pairs):
+    deltas = [centre for centre, _ in pairs]
+    lows, highs = [c - w for c, w in pairs], [c + w for c, w in pairs]
+    ranks = shared_ranks(deltas, lows, highs)
+    for i in range(len(pairs)):
+        for j in range(len(pairs)):
+            if deltas[i] > deltas[j]:
+                assert ranks[i] <= ranks[j]
+    sure = [best for best, _ in rank_intervals(lows, highs)]
+    assert all(rank >= best for rank, best in zip(ranks, sure, strict=True))
+    if not undecided(lows, highs):
+        assert ranks == [1 + sum(other > delta for other in deltas) for delta in deltas]

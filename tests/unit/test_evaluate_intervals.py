@@ -1,0 +1,120 @@
+"""Intervals at their edges: nothing changed, everything changed, one image, no spread."""
+
+import math
+
+import pytest
+
+from senseapp.errors import InvalidInput
+from senseapp.evaluate import add_moments, change_of
+from senseapp.evaluate.intervals import (
+    discordant_interval,
+    mean_interval,
+    nonnegative_mean_interval,
+    proportion_interval,
+    ratio_interval,
+)
+
+INF = math.inf
+
+
+def sums(values):
+    return tuple(math.fsum(value**power for value in values) for power in (1, 2, 3))
+
+
+@pytest.mark.parametrize("n", [1, 10, 100, 5000])
+def test_no_change_at_all_gives_the_rule_of_three_and_not_zero(n):
+    bound = 1 - 0.05 ** (1 / n)
+    assert discordant_interval(0, 0, n) == pytest.approx((-bound, bound), abs=1e-6)
+    assert proportion_interval(0, n) == pytest.approx((0, bound), abs=1e-9)
+
+
+def test_everything_lost_reaches_one():
+    low, high = discordant_interval(50, 0, 50)
+    assert high == 1
+    assert 0.85 < low < 1
+    assert proportion_interval(50, 50)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("worse", "better", "significant"), [(5, 0, True), (4, 0, False), (12, 3, True), (10, 4, False)]
+)
+def test_zero_is_excluded_just_when_the_mid_p_mcnemar_test_rejects(worse, better, significant):
+    total = worse + better
+    tail = sum(math.comb(total, k) for k in range(worse + 1, total + 1)) + math.comb(total, worse) / 2
+    assert (2 * tail / 2**total < 0.05) is significant
+    assert (discordant_interval(worse, better, 200)[0] > 0) is significant
+
+
+def test_more_images_with_the_same_shares_narrow_the_interval():
+    widths = [high - low for low, high in (discordant_interval(6 * k, 2 * k, 100 * k) for k in (1, 2, 4, 8))]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] / widths[-1] == pytest.approx(math.sqrt(8), rel=0.1)
+
+
+def test_more_confidence_widens():
+    narrow, wide = discordant_interval(9, 3, 100, 0.9), discordant_interval(9, 3, 100, 0.99)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+def test_equal_differences_leave_no_spread():
+    assert mean_interval(4, sums([0.1] * 4)) == pytest.approx((0.1, 0.1))
+    assert mean_interval(4, sums([0.0] * 4)) == (0, 0)
+
+
+def test_tiny_spread_on_a_large_mean_stays_finite_and_narrow():
+    low, high = mean_interval(50, sums([1.0 + 3e-6 * (k % 3) for k in range(50)]))
+    assert 1 <= low < high < 1.00001
+
+
+def test_one_image_says_nothing_about_a_mean():
+    assert mean_interval(1, (2.0, 4.0, 8.0)) == (-INF, INF)
+    assert nonnegative_mean_interval(1, (2.0, 4.0, 8.0)) == (0, INF)
+    assert ratio_interval(1, (2.0, 1.0), (4.0, 1.0, 2.0)) == (0, INF)
+
+
+def test_right_skewed_values_move_the_interval_right():
+    low, high = nonnegative_mean_interval(100, sums([0.01] * 95 + [1.0] * 5))
+    mean = 0.0595
+    assert 0 <= low < mean < high
+    assert high - mean > 1.5 * (mean - low)
+
+
+def test_nonnegative_values_never_get_a_negative_bound():
+    low, _ = nonnegative_mean_interval(3, sums([0.0, 0.0, 1.0]))
+    assert low == 0
+
+
+def test_squares_that_overflow_make_the_interval_unbounded():
+    assert mean_interval(2, (1e200, INF, INF)) == (-INF, INF)
+
+
+def test_ratio_at_its_ends():
+    assert ratio_interval(3, (6.0, 0.0), (12.0, 0.0, 0.0)) == (0, 0)
+    assert ratio_interval(3, (0.0, 6.0), (0.0, 12.0, 0.0)) == (INF, INF)
+    assert ratio_interval(3, (6.0, 3.0), (12.0, 3.0, 6.0)) == pytest.approx((0.5, 0.5))
+
+
+def test_two_images_far_apart_leave_the_ratio_open():
+    assert ratio_interval(2, (2.0, 1.0), (2.0, 1.0, 1.0), 0.9999999) == (0, INF)
+
+
+def test_a_silent_network_has_no_ratio_but_its_run_ends():
+    assert change_of("sqnr", (2, 0, 0, 0, 0, 0)).delta == 0
+    assert change_of("sqnr", (2, 0, 1, 0, 1, 0)).value == -INF
+
+
+@pytest.mark.parametrize("metric", ["top1", "agreement", "loss", "kl", "sqnr"])
+def test_no_images_are_refused(metric):
+    with pytest.raises(InvalidInput, match="at least one image"):
+        change_of(metric, (0, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.49, 1.0, math.nan])
+def test_a_confidence_out_of_range_is_refused(confidence):
+    with pytest.raises(InvalidInput, match="confidence"):
+        discordant_interval(1, 0, 10, confidence)
+
+
+def test_moments_of_different_metrics_cannot_be_added():
+    with pytest.raises(ValueError, match="zip"):
+        add_moments((1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6))
