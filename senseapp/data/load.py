@@ -1,0 +1,129 @@
+"""From a :class:`DataSpec` to images that are ready to be measured on; one loader per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from senseapp.data.demo import load_demo_images
+from senseapp.data.images import ImageSet, TensorImages
+from senseapp.errors import InvalidDataset, InvalidSpec
+from senseapp.models.loaded import Preprocessing
+from senseapp.spec.run import DataSpec
+
+__all__ = ["ImageRequest", "draw", "load_images", "register_loader"]
+
+_RANDOM_IMAGES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """What a loader is asked for.
+
+    Attributes:
+        spec: which images.
+        preprocessing: how the model wants them.
+        num_classes: classes that labels may name.
+        num_samples: images wanted; None means all.
+        seed: of the draw when there are more.
+        data_roots: folders that may be read; empty means any.
+    """
+
+    spec: DataSpec
+    preprocessing: Preprocessing
+    num_classes: int
+    num_samples: int | None
+    seed: int
+    data_roots: tuple[Path, ...]
+
+
+Loader = Callable[[ImageRequest], ImageSet]
+_LOADERS: dict[str, Loader] = {}
+
+
+def register_loader(kind: str) -> Callable[[Loader], Loader]:
+    """Register the function that loads images of ``kind``."""
+
+    def register(load: Loader) -> Loader:
+        _LOADERS[kind] = load
+        return load
+
+    return register
+
+
+def load_images(
+    spec: DataSpec,
+    preprocessing: Preprocessing,
+    *,
+    num_classes: int,
+    num_samples: int | None = None,
+    seed: int = 0,
+    data_roots: Sequence[Path] = (),
+) -> ImageSet:
+    """Load the images of ``spec``, prepared as the model wants them.
+
+    Args:
+        spec: which images, and overrides of the model's own preparation.
+        preprocessing: the model's own.
+        num_classes: classes that labels may name.
+        num_samples: how many to draw; None takes all (for random inputs, a fixed small number).
+        seed: of the draw.
+        data_roots: folders that may be read; empty means any.
+
+    Raises:
+        InvalidDataset: they cannot be read, trusted or matched to the classes.
+        InvalidSpec: more images are wanted than there are.
+    """
+    request = ImageRequest(
+        spec=spec,
+        preprocessing=preprocessing,
+        num_classes=num_classes,
+        num_samples=num_samples,
+        seed=seed,
+        data_roots=tuple(data_roots),
+    )
+    images = _LOADERS[spec.kind](request)
+    return draw(images, num_samples, seed)
+
+
+def draw(images: ImageSet, num_samples: int | None, seed: int) -> ImageSet:
+    """Return ``num_samples`` of the images, drawn by ``seed`` and in their old order; None keeps all.
+
+    Raises:
+        InvalidSpec: there are fewer.
+    """
+    if num_samples is None or num_samples == len(images):
+        return images
+    if num_samples > len(images):
+        raise InvalidSpec(
+            f"There are {len(images)} images, fewer than the {num_samples} asked for. "
+            f"Choose at most {len(images)}, or bring more."
+        )
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    return images.subset(sorted(order[:num_samples].tolist()))
+
+
+@register_loader("demo")
+def _demo(request: ImageRequest) -> ImageSet:
+    images = load_demo_images("heldout")
+    wanted, present = request.preprocessing.input_shape, tuple(images.batch(0, 1).shape[1:])
+    if wanted != present or request.num_classes < 10:
+        raise InvalidDataset(
+            f"The demo digits are images of shape {present} with 10 classes, and this model takes {wanted} with "
+            f"{request.num_classes}. Bring your own images, or choose the demo model."
+        )
+    return images
+
+
+@register_loader("random")
+def _random(request: ImageRequest) -> ImageSet:
+    generator = torch.Generator().manual_seed(request.seed)
+    count = request.num_samples or _RANDOM_IMAGES
+    return TensorImages(
+        torch.randn(count, *request.preprocessing.input_shape, generator=generator),
+        notes=("There are no images: inputs are random noise, so every figure is indicative only.",),
+        indicative=True,
+    )

@@ -1,0 +1,111 @@
+"""Count a network's size and describe its compressible layers, from one forward pass of one image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.errors import UnsupportedModel
+from senseapp.layers.compressible import channel_axis_of, compressible_weights
+from senseapp.layers.trace import CallTrace, trace_calls
+from senseapp.results import LayerProfile, ModelProfile
+
+__all__ = ["profile_model", "profile_of_trace", "watched_pass"]
+
+
+def profile_model(
+    module: nn.Module, sample: Tensor, *, title: str = "", pretrained: bool = True, notes: tuple[str, ...] = ()
+) -> ModelProfile:
+    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W).
+
+    Raises:
+        UnsupportedModel: it fails on the sample, or what it returns is not (N, classes).
+    """
+    trace = watched_pass(module, sample)
+    return profile_of_trace(module, sample, trace, title=title, pretrained=pretrained, notes=notes)
+
+
+def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
+    """Watch one pass of ``sample``, float32 (N, C, H, W), through ``module``.
+
+    Raises:
+        UnsupportedModel: it fails on the sample.
+    """
+    try:
+        return trace_calls(module, sample)
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        raise UnsupportedModel(
+            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {_first_line(error)} "
+            "Set the image size and the number of channels that it was made for."
+        ) from error
+
+
+def profile_of_trace(
+    module: nn.Module,
+    sample: Tensor,
+    trace: CallTrace,
+    *,
+    title: str = "",
+    pretrained: bool = True,
+    notes: tuple[str, ...] = (),
+) -> ModelProfile:
+    """Describe ``module`` from a pass that was already watched; see :func:`profile_model`."""
+    output = trace.output
+    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(sample) or output.shape[1] < 2:
+        raise UnsupportedModel(
+            f"The model must return one row of class scores per image, shape ({len(sample)}, classes); "
+            f"it returned {_describe(output)}. Choose a classification model."
+        )
+    layers = _layers(module, trace)
+    tensors = [*module.parameters(), *module.buffers()]
+    return ModelProfile(
+        title=title,
+        layers=layers,
+        num_params=sum(parameter.numel() for parameter in module.parameters()),
+        macs=sum(layer.macs for layer in layers),
+        num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        input_shape=tuple(sample.shape[1:]),
+        num_classes=output.shape[1],
+        pretrained=pretrained,
+        notes=notes,
+    )
+
+
+def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
+    first_calls = {call.module: call for call in reversed(trace.calls)}
+    shared = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = []
+    for name, module, attribute in compressible_weights(model):
+        weight: Tensor = getattr(module, attribute)
+        parameter = f"{name}.{attribute}" if name else attribute
+        use = trace.uses.get(shared.get(id(weight), parameter))
+        call = first_calls.get(name)
+        first_event = trace.first_event(frozenset([name])) if use is None or call else use.first_event
+        profile = LayerProfile(
+            name=name,
+            layer_type=type(module).__name__,
+            parameter=parameter,
+            weight_shape=tuple(weight.shape),
+            num_params=weight.numel(),
+            macs=use.macs // trace.batch_size if use else 0,
+            input_shape=call.input_shape[1:] if call else (),
+            output_shape=call.output_shape[1:] if call else (),
+            channel_axis=channel_axis_of(module),
+            runs=first_event is not None,
+        )
+        found.append((torch.inf if first_event is None else first_event, profile))
+    found.sort(key=lambda pair: pair[0])  # stable: layers that never ran keep their order, at the end
+    return tuple(replace(profile, order=order) for order, (_, profile) in enumerate(found))
+
+
+def _describe(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {tuple(output.shape)}"
+    return f"a {type(output).__name__}"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0][:200]
+    return text if text.endswith(".") else f"{text}."

@@ -1,0 +1,281 @@
+"""One small forward pass, watched: which module calls run when, and what each result and weight is used for.
+
+Events are counted: every start and every end of a module call is one. A call that ends before event *e* can be
+skipped, and its kept output returned instead, when only what happens from event *e* on is to be computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["Call", "CallTrace", "WeightUse", "map_tensors", "tensors_in", "trace_calls", "wrapped_forwards"]
+
+NEVER = math.inf
+_NodeT = TypeVar("_NodeT")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of one module.
+
+    Attributes:
+        index: place among all calls, by start.
+        module: dotted name; empty for the model itself.
+        parent: index of the enclosing call; -1 for the outermost.
+        start, end: events.
+        after: index of the first call that is not inside this one and starts later.
+        last_needed: the last event at which code that cannot be skipped by then reads the output.
+        overwritten: whether later code writes into the output, so that only copies may be handed out.
+        output_bytes: of the output's tensors, for the whole traced batch.
+        input_shape, output_shape: of its first tensors, batch axis included; empty where there is none.
+    """
+
+    index: int
+    module: str
+    parent: int
+    start: int
+    end: float = NEVER
+    after: int = 0
+    last_needed: float = -1
+    overwritten: bool = False
+    output_bytes: int = 0
+    input_shape: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class WeightUse:
+    """How a forward pass uses one parameter.
+
+    Attributes:
+        first_event: everything that ended before it did not depend on the parameter.
+        macs: multiply-accumulates, for the whole traced batch.
+    """
+
+    first_event: int
+    macs: int = 0
+
+
+@dataclass(slots=True)
+class CallTrace:
+    """A watched forward pass.
+
+    Attributes:
+        calls: every module call, by start.
+        uses: how parameters are used, by dotted name (the first name of tied ones).
+        output: what the model returned.
+        batch_size: images in the pass.
+        input_last_needed: the last event at which code that cannot be skipped by then reads the input.
+        input_overwritten: whether the model writes into its input.
+    """
+
+    calls: list[Call]
+    uses: dict[str, WeightUse]
+    output: Any
+    batch_size: int
+    input_last_needed: float
+    input_overwritten: bool
+
+    def first_event(self, module_names: frozenset[str]) -> int | None:
+        """Return the first event that depends on one of these modules or their parameters; None if none does."""
+        starts = [call.start for call in self.calls if call.module in module_names]
+        uses = [use.first_event for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
+        return min(starts + uses, default=None)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples, lists and dicts, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value`` with each tensor of nested tuples, lists and dicts replaced by ``change(tensor)``."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(item, change) for item in value)
+    if isinstance(value, dict):
+        return type(value)((key, map_tensors(item, change)) for key, item in value.items())
+    return value
+
+
+@contextmanager
+def wrapped_forwards(
+    model: nn.Module, wrap: Callable[[str, nn.Module, Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Put ``wrap(name, module, forward)`` in place of every module's forward; put the originals back on exit.
+
+    Hooks of the modules keep running, in ``__call__``. Scripted modules cannot be wrapped and run as one.
+    """
+    previous: list[tuple[nn.Module, Callable[..., Any] | None]] = []
+    try:
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            previous.append((module, module.__dict__.get("forward")))
+            module.__dict__["forward"] = wrap(name, module, module.forward)
+        yield
+    finally:
+        for module, forward in previous:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = forward
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """State of a traced pass. Tensors are kept alive so that their identities stay unique."""
+
+    calls: list[Call] = field(default_factory=list)
+    stack: list[int] = field(default_factory=list)
+    events: int = 0
+    producers: dict[int, list[int]] = field(default_factory=dict)  # id(tensor) -> calls that returned it
+    readers: dict[int, list[int]] = field(default_factory=dict)  # id(tensor) -> innermost calls that read it
+    alive: list[Any] = field(default_factory=list)
+    returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
+    uses: dict[str, WeightUse] = field(default_factory=dict)
+    parameter_names: dict[int, str] = field(default_factory=dict)  # storage pointer -> dotted name
+
+    def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            call = self._start(name, args)
+            output = forward(*args, **kwargs)
+            self._end(call, output)
+            return output
+
+        return watched
+
+    def _start(self, name: str, arguments: Any) -> Call:
+        parent = self.stack[-1] if self.stack else -1
+        shape = _first_shape(arguments)
+        call = Call(index=len(self.calls), module=name, parent=parent, start=self.events, input_shape=shape)
+        self.events += 1
+        self.calls.append(call)
+        self.stack.append(call.index)
+        return call
+
+    def _end(self, call: Call, output: Any) -> None:
+        self.stack.pop()
+        call.end = self.events
+        call.after = len(self.calls)
+        call.output_shape = _first_shape(output)
+        self.events += 1
+        for tensor in tensors_in(output):
+            self.producers.setdefault(id(tensor), []).append(call.index)
+            self.returned.append((call.index, tensor, tensor._version))
+            call.output_bytes += tensor.numel() * tensor.element_size()
+
+    def saw(self, arguments: Any, output: Any, *, transposed: bool) -> None:
+        """Record one operation: its arguments are read inside the innermost call."""
+        innermost = self.stack[-1] if self.stack else -1
+        self.alive.append((arguments, output))
+        tensors = list(tensors_in(arguments))
+        for tensor in tensors:
+            self.readers.setdefault(id(tensor), []).append(innermost)
+            name = self.parameter_names.get(_pointer(tensor))
+            if name is not None:
+                self._use(name, tensor, tensors, next(tensors_in(output), None), transposed)
+
+    def _use(
+        self, name: str, weight: Tensor, arguments: list[Tensor], result: Tensor | None, transposed: bool
+    ) -> None:
+        use = self.uses.setdefault(name, WeightUse(first_event=self.events))
+        if result is None:
+            return
+        if len(arguments) == 1:  # a transpose, cast or normalised copy: what reads that, uses the weight
+            if result.numel() == weight.numel():
+                self.parameter_names.setdefault(_pointer(result), name)
+        elif weight.dim() >= 2:
+            data = next((t for t in arguments if t.dim() >= 2 and _pointer(t) != _pointer(weight)), None)
+            if data is not None:
+                use.macs += _macs(data, weight, result, transposed)
+
+
+def _first_shape(value: Any) -> tuple[int, ...]:
+    return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
+
+
+def _pointer(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _macs(data: Tensor, weight: Tensor, result: Tensor, transposed: bool) -> int:
+    """Multiply-accumulates of a convolution or matrix product: positions times weight size.
+
+    A transposed convolution multiplies once per input position, everything else once per output position; the
+    number of positions is the size of the tensor over its channels.
+    """
+    rows, columns = weight.shape[0], weight.shape[1]
+    if transposed:
+        return data.numel() // rows * weight.numel()
+    channels = columns if weight.dim() == 2 and result.shape[-1] != rows else rows  # (O, I) or its transpose
+    return result.numel() // max(channels, 1) * weight.numel()
+
+
+class _OperationWatch(TorchDispatchMode):
+    def __init__(self, watcher: _Watcher) -> None:
+        super().__init__()
+        self._watcher = watcher
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        transposed = func is torch.ops.aten.convolution.default and bool(args[6])
+        self._watcher.saw((args, kwargs), output, transposed=transposed)
+        return output
+
+
+def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
+    """Run ``model`` once on ``inputs`` (N, C, H, W) and return what was seen.
+
+    The pass runs under ``no_grad`` rather than ``inference_mode``, whose tensors have no version counter and
+    so could not show what is overwritten in place.
+    """
+    watcher = _Watcher()
+    for name, parameter in model.named_parameters():
+        watcher.parameter_names.setdefault(_pointer(parameter), name)
+    version = inputs._version
+    with torch.no_grad(), wrapped_forwards(model, watcher.wrap), _OperationWatch(watcher):
+        output = model(inputs)
+    for index, tensor, version_then in watcher.returned:
+        watcher.calls[index].overwritten |= tensor._version != version_then
+    for tensor in tensors_in(output):  # the caller reads the model's output
+        watcher.readers.setdefault(id(tensor), []).append(-1)
+    for identity, producers in watcher.producers.items():
+        last = _last_needed(watcher, identity)
+        for index in producers:
+            watcher.calls[index].last_needed = max(watcher.calls[index].last_needed, last)
+    return CallTrace(
+        calls=watcher.calls,
+        uses=watcher.uses,
+        output=output,
+        batch_size=len(inputs),
+        input_last_needed=_last_needed(watcher, id(inputs)),
+        input_overwritten=inputs._version != version,
+    )
+
+
+def _last_needed(watcher: _Watcher, identity: int) -> float:
+    """Return the end of the latest-ending call that reads the tensor itself (not through a call inside it)."""
+    ends = (watcher.calls[index].end if index > 0 else NEVER for index in watcher.readers.get(identity, ()))
+    return max(ends, default=-1)

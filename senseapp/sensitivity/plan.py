@@ -1,0 +1,68 @@
+"""What a run will do, and how long that takes: targets in order, chunks of images, predicted seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from senseapp.layers import CallTrace
+from senseapp.transforms import Target
+
+__all__ = ["PlannedTarget", "chunk_spans", "plan_targets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTarget:
+    """A target and where in the forward pass it begins to matter.
+
+    Attributes:
+        target: what is compressed.
+        position: the first event that depends on it.
+        suffix: share of a forward pass's multiply-accumulates that runs from there on.
+    """
+
+    target: Target
+    position: int
+    suffix: float
+
+
+def plan_targets(targets: Sequence[Target], trace: CallTrace) -> list[PlannedTarget]:
+    """Return the targets by the event from which they matter, so that kept prefixes only ever grow."""
+    events = sorted((use.first_event, use.macs) for use in trace.uses.values())
+    total = sum(macs for _, macs in events) or 1
+    planned = []
+    for target in targets:
+        position = trace.first_event(frozenset(target.modules))
+        if position is None:
+            position = 0  # never seen to run: measured by whole passes
+        after = sum(macs for event, macs in events if event >= position)
+        planned.append(PlannedTarget(target=target, position=position, suffix=after / total))
+    return sorted(planned, key=lambda item: item.position)
+
+
+def chunk_spans(
+    num_images: int, *, bytes_per_image: int, budget_bytes: int, micro_batch: int, settle_from: int = 0
+) -> list[tuple[int, int]]:
+    """Cut the images into chunks whose kept prefixes fit the memory budget.
+
+    Args:
+        num_images: images in all.
+        bytes_per_image: the most that one image's prefix and input hold.
+        budget_bytes: for all prefixes of a chunk.
+        micro_batch: chunks are multiples of it, so that cutting differently does not change any pass.
+        settle_from: if above 0, chunks double in size from about this many images on, so that a run that stops
+            once its ranking is settled can stop early.
+    """
+    fits = max(1, budget_bytes // max(1, bytes_per_image) // micro_batch) * micro_batch
+    size = min(fits, _multiple(settle_from, micro_batch)) if settle_from else fits
+    spans, start = [], 0
+    while start < num_images:
+        stop = min(start + size, num_images)
+        spans.append((start, stop))
+        start = stop
+        size = min(fits, 2 * size) if settle_from else fits
+    return spans
+
+
+def _multiple(count: int, unit: int) -> int:
+    return max(1, round(count / unit)) * unit

@@ -1,0 +1,84 @@
+"""What is kept of a forward pass up to some event, so that the rest can be computed again without it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from senseapp.layers import CallTrace, map_tensors
+
+__all__ = ["Prefix", "prefix_bytes_per_image"]
+
+
+def _placeholder(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape that takes no memory; reading it gives NaN, so a mistake is seen."""
+    fill: float = math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
+    return torch.full((1,), fill, dtype=tensor.dtype, device=tensor.device)[0].expand(tensor.shape)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+class Prefix:
+    """Kept outputs of one batch's calls that ended before :attr:`position`.
+
+    Only calls whose parent has not ended are kept: a parent's output stands for all of its children's. An
+    output that nothing outside skipped calls reads any more is kept as a shape without memory.
+    """
+
+    def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
+        self.position = 0
+        self._trace = trace
+        self._inputs = inputs
+        self._outputs: dict[int, Any] = {}
+
+    @property
+    def inputs(self) -> Tensor:
+        """The batch, safe to hand to the model."""
+        return self._inputs.clone() if self._trace.input_overwritten else self._inputs
+
+    def keep(self, index: int, output: Any, position: int) -> None:
+        """Keep what call ``index`` returned, as far as it will be needed at ``position``."""
+        call = self._trace.calls[index]
+        if call.last_needed < position:
+            output = map_tensors(output, _placeholder)
+        elif call.overwritten:  # what runs next writes into it
+            output = map_tensors(output, _copy)
+        self._outputs[index] = output
+
+    def output(self, index: int) -> Any:
+        """Return the kept output of call ``index``; a copy where the model goes on to write into it."""
+        output = self._outputs[index]
+        call = self._trace.calls[index]
+        return map_tensors(output, _copy) if call.overwritten and call.last_needed >= self.position else output
+
+    def reached(self, position: int) -> None:
+        """Move to ``position`` and let go of what is not needed from there on."""
+        self.position = position
+        calls = self._trace.calls
+        for index in list(self._outputs):
+            parent = calls[index].parent
+            if parent >= 0 and calls[parent].end < position:
+                del self._outputs[index]
+            elif calls[index].last_needed < position:
+                self._outputs[index] = map_tensors(self._outputs[index], _placeholder)
+        if self._trace.input_last_needed < position:
+            self._inputs = _placeholder(self._inputs)
+
+
+def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
+    """Return the most bytes that a prefix holds for one image at any of ``positions``."""
+    most = 0
+    for position in positions:
+        held = sum(
+            call.output_bytes
+            for call in trace.calls
+            if call.end < position <= call.last_needed
+            and (call.parent < 0 or trace.calls[call.parent].end >= position)
+        )
+        most = max(most, held)
+    return most // trace.batch_size

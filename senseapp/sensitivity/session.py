@@ -1,0 +1,194 @@
+"""One run from its settings to its result: what the service and the command line drive."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from senseapp.data import ImageSet, load_images
+from senseapp.evaluate import spearman
+from senseapp.models import LoadedModel, load_model
+from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
+from senseapp.sensitivity.layout import Layout
+from senseapp.sensitivity.quick import quick_scan
+from senseapp.sensitivity.sweep import Sweep
+from senseapp.spec import RunSpec
+
+__all__ = ["Session", "estimate_agreement"]
+
+
+def _silent(_sentence: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One model, one image set and one spec, prepared to be measured.
+
+    Attributes:
+        spec: the settings.
+        model: what was loaded; its module belongs to :attr:`sweep`.
+        images: what is measured on.
+        sweep: the prepared measurement.
+    """
+
+    spec: RunSpec
+    model: LoadedModel
+    images: ImageSet
+    sweep: Sweep
+
+    @classmethod
+    def open(
+        cls,
+        spec: RunSpec,
+        *,
+        data_roots: tuple[Path, ...] = (),
+        progress: Callable[[str], None] = _silent,
+        layout: Layout | None = None,
+    ) -> Session:
+        """Load everything that ``spec`` names and prepare the measurement.
+
+        Args:
+            spec: the settings.
+            data_roots: folders that image folders may lie in; empty allows any (the command line).
+            progress: is told in one short sentence what is being done.
+            layout: of the run that is resumed; None chooses one by a timed trial.
+
+        Raises:
+            SenseError: the model or the images cannot be loaded, or the settings do not fit them.
+        """
+        progress("Loading the model")
+        model = load_model(spec.model, progress=progress)
+        progress("Loading the images")
+        images = load_images(
+            spec.data,
+            model.preprocessing,
+            num_classes=model.num_classes,
+            num_samples=spec.sensitivity.num_samples,
+            seed=spec.sensitivity.seed,
+            data_roots=data_roots,
+        )
+        progress("Measuring the uncompressed model")
+        sweep = Sweep.open(model.module, images, spec.sensitivity, layout=layout, own=True)
+        return cls(spec, model, sweep.bench.images, sweep)
+
+    @property
+    def profile(self) -> ModelProfile:
+        """The model's size and compressible layers."""
+        model = self.model
+        return replace(self.sweep.bench.profile, title=model.title, pretrained=model.pretrained, notes=model.notes)
+
+    @property
+    def targets(self) -> int:
+        """How many measurements are planned at most."""
+        return 0 if self.spec.sensitivity.mode == "quick" else self.sweep.total
+
+    @property
+    def baseline(self) -> dict[str, float]:
+        """The uncompressed model's metrics."""
+        return self.sweep.yardstick.values()
+
+    @property
+    def num_samples(self) -> int:
+        """Images measured on."""
+        return len(self.images)
+
+    @property
+    def metric(self) -> str:
+        """The metric that ranks layers."""
+        return self.sweep.metric
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on anything approximated, skipped or unusual."""
+        return (*self.model.notes, *self.sweep.notes)
+
+    @property
+    def layout(self) -> Layout:
+        """How passes run; hand it to :meth:`open` to resume with the very same arithmetic."""
+        return self.sweep.bench.layout
+
+    def predicted_seconds(self) -> float:
+        """Return how long :meth:`measure` takes, from the timed baseline."""
+        return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.predicted_seconds()
+
+    def estimates(self) -> Iterator[LayerMeasurement]:
+        """Yield an estimate for each layer and level, from one backward pass."""
+        yield from quick_scan(self.sweep)
+
+    def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
+        """Yield the measurements that ``done`` does not hold yet; none in quick mode."""
+        if self.spec.sensitivity.mode == "exact":
+            yield from self.sweep.measure(done)
+
+    def result(
+        self,
+        measurements: Sequence[LayerMeasurement],
+        estimates: Sequence[LayerMeasurement] = (),
+        seconds: float = 0.0,
+    ) -> SensitivityResult:
+        """Put together what was measured and estimated."""
+        final, guessed = latest(measurements), latest(estimates)
+        failed = sum(item.status is Status.FAILED for item in final)
+        notes = self.notes + ((f"{failed} measurements failed; their rows give the reason.",) if failed else ())
+        bench = self.sweep.bench
+        return SensitivityResult(
+            spec=self.spec,
+            profile=self.profile,
+            metric=self.metric,
+            baseline=self.baseline,
+            measurements=final,
+            estimates=guessed,
+            num_samples=self.num_samples,
+            has_labels=self.images.labels is not None,
+            precision=bench.layout.precision,
+            method="plain" if bench.unsafe else "replay",
+            agreement=estimate_agreement(guessed, final),
+            notes=notes,
+            environment=_environment(bench.layout, bench.device),
+            seconds=seconds,
+        )
+
+    def close(self) -> None:
+        """Let go of the model and the images."""
+        del self.sweep, self.model, self.images
+
+
+def estimate_agreement(
+    estimates: Iterable[LayerMeasurement], measurements: Iterable[LayerMeasurement]
+) -> dict[str, float]:
+    """Return Spearman's rank correlation between estimated and measured KL, by level, where both exist."""
+    guessed = {item.key: change.delta for item in estimates if (change := item.change("kl"))}
+    pairs: dict[float, list[tuple[float, float]]] = {}
+    for item in measurements:
+        change = item.change("kl")
+        if change and item.key in guessed:
+            pairs.setdefault(item.level, []).append((guessed[item.key], change.delta))
+    return {
+        f"{level:g}": spearman([first for first, _ in both], [second for _, second in both])
+        for level, both in sorted(pairs.items())
+        if len(both) >= 3
+    }
+
+
+def _environment(layout: Layout, device: torch.device) -> dict[str, str]:
+    import timm
+    import torch_pruning
+    import torchvision
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "torch-pruning": torch_pruning.__version__,
+        "device": str(device),
+        "threads": str(torch.get_num_threads()),
+        "memory_layout": "channels_last" if layout.channels_last else "contiguous",
+        "micro_batch": str(layout.micro_batch),
+        "precision": layout.precision,
+    }

@@ -1,0 +1,157 @@
+"""A private copy of a model, laid out for fast repeated passes over one image set."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.data import ImageSet
+from senseapp.errors import InvalidDataset, InvalidSpec
+from senseapp.layers import CallTrace, profile_of_trace, trace_calls, watched_pass
+from senseapp.results import ModelProfile
+from senseapp.sensitivity.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
+from senseapp.sensitivity.prefix import Prefix
+from senseapp.sensitivity.replay import Replay, unsafe_positions
+
+__all__ = ["Workbench", "choose_device"]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device called ``name``; ``auto`` takes CUDA, then MPS, then the CPU.
+
+    Raises:
+        InvalidSpec: there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidSpec(f"There is no device {name!r} on this machine. Choose cpu, or auto.") from error
+    return device
+
+
+@dataclass(slots=True)
+class Workbench:
+    """A model copy and the images, ready for whole passes and for replay.
+
+    Attributes:
+        model: the private copy; compressions act on it.
+        images: what it is measured on.
+        device: where passes run.
+        layout: how they run.
+        trace: a watched pass in that layout.
+        profile: the model's description.
+        unsafe: why the model cannot be replayed, in words; empty if it can.
+        seconds_per_image: of one whole pass, as timed.
+    """
+
+    model: nn.Module
+    images: ImageSet
+    device: torch.device
+    layout: Layout
+    trace: CallTrace
+    profile: ModelProfile
+    unsafe: str = ""
+    seconds_per_image: float = 0.0
+
+    @classmethod
+    def prepare(cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False) -> Workbench:
+        """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
+
+        Raises:
+            InvalidDataset: there is no image.
+            UnsupportedModel: the model fails on the images or returns no class scores.
+        """
+        if len(images) == 0:
+            raise InvalidDataset("There are no images to measure on. Bring at least one.")
+        place = choose_device(device)
+        private = (model if own else copy.deepcopy(model)).eval().requires_grad_(False).to(place)
+        sample = images.batch(0, 1).to(place)
+        trace = watched_pass(private, sample)
+        profile = profile_of_trace(private, sample, trace)
+        return cls(model=private, images=images, device=place, layout=Layout(), trace=trace, profile=profile)
+
+    def settle_layout(self, *, most: int, forwards: float, precision: str, given: Layout | None = None) -> None:
+        """Choose the layout by a timed trial (or take ``given``), and watch a pass in it.
+
+        Args:
+            most: the most images that one pass may take.
+            forwards: whole passes per image that the run will cost.
+            precision: ``fp32`` or ``bf16``.
+            given: the layout of the run that is resumed.
+        """
+        if given is None:
+            convolutional = any(len(layer.weight_shape) == 4 for layer in self.profile.layers)
+            chosen, self.seconds_per_image = choose_layout(
+                self.model,
+                self.trace,
+                lambda size: self.images.batch(0, size),
+                most=most,
+                forwards=forwards,
+                has_convolutions=convolutional,
+                device=self.device,
+            )
+            given = replace(chosen, precision=precision)
+        self.layout = given
+        lay_out(self.model, given)
+        with precision_context(given.precision, self.device):
+            self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
+
+    def check_replay(self, positions: Sequence[int]) -> None:
+        """Find out whether the model can be replayed from each of ``positions``; see :attr:`unsafe`."""
+        sample = self._arrange(self.images.batch(0, 1))
+        with precision_context(self.layout.precision, self.device):
+            self.unsafe = unsafe_positions(self.model, self.trace, sample, sorted(set(positions)))
+
+    def batches(self, start: int, stop: int) -> list[Tensor]:
+        """Return images ``start`` to ``stop`` as micro-batches on the device."""
+        return self.arranged(self.images, start, stop)
+
+    def arranged(self, images: ImageSet, start: int, stop: int) -> list[Tensor]:
+        """Return images ``start`` to ``stop`` of any set as micro-batches on the device, in this layout."""
+        spans = micro_batches(start, stop, self.layout.micro_batch)
+        return [self._arrange(images.batch(low, high)) for low, high in spans]
+
+    def prefixes(self, start: int, stop: int) -> list[Prefix]:
+        """Return an empty prefix for each micro-batch of images ``start`` to ``stop``."""
+        return [Prefix(self.trace, batch) for batch in self.batches(start, stop)]
+
+    def logits(self, start: int, stop: int) -> Tensor:
+        """Return the model's output for images ``start`` to ``stop``, float32 (n, classes), by whole passes."""
+        return self._gather(self.model, self.batches(start, stop))
+
+    def baseline(self) -> Tensor:
+        """Return the output for all images, float32 (N, classes), and time the passes."""
+        spans = micro_batches(0, len(self.images), self.layout.micro_batch)
+        started = time.perf_counter()
+        outputs = [self.logits(low, high) for low, high in spans]
+        self.seconds_per_image = (time.perf_counter() - started) / len(self.images)
+        return torch.cat(outputs)
+
+    def advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
+        """Move every prefix to ``position``; the model must be unchanged."""
+        with torch.inference_mode(), replay.installed(), precision_context(self.layout.precision, self.device):
+            for prefix in prefixes:
+                replay.advance(prefix, position)
+
+    def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Tensor:
+        """Return the output for the prefixes' images, float32 (n, classes), computed from their position on."""
+        with replay.installed():
+            return self._gather(replay.resume, prefixes)
+
+    def _gather(self, run: Callable[[object], Tensor], parts: Sequence[object]) -> Tensor:
+        with torch.inference_mode(), precision_context(self.layout.precision, self.device):
+            outputs = [run(part) for part in parts]
+        # Cloned outside inference mode, so that later code may use the result freely.
+        return torch.cat([output.float().cpu().clone() for output in outputs])
+
+    def _arrange(self, batch: Tensor) -> Tensor:
+        batch = batch.to(self.device, non_blocking=True)
+        return batch.contiguous(memory_format=torch.channels_last) if self.layout.channels_last else batch
