@@ -2,9 +2,28 @@
 
 from senseapp.schedule.accounting import budget_kinds
 from senseapp.schedule.choices import weight_bytes
+from senseapp.schedule.figures import budget_of, manual_schedule
 from senseapp.schedule.from_result import damage_metric
 from senseapp.schedule.gamma import layer_targets
 from senseapp.schedule.limits import Limits
 from senseapp.schedule.methods import METHODS, make_schedule
+from senseapp.schedule.mixed import mixed_schedule
+from senseapp.schedule.search import strongest_within, with_true_size
+from senseapp.schedule.tradeoff import TradeOffPoint, trade_off
 
-__all__ = ["METHODS", "Limits", "budget_kinds", "damage_metric", "layer_targets", "make_schedule", "weight_bytes"]
+__all__ = [
+    "METHODS",
+    "Limits",
+    "TradeOffPoint",
+    "budget_kinds",
+    "budget_of",
+    "damage_metric",
+    "layer_targets",
+    "make_schedule",
+    "manual_schedule",
+    "mixed_schedule",
+    "strongest_within",
+    "trade_off",
+    "weight_bytes",
+    "with_true_size",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from senseapp.results.schedule import BudgetKind
 
@@ -66,3 +66,13 @@ class Choice:
             return self.num_params * (DENSE_BITS - self.bits)
         kept = self.num_params - self.removed_params
         return weight_bytes(self.num_params) - weight_bytes(kept, zeros=self.zeros, bits=self.bits)
+
+    def beside(self, other: Choice) -> Choice:
+        """Return this choice and ``other`` for the same layer together; their damage adds up."""
+        return replace(
+            self,
+            parts=(*self.parts, *other.parts),
+            zeros=max(self.zeros, other.zeros),
+            removed_macs=max(self.removed_macs, other.removed_macs),
+            bits=min(self.bits, other.bits),
+        )

@@ -2,13 +2,16 @@
 
     minimise Σᵢⱼ dᵢⱼ xᵢⱼ   subject to   Σᵢⱼ sᵢⱼ xᵢⱼ ≥ R,   Σⱼ xᵢⱼ = 1,   xᵢⱼ ∈ {0, 1}
 
-Solved exactly. A Lagrangian bound first discards choices that no optimal solution can contain (Pisinger, "A minimal
-algorithm for the multiple-choice knapsack problem", 1995, §3); HiGHS solves what is left.
+A price on saving splits the problem into layers (the Lagrangian relaxation): it gives a lower bound and a first
+schedule. Choices that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for
+the multiple-choice knapsack problem", 1995, §3), and HiGHS solves what is left: to the last bit if it is small, to
+within 0.1 % of the damage if it is large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +23,35 @@ from senseapp.errors import InfeasibleBudget
 __all__ = ["solve"]
 
 _TOLERANCE = 1e-9  # of the required saving: the last bit of a sum must not make a budget infeasible
-_TIE = 1e-9  # of all damage, spread over savings: among equal damages the gentler choice wins
-_BISECTIONS = 60
-_EXACT_CHOICES = 300  # left after the bound; small problems are solved to the last bit
-_RELATIVE_GAP = 1e-4  # of all damage; far below what can be measured, and it keeps 200 layers under 0.3 s
+_TIE = 1e-9  # of the damage, spread over savings: among equal damages the gentler choice wins
+_BISECTIONS = 50
+_EXACT_CHOICES = 200  # left after the bound; as many are solved to the last bit
+_RELATIVE_GAP = 1e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
 
-Columns = Sequence[NDArray[np.float64]]
+Vector = NDArray[np.float64]
+Chosen = NDArray[np.intp]  # per layer, the position of its choice among all choices
 
 
-def solve(damages: Columns, savings: Columns, required: float) -> list[int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """All choices of all layers in a row: (N,) costs and savings, the layer of each, and where each layer starts."""
+
+    cost: Vector
+    saving: Vector
+    owner: NDArray[np.intp]
+    start: NDArray[np.intp]
+
+    def cheapest(self, score: Vector, second: Vector) -> Chosen:
+        """Return each layer's choice of least ``score``; ``second`` decides between equals."""
+        order = np.lexsort((second, score, self.owner))
+        return order[self.start]
+
+    def least(self, score: Vector) -> Vector:
+        """Return the least ``score`` of each layer."""
+        return np.minimum.reduceat(score, self.start)
+
+
+def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float) -> list[int]:
     """Return the index of the best choice of each layer.
 
     Args:
@@ -40,93 +63,117 @@ def solve(damages: Columns, savings: Columns, required: float) -> list[int]:
         InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
     """
     possible = float(sum(saving.max() for saving in savings))
-    slack = _TOLERANCE * max(abs(required), 1e-300)
-    if possible < required - slack:
+    required -= _TOLERANCE * abs(required)
+    if possible < required:
         raise InfeasibleBudget(f"At most {possible:g} can be saved, {required:g} was asked for.", nearest=possible)
-    gentlest = _cheapest(damages, savings)
-    if _total(savings, gentlest) >= required - slack:
-        return gentlest
-    spread = sum(float(saving.max() - saving.min()) for saving in savings)
-    scale = max(sum(float(damage.max()) for damage in damages), np.finfo(float).tiny)
-    costs = [
-        damage / scale + _TIE * (saving - saving.min()) / spread
-        for damage, saving in zip(damages, savings, strict=True)
-    ]
-    shares = [saving / spread for saving in savings]
-    return _solve_scaled(costs, shares, (required - slack) / spread)
+    sizes = [len(damage) for damage in damages]
+    choices = _Choices(
+        cost=np.concatenate(damages),
+        saving=np.concatenate(savings),
+        owner=np.repeat(np.arange(len(sizes)), sizes),
+        start=np.cumsum([0, *sizes[:-1]]),
+    )
+    chosen = choices.cheapest(choices.cost, choices.saving)
+    if choices.saving[chosen].sum() < required:
+        chosen = _constrained(choices, required)
+    indices: list[int] = (chosen - choices.start).tolist()
+    return indices
 
 
-def _cheapest(damages: Columns, savings: Columns) -> list[int]:
-    """Return per layer the least damaging choice, the gentler of equals."""
-    return [int(np.lexsort((saving, damage))[0]) for damage, saving in zip(damages, savings, strict=True)]
+def _constrained(raw: _Choices, required: float) -> Chosen:
+    """Solve when the least damaging choices do not save enough; savings are scaled to about 1, ties are broken."""
+    spread = float(np.ptp(raw.saving)) * 1e-4
+    tie = _TIE * max(float(raw.cost.max()), np.finfo(float).tiny) / spread
+    choices = _Choices(cost=raw.cost + tie * raw.saving, saving=raw.saving / spread, owner=raw.owner, start=raw.start)
+    required /= spread
+    price, incumbent = _price(choices, required)
+    incumbent = _improved(choices, incumbent, required)
+    reduced = choices.cost - price * choices.saving
+    least = choices.least(reduced)
+    reach = float(choices.cost[incumbent].sum())
+    gap = reach - (float(least.sum()) + price * required)
+    regret = reduced - least[choices.owner]
+    kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
+    if len(kept) > _EXACT_CHOICES and gap <= _RELATIVE_GAP * reach:
+        return incumbent
+    found = _branch_and_bound(choices, kept, required, reach)
+    return found if found is not None and choices.cost[found].sum() < reach else incumbent
 
 
-def _total(columns: Columns, chosen: Sequence[int]) -> float:
-    return float(sum(column[index] for column, index in zip(columns, chosen, strict=True)))
+def _price(choices: _Choices, required: float) -> tuple[float, Chosen]:
+    """Return the price of saving at which the cheapest choices just save ``required``, and those choices."""
 
+    def chosen(price: float) -> Chosen:
+        return choices.cheapest(choices.cost - price * choices.saving, -choices.saving)
 
-def _solve_scaled(costs: Columns, savings: Columns, required: float) -> list[int]:
-    price, incumbent = _price(costs, savings, required)
-    reduced = [cost - price * saving for cost, saving in zip(costs, savings, strict=True)]
-    bound = sum(float(column.min()) for column in reduced) + price * required
-    gap = _total(costs, incumbent) - bound
-    kept = [np.flatnonzero(column - column.min() <= gap + 1e-12) for column in reduced]
-    return _branch_and_bound(costs, savings, required, kept, incumbent)
-
-
-def _price(costs: Columns, savings: Columns, required: float) -> tuple[float, list[int]]:
-    """Return the price of saving at which the cheapest choices just meet ``required``, and those choices."""
-
-    def chosen(price: float) -> list[int]:
-        return [
-            int(np.lexsort((-saving, cost - price * saving))[0]) for cost, saving in zip(costs, savings, strict=True)
-        ]
-
-    low, high = 0.0, 1.0
-    while _total(savings, incumbent := chosen(high)) < required:
-        high *= 4
+    low, high = 0.0, 1e-6
+    while choices.saving[incumbent := chosen(high)].sum() < required:
+        low, high = high, 4 * high
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         candidate = chosen(middle)
-        if _total(savings, candidate) < required:
+        if choices.saving[candidate].sum() < required:
             low = middle
         else:
             high, incumbent = middle, candidate
     return high, incumbent
 
 
-def _branch_and_bound(
-    costs: Columns, savings: Columns, required: float, kept: Sequence[NDArray[np.intp]], incumbent: list[int]
-) -> list[int]:
-    """Solve exactly over the choices ``kept`` of each layer."""
-    open_layers = [layer for layer, choices in enumerate(kept) if len(choices) > 1]
-    chosen = [int(choices[0]) if len(choices) == 1 else index for choices, index in zip(kept, incumbent, strict=True)]
-    if not open_layers:
-        return incumbent
-    cost = np.concatenate([costs[layer][kept[layer]] for layer in open_layers])
-    saving = np.concatenate([savings[layer][kept[layer]] for layer in open_layers])
-    owner = np.repeat(np.arange(len(open_layers)), [len(kept[layer]) for layer in open_layers])
-    settled = sum(savings[layer][chosen[layer]] for layer in range(len(kept)) if len(kept[layer]) == 1)
+def _improved(choices: _Choices, chosen: Chosen, required: float) -> Chosen:
+    """Change one or two layers at a time while that lowers the cost and still saves enough."""
+    chosen = chosen.copy()
+    while True:
+        spare = float(choices.saving[chosen].sum()) - required
+        added = choices.cost - choices.cost[chosen][choices.owner]
+        lost = choices.saving[chosen][choices.owner] - choices.saving
+        change, best = _best_pair(added, lost, choices.owner, spare)
+        if change >= 0:
+            return chosen
+        chosen[choices.owner[list(best)]] = best
+
+
+def _best_pair(added: Vector, lost: Vector, owner: NDArray[np.intp], spare: float) -> tuple[float, tuple[int, int]]:
+    """Return the two changes, of different layers, of least added cost that lose at most ``spare`` together.
+
+    Each change meets the cheapest partner that leaves enough; no change at all is a partner too.
+    """
+    order = np.argsort(lost, kind="stable")
+    cheapest_so_far = order[_running_argmin(added[order])]
+    room = np.searchsorted(lost[order], spare - lost, side="right") - 1
+    partner = cheapest_so_far[np.maximum(room, 0)]
+    total = np.where((room >= 0) & (owner[partner] != owner), added + added[partner], np.inf)
+    first = int(np.argmin(total))
+    return float(total[first]), (first, int(partner[first]))
+
+
+def _running_argmin(values: Vector) -> NDArray[np.intp]:
+    lowest = np.minimum.accumulate(values)
+    fresh = np.append(True, values[1:] < lowest[:-1])
+    return np.maximum.accumulate(np.where(fresh, np.arange(len(values)), 0))
+
+
+def _branch_and_bound(choices: _Choices, kept: NDArray[np.intp], required: float, reach: float) -> Chosen | None:
+    """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds nothing that saves enough."""
+    saving, owner = choices.saving[kept], choices.owner[kept]
     result = milp(
-        cost,
-        integrality=np.ones(len(cost), dtype=np.int64),
+        choices.cost[kept] / reach,
+        integrality=np.ones(len(kept), dtype=np.int64),
         bounds=Bounds(0, 1),
-        constraints=_constraints(saving, owner, required - settled),
-        options={"mip_rel_gap": 0.0 if len(cost) <= _EXACT_CHOICES else _RELATIVE_GAP},
+        constraints=_constraints(saving, owner, required),
+        options={"mip_rel_gap": 0.0 if len(kept) <= _EXACT_CHOICES else _RELATIVE_GAP},
     )
     if result.x is None:
-        return incumbent
-    for place, layer in enumerate(open_layers):
-        chosen[layer] = int(kept[layer][int(np.argmax(result.x[owner == place]))])
-    return chosen if _total(savings, chosen) >= required else incumbent
+        return None
+    order = np.lexsort((-result.x, owner))
+    chosen: Chosen = kept[order[np.searchsorted(owner, np.arange(len(choices.start)))]]
+    return chosen if choices.saving[chosen].sum() >= required else None
 
 
-def _constraints(saving: NDArray[np.float64], owner: NDArray[np.intp], required: float) -> LinearConstraint:
+def _constraints(saving: Vector, owner: NDArray[np.intp], required: float) -> LinearConstraint:
     """One choice per layer (one row each), and the required saving (the last row)."""
     num_choices, num_layers = len(owner), int(owner[-1]) + 1
-    column = np.arange(num_choices)
     rows = np.concatenate([owner, np.full(num_choices, num_layers)])
     values = np.concatenate([np.ones(num_choices), saving])
-    matrix = csr_array((values, (rows, np.tile(column, 2))), shape=(num_layers + 1, num_choices))
+    matrix = csr_array((values, (rows, np.tile(np.arange(num_choices), 2))), shape=(num_layers + 1, num_choices))
     ones = np.ones(num_layers)
     return LinearConstraint(matrix, np.append(ones, required), np.append(ones, np.inf))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.knapsack import solve
 from senseapp.schedule.problem import Problem, infeasible
 
-__all__ = ["admissible_levels", "optimal_levels"]
+__all__ = ["ChoiceTable", "admissible_levels", "optimal_levels"]
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
@@ -32,21 +35,49 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
     return tuple(sorted(levels, reverse=curve.compression == "quantization"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceTable:
+    """Damage and saving of every admissible level of every layer, layers in order of their names.
+
+    That order makes the solution independent of the order in which layers come.
+    """
+
+    layers: tuple[str, ...]
+    levels: tuple[tuple[float, ...], ...]
+    damages: tuple[NDArray[np.float64], ...]
+    savings: tuple[NDArray[np.float64], ...]
+
+    @classmethod
+    def of(cls, problem: Problem) -> ChoiceTable:
+        """Tabulate ``problem``."""
+        curves = sorted(problem.curve_set.curves, key=lambda curve: curve.layer)
+        levels = tuple(admissible_levels(problem, curve) for curve in curves)
+        choices = [curve.choices(own) for curve, own in zip(curves, levels, strict=True)]
+        return cls(
+            layers=tuple(curve.layer for curve in curves),
+            levels=levels,
+            damages=tuple(np.array([choice.damage for choice in own]) for own in choices),
+            savings=tuple(np.array([choice.saving(problem.kind) for choice in own]) for own in choices),
+        )
+
+    def best(self, problem: Problem) -> dict[str, float]:
+        """Return the level of each layer that minimises the summed damage under the problem's budget.
+
+        Raises:
+            InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
+        """
+        try:
+            chosen = solve(self.damages, self.savings, problem.required)
+        except InfeasibleBudget as error:
+            raise infeasible(problem, reachable=error.nearest) from None
+        return {layer: own[index] for layer, own, index in zip(self.layers, self.levels, chosen, strict=True)}
+
+
 def optimal_levels(problem: Problem) -> dict[str, float]:
     """Return the level of each layer that minimises the summed damage under the budget.
 
-    Layers are put in order of their names first, so that the order they come in decides nothing.
-
     Raises:
+        InvalidSpec: the limits leave a layer without any level.
         InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
     """
-    curves = sorted(problem.curve_set.curves, key=lambda curve: curve.layer)
-    levels = [admissible_levels(problem, curve) for curve in curves]
-    choices = [curve.choices(own) for curve, own in zip(curves, levels, strict=True)]
-    damages = [np.array([choice.damage for choice in own]) for own in choices]
-    savings = [np.array([choice.saving(problem.kind) for choice in own]) for own in choices]
-    try:
-        chosen = solve(damages, savings, problem.required)
-    except InfeasibleBudget as error:
-        raise infeasible(problem, reachable=error.nearest) from None
-    return {curve.layer: own[index] for curve, own, index in zip(curves, levels, chosen, strict=True)}
+    return ChoiceTable.of(problem).best(problem)

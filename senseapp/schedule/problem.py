@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from senseapp.errors import InfeasibleBudget
-from senseapp.results import ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
+from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.accounting import Accounting, check_kind
 from senseapp.schedule.choices import Choice
@@ -14,7 +14,7 @@ from senseapp.schedule.curves import LayerCurve, tidy_level
 from senseapp.schedule.from_result import CurveSet, curves_of
 from senseapp.schedule.limits import Limits, fixed_levels
 
-__all__ = ["Problem", "infeasible", "pose", "schedule_of"]
+__all__ = ["Problem", "assemble", "in_execution_order", "infeasible", "pose", "schedule_of"]
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 _PRUNING_NOTE = (
@@ -64,15 +64,19 @@ def pose(
     *,
     gamma: float = 1.5,
     metric: str | None = None,
+    check_budget: bool = True,
 ) -> Problem:
     """Build the problem of one run.
+
+    ``check_budget`` is false for one run of a mixed schedule, which need not serve the budget alone.
 
     Raises:
         InvalidSpec: this compression cannot serve the budget, or the metric was not measured.
         InvalidSchedule: nothing can be scheduled, or a fixed layer cannot be.
     """
     curve_set = curves_of(result, metric)
-    check_kind(budget.kind, [curve_set.compression])
+    if check_budget:
+        check_kind(budget.kind, [curve_set.compression])
     return Problem(
         curve_set=curve_set,
         accounting=Accounting.of(result.profile, curve_set.curves),
@@ -100,26 +104,50 @@ def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> I
     )
 
 
-def schedule_of(problem: Problem, levels: Mapping[str, float], *, method: str, notes: tuple[str, ...] = ()) -> Schedule:
+def schedule_of(problem: Problem, levels: Mapping[str, float], *, method: str) -> Schedule:
     """Return the schedule of one level per curve, with its predicted damage and figures."""
-    curve_set = problem.curve_set
-    chosen = [(curve, curve.choice(tidy_level(levels[curve.layer]))) for curve in curve_set.curves]
-    entries = [_entry(curve, choice, locked=curve.layer in problem.fixed) for curve, choice in chosen]
+    return assemble(
+        problem.curve_set,
+        problem.accounting,
+        {layer: tidy_level(level) for layer, level in levels.items()},
+        method=method,
+        budget=problem.budget,
+        locked=problem.fixed.keys(),
+    )
+
+
+def assemble(
+    curve_set: CurveSet,
+    accounting: Accounting,
+    levels: Mapping[str, float],
+    *,
+    method: str,
+    budget: ResourceBudget | None = None,
+    locked: Collection[str] = (),
+) -> Schedule:
+    """Put one level per curve, and the layers left alone, together as a schedule."""
+    chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
+    entries = [_entry(curve, choice, locked=curve.layer in locked) for curve, choice in chosen]
     entries += [
         ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
         for members in curve_set.left_alone
     ]
-    place = {layer.name: index for index, layer in enumerate(curve_set.profile.layers)}
     return Schedule(
         model=curve_set.profile.title,
         method=method,
-        entries=tuple(sorted(entries, key=lambda entry: place[entry.layer])),
-        budget=problem.budget,
+        entries=in_execution_order(entries, curve_set.profile),
+        budget=budget,
         metric=curve_set.metric,
         predicted_damage=sum(entry.predicted_damage for entry in entries),
-        achieved=problem.accounting.figures(choice for _, choice in chosen),
-        notes=(*curve_set.notes, *notes, *_predicted_beyond(chosen), *_pruning_notes(problem)),
+        achieved=accounting.figures(choice for _, choice in chosen),
+        notes=(*curve_set.notes, *_predicted_beyond(chosen), *_pruning_notes(curve_set)),
     )
+
+
+def in_execution_order(entries: Iterable[ScheduleEntry], profile: ModelProfile) -> tuple[ScheduleEntry, ...]:
+    """Sort entries by the place of their layer in ``profile``."""
+    place = {layer.name: index for index, layer in enumerate(profile.layers)}
+    return tuple(sorted(entries, key=lambda entry: place[entry.layer]))
 
 
 def _entry(curve: LayerCurve, choice: Choice, *, locked: bool) -> ScheduleEntry:
@@ -150,5 +178,5 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
     )
 
 
-def _pruning_notes(problem: Problem) -> tuple[str, ...]:
-    return (_PRUNING_NOTE,) if problem.curve_set.compression == "pruning" else ()
+def _pruning_notes(curve_set: CurveSet) -> tuple[str, ...]:
+    return (_PRUNING_NOTE,) if curve_set.compression == "pruning" else ()

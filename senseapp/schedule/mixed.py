@@ -1,0 +1,135 @@
+"""Sparsity and quantization chosen together, per layer, under one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
+from senseapp.schedule.accounting import check_kind
+from senseapp.schedule.choices import Choice
+from senseapp.schedule.from_result import damage_metric
+from senseapp.schedule.knapsack import solve
+from senseapp.schedule.limits import Limits
+from senseapp.schedule.optimal import admissible_levels
+from senseapp.schedule.problem import Problem, in_execution_order, infeasible, pose
+
+__all__ = ["mixed_schedule"]
+
+_ADDITIVE = "Where a layer is both sparse and quantized, the two measured damages are added; verify the schedule."
+
+
+def mixed_schedule(
+    sparsity: SensitivityResult,
+    quantization: SensitivityResult,
+    *,
+    budget: ResourceBudget,
+    limits: Mapping[str, Limits] | None = None,
+    metric: str | None = None,
+) -> Schedule:
+    """Return for each layer nothing, a sparsity, a bit width, or both, with the least summed damage.
+
+    A layer that gets both has two entries, the sparsity first: weights are zeroed, then rounded.
+
+    Args:
+        sparsity: a sparsity run of a model.
+        quantization: a quantization run of the same model.
+        budget: usually of ``bytes``, which both serve; see :func:`~senseapp.schedule.choices.weight_bytes`.
+        limits: by compression (``sparsity``, ``quantization``); missing ones mean no limits.
+        metric: what damage is counted in, in both runs; None takes KL where both measured it.
+
+    Raises:
+        InvalidSpec: the runs are not of these two kinds or do not share a metric, or the budget fits neither.
+        InvalidSchedule: the runs are of two models.
+        InfeasibleBudget: nothing meets the budget; names the nearest target.
+    """
+    problems = _pose_both(
+        (sparsity, quantization), budget, limits or {}, _shared_metric(sparsity, quantization, metric)
+    )
+    choices = _choices_by_layer(problems)
+    layers = sorted(choices)
+    damages = [np.array([choice.damage for choice in choices[layer]]) for layer in layers]
+    savings = [np.array([choice.saving(budget.kind) for choice in choices[layer]]) for layer in layers]
+    try:
+        chosen = solve(damages, savings, problems[0].required)
+    except InfeasibleBudget as error:
+        raise infeasible(problems[0], reachable=error.nearest) from None
+    picked = {layer: choices[layer][index] for layer, index in zip(layers, chosen, strict=True)}
+    return _assembled(picked, problems, sparsity.profile)
+
+
+def _shared_metric(first: SensitivityResult, second: SensitivityResult, metric: str | None) -> str:
+    name = damage_metric(first, metric)
+    if name != damage_metric(second, metric):
+        raise InvalidSpec(
+            f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
+            "Name a metric that both measured."
+        )
+    return name
+
+
+def _pose_both(
+    results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
+) -> tuple[Problem, ...]:
+    kinds = [result.spec.sensitivity.compression.kind for result in results]
+    if kinds != ["sparsity", "quantization"]:
+        raise InvalidSpec(f"A mixed schedule takes one sparsity and one quantization run, got {' and '.join(kinds)}.")
+    names = [[layer.name for layer in result.profile.layers] for result in results]
+    if names[0] != names[1]:
+        raise InvalidSchedule(
+            f"The two runs are of different models ({results[0].profile.title} and {results[1].profile.title}). "
+            "Choose two runs of one model."
+        )
+    check_kind(budget.kind, kinds)
+    return tuple(
+        pose(result, budget, limits.get(kind, Limits()), metric=metric, check_budget=False)
+        for result, kind in zip(results, kinds, strict=True)
+    )
+
+
+def _choices_by_layer(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]]:
+    """Return every pair of a sparsity and a bit width of each layer; a layer in one run only has that run's choices."""
+    sparse, quantized = (
+        {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in problem.curve_set.curves}
+        for problem in problems
+    )
+    merged = {**sparse, **quantized}
+    for layer in sparse.keys() & quantized.keys():
+        merged[layer] = tuple(first.beside(second) for first in sparse[layer] for second in quantized[layer])
+    return merged
+
+
+def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profile: ModelProfile) -> Schedule:
+    entries = [
+        entry for layer, choice in picked.items() for entry in _entries(layer, choice, [p.fixed for p in problems])
+    ]
+    notes = [note for problem in problems for note in problem.curve_set.notes]
+    return Schedule(
+        model=profile.title,
+        method="optimal",
+        entries=in_execution_order(entries, profile),
+        budget=problems[0].budget,
+        metric=problems[0].curve_set.metric,
+        predicted_damage=sum(choice.damage for choice in picked.values()),
+        achieved=problems[0].accounting.figures(picked.values()),
+        notes=(*dict.fromkeys(notes), _ADDITIVE),
+    )
+
+
+def _entries(layer: str, choice: Choice, fixed: Sequence[Mapping[str, float]]) -> list[ScheduleEntry]:
+    locked = any(layer in levels for levels in fixed)
+    if not choice.parts:
+        return [ScheduleEntry(layer=layer, members=(layer,), compression="none", level=0.0, locked=locked)]
+    return [
+        ScheduleEntry(
+            layer=layer,
+            members=(layer,),
+            compression=part.compression,
+            level=part.level,
+            predicted_damage=part.damage,
+            locked=locked,
+        )
+        for part in choice.parts
+    ]
