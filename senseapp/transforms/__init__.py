@@ -2,14 +2,26 @@
 
 from senseapp.transforms import quantization as _quantization
 from senseapp.transforms import sparsity as _sparsity
-from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, build_compressor
+from senseapp.transforms.base import (
+    Applied,
+    ChannelCompressor,
+    CompressionRequest,
+    Compressor,
+    Prepared,
+    Target,
+    WeightCompressor,
+    build_compressor,
+)
 from senseapp.transforms.number_format import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
 
 __all__ = [
     "Applied",
+    "ChannelCompressor",
     "CompressionRequest",
     "Compressor",
+    "Prepared",
     "Target",
+    "WeightCompressor",
     "affine_of",
     "build_compressor",
     "fake_quantize_input",

@@ -1,8 +1,7 @@
-"""Which weights are zeroed together, and in which order the units of a layer go."""
+"""Which weights are zeroed together, and with which others they compete."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,12 +9,9 @@ import torch
 from torch import Tensor
 
 from senseapp.spec.compression import SparsityGranularity
-from senseapp.transforms.layout import COLUMN, DEPTH, INPUT, OUTPUT, ROW
+from senseapp.transforms.layout import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
 
-__all__ = ["GRANULARITIES", "Granularity", "num_zeroed", "zeroing_order"]
-
-# What k in floor(k) may lose to binary fractions: 0.29 of 100 is 28.999999999999996.
-_ROUNDING = 1e-9
+__all__ = ["GRANULARITIES", "Granularity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +47,24 @@ class Granularity:
             return f"The weight is a single {self.unit}, and zeroing it would remove the layer."
         return ""
 
-    def contests(self, unit_scores: Tensor, *, per_output: bool) -> Tensor:
-        """Arrange unit numbers as (contests, competitors).
+    def arrange(self, unit_scores: Tensor, *, per_output: bool) -> Tensor:
+        """Arrange the scores of units as (contests, competitors).
 
         Units compete within their block; else, if ``per_output``, with the units of the same output channel where
         units lie inside one; else with all units of the layer.
         """
-        numbers = torch.arange(unit_scores.numel(), device=unit_scores.device).view(unit_scores.shape)
         if self.block_size:
-            return numbers.movedim(INPUT, -1).reshape(-1, self.block_size)
+            return unit_scores.movedim(INPUT, -1).reshape(-1, self.block_size)
         if per_output and OUTPUT not in self.axes and INPUT not in self.axes:
-            return numbers.flatten(0, OUTPUT).flatten(1)
-        return numbers.view(1, -1)
+            return unit_scores.flatten(0, OUTPUT).flatten(1)
+        return unit_scores.reshape(1, -1)
+
+    def arrange_back(self, arranged: Tensor, shape: torch.Size) -> Tensor:
+        """Undo :meth:`arrange`: return one entry per unit, broadcastable to a split weight of ``shape``."""
+        if self.block_size:
+            *others, inputs = (shape[axis] for axis in (GROUP, OUTPUT, DEPTH, ROW, COLUMN, INPUT))
+            return arranged.view(*others, inputs).movedim(-1, INPUT)
+        return arranged.view(self.units_shape(shape))
 
 
 GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
@@ -74,33 +76,3 @@ GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
     "column": Granularity(unit="column", axes=(ROW,)),
     "2:4": Granularity(unit="2:4", block_size=4),
 }
-
-
-def num_zeroed(level: float, num_units: int) -> int:
-    """Return floor(``level`` · ``num_units``), unhurt by binary fractions.
-
-    >>> num_zeroed(0.29, 100)
-    29
-    """
-    return math.floor(level * num_units + _ROUNDING)
-
-
-def zeroing_order(scores: Tensor, contests: Tensor) -> Tensor:
-    """Return unit numbers in the order in which they go, whatever the level.
-
-    Units go by their rank inside their contest, and among equal ranks by score: each contest loses the same number
-    of units, but for one. So any level zeroes an exact number of units, a higher level zeroes all that a lower one
-    did, and blocks of four lose two each at one half. Ties go by position.
-
-    Args:
-        scores: importance of each unit, any shape.
-        contests: unit numbers, (contests, competitors); each number once.
-    """
-    flat = scores.flatten()
-    by_score = flat.argsort(stable=True)
-    if len(contests) == 1:
-        return by_score
-    places = flat[contests].argsort(dim=1, stable=True)  # (contests, competitors): competitors, worst first
-    ranks = torch.empty_like(by_score)
-    ranks[contests.gather(1, places)] = torch.arange(contests.shape[1], device=flat.device)
-    return by_score[ranks[by_score].argsort(stable=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from senseapp.errors import InvalidDataset, MeasurementFailed
 from senseapp.spec import QuantizationConfig
-from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
+from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Prepared, Target, register_compressor
 from senseapp.transforms.inputs import changed_inputs, observe_inputs
 from senseapp.transforms.number_format import fake_quantize_input, fake_quantize_weight
 from senseapp.transforms.observers import OBSERVERS, RangeObserver, Rounding
-from senseapp.transforms.weights import LayerWeight, find_weights, ordinary_tensors, swapped
+from senseapp.transforms.weights import LayerWeight, PreparedCompressor, find_weights, ordinary_tensors, swapped
 
 __all__ = ["QuantizationCompressor", "build_quantization"]
 
 
-class QuantizationCompressor:
+class QuantizationCompressor(PreparedCompressor):
     """A :class:`~senseapp.transforms.base.Compressor` that rounds a weight, and on request the layer's input.
 
     Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``,
@@ -64,24 +64,32 @@ class QuantizationCompressor:
                 "Quantizing weights only works."
             )
 
-    @contextmanager
-    def compress(self, target: Target, level: float) -> Iterator[Applied]:
-        """Round the weight of ``target`` (and its input) to ``level`` bits inside.
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Round the weight of ``target`` (and its input) to ``level`` bits.
 
         Raises:
             MeasurementFailed: the weight or the input holds values that are not finite.
         """
         weight, bits = self._weights[target.layer], int(level)
-        with ExitStack() as stack:
-            with ordinary_tensors():
-                rounded = self._rounded(weight, bits)
-                input_range = self._input_range(target.layer, bits)
-            stack.enter_context(swapped(weight.parameter, rounded))
-            if input_range is not None:
-                low, high = input_range
-                rounding = self._input_rounding(bits)
-                stack.enter_context(changed_inputs(weight.module, lambda values: rounding(values, low, high)))
-            yield Applied(achieved_level=level)
+        with ordinary_tensors():
+            rounded = self._rounded(weight, bits)
+            input_range = self._input_range(target.layer, bits)
+
+        @contextmanager
+        def active() -> Iterator[None]:
+            with swapped(weight.parameter, rounded), self._rounded_inputs(weight, bits, input_range):
+                yield
+
+        return Prepared(applied=Applied(achieved_level=level), active=active)
+
+    def _rounded_inputs(
+        self, weight: LayerWeight, bits: int, input_range: tuple[float, float] | None
+    ) -> AbstractContextManager[None]:
+        if input_range is None:
+            return nullcontext()
+        low, high = input_range
+        rounding = self._input_rounding(bits)
+        return changed_inputs(weight.module, lambda values: rounding(values, low, high))
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter

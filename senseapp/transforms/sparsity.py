@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from senseapp.errors import InvalidDataset, MeasurementFailed
 from senseapp.spec import SparsityConfig
-from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
+from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Prepared, Target, register_compressor
 from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
-from senseapp.transforms.granularity import GRANULARITIES, num_zeroed, zeroing_order
+from senseapp.transforms.granularity import GRANULARITIES
 from senseapp.transforms.input_norms import InputNorms, gather_input_norms
-from senseapp.transforms.weights import LayerWeight, find_weights, ordinary_tensors, swapped
+from senseapp.transforms.layout import OUTPUT
+from senseapp.transforms.ranking import Ranking, num_zeroed
+from senseapp.transforms.weights import LayerWeight, PreparedCompressor, find_weights, ordinary_tensors, swapped
 
 __all__ = ["SparsityCompressor", "build_sparsity"]
 
 
-class SparsityCompressor:
+class SparsityCompressor(PreparedCompressor):
     """A :class:`~senseapp.transforms.base.Compressor` that zeroes units of a weight.
 
-    The model's own weights must not change while it lives: the order in which units go is computed once for the
-    layer at hand and used for all its levels.
+    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and
+    used for all its levels.
 
     Attributes:
         targets: one per layer, in execution order.
@@ -40,7 +41,7 @@ class SparsityCompressor:
         self._norms = self._gather_norms(request)
         self.not_applicable: Mapping[str, str] = self._reasons
         self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
-        self._latest: tuple[str, Tensor] | None = None
+        self._latest: tuple[str, Ranking] | None = None
 
     def _leave_out(self, layer: str, reason: str) -> None:
         del self._weights[layer]
@@ -65,9 +66,8 @@ class SparsityCompressor:
             self._leave_out(layer, "The input of this layer cannot be observed: its weight is read without a call.")
         return norms
 
-    @contextmanager
-    def compress(self, target: Target, level: float) -> Iterator[Applied]:
-        """Zero floor(``level`` · n) of the n units of ``target`` inside.
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Zero floor(``level`` · n) of the n units of ``target``.
 
         Raises:
             MeasurementFailed: the level is less than one unit.
@@ -77,42 +77,40 @@ class SparsityCompressor:
             sparse = self._sparse(weight, level)
             num_zeros = sparse.numel() - int(sparse.count_nonzero())
         fraction = num_zeros / sparse.numel()
-        with swapped(weight.parameter, sparse):
-            yield Applied(
-                achieved_level=fraction,
-                removed_params=num_zeros,
-                removed_macs=round(weight.profile.macs * fraction),
-            )
+        applied = Applied(
+            achieved_level=fraction,
+            removed_params=num_zeros,
+            removed_macs=round(weight.profile.macs * fraction),
+        )
+        return Prepared(applied=applied, active=lambda: swapped(weight.parameter, sparse))
 
     def _sparse(self, weight: LayerWeight, level: float) -> Tensor:
         parameter = weight.parameter
         split = weight.layout.split(parameter.detach())  # (G, O/G, I/G, D, H, W)
-        order = self._order_of(weight, split)
-        count = num_zeroed(level, len(order))
-        if count == 0:
+        ranking = self._ranking_of(weight, split)
+        num_lost = num_zeroed(level, ranking.num_units)
+        if num_lost == 0:
             raise MeasurementFailed(
-                f"The layer has {len(order)} {self._granularity.unit}s, and {100 * level:g} % of them is less than "
-                f"one; choose a level of at least {100 / len(order):.3g} %."
+                f"The layer has {ranking.num_units} {self._granularity.unit}s, and {100 * level:g} % of them is less "
+                f"than one; choose a level of at least {100 / ranking.num_units:.3g} %."
             )
-        keep = torch.ones(len(order), dtype=torch.bool, device=split.device)
-        keep[order[:count]] = False
-        kept = torch.where(keep.view(self._granularity.units_shape(split.shape)), split, 0)
-        return weight.layout.merge(kept, parameter)
+        kept = self._granularity.arrange_back(ranking.kept(num_lost), split.shape)
+        return weight.layout.merge(torch.where(kept, split, 0), parameter)
 
-    def _order_of(self, weight: LayerWeight, split: Tensor) -> Tensor:
+    def _ranking_of(self, weight: LayerWeight, split: Tensor) -> Ranking:
         layer = weight.profile.name
         if self._latest is None or self._latest[0] != layer:
             self._latest = layer, self._rank(weight, split)
         return self._latest[1]
 
-    def _rank(self, weight: LayerWeight, split: Tensor) -> Tensor:
+    def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
         layer = weight.profile.name
         norms = None
         if self._criterion.looks_at_inputs:
-            norms = self._norms[layer].matched_to(weight.layout, split.shape[1]).to(split.device)
+            norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
         inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
         scores = self._granularity.unit_scores(self._criterion.score(inputs))
-        return zeroing_order(scores, self._granularity.contests(scores, per_output=self._criterion.per_output))
+        return Ranking(self._granularity.arrange(scores, per_output=self._criterion.per_output))
 
 
 @register_compressor(SparsityConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
 from senseapp.results import LayerProfile
-from senseapp.transforms.base import Target
+from senseapp.transforms.base import Applied, Prepared, Target
 from senseapp.transforms.layout import WeightLayout
 
-__all__ = ["FoundWeights", "LayerWeight", "find_weights", "ordinary_tensors", "swapped"]
+__all__ = ["FoundWeights", "LayerWeight", "PreparedCompressor", "find_weights", "ordinary_tensors", "swapped"]
 
 # Attention with keys or values of another width has one weight per input; other weights multiply all inputs.
 _INPUTS_READ = {"q_proj_weight": slice(0, 1), "k_proj_weight": slice(1, 2), "v_proj_weight": slice(2, 3)}
@@ -110,6 +111,25 @@ def _is_derived(module: nn.Module, attribute: str) -> bool:
     stem, _, part = attribute.rpartition("_")
     stored_part = part in _STORED_PARTS and hasattr(module, stem)
     return attribute not in module._parameters or isinstance(module, ParametrizationList) or stored_part
+
+
+class PreparedCompressor(ABC):
+    """Compresses by preparing first; what all compressions of weights share."""
+
+    @abstractmethod
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Compute the compressed weight of ``target``; see :class:`~senseapp.transforms.base.WeightCompressor`."""
+
+    @contextmanager
+    def compress(self, target: Target, level: float) -> Iterator[Applied]:
+        """Compress ``target`` to ``level`` inside.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        prepared = self.prepare(target, level)
+        with prepared.active():
+            yield prepared.applied
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from torch import nn
 from senseapp.errors import MeasurementFailed
 from senseapp.spec import SparsityConfig
 from senseapp.transforms.criteria import CRITERIA
-from senseapp.transforms.granularity import GRANULARITIES, num_zeroed, zeroing_order
+from senseapp.transforms.granularity import GRANULARITIES
 from senseapp.transforms.layout import WeightLayout
+from senseapp.transforms.ranking import Ranking, num_zeroed
 from tests.compressors import compressor_of
 
 GRADED = sorted(GRANULARITIES.keys() - {"2:4"})
@@ -100,18 +101,17 @@ def test_splitting_and_merging_is_the_identity(module):
     contests=st.integers(1, 5),
     competitors=st.integers(1, 6),
     values=st.lists(st.integers(0, 4), min_size=30, max_size=30),
-    count=st.integers(0, 30),
+    fraction=st.floats(0, 1, exclude_max=True),
 )
-def test_every_prefix_of_the_order_takes_the_worst_of_each_contest_equally(contests, competitors, values, count):
-    scores = torch.tensor(values[: contests * competitors], dtype=torch.float32)
-    arranged = torch.arange(contests * competitors).view(contests, competitors)
-    order = zeroing_order(scores, arranged)
-    assert sorted(order.tolist()) == list(range(len(scores)))
-    gone = set(order[:count].tolist())
-    losses = [[place in gone for place in row] for row in arranged.tolist()]
-    if contests > 1:
-        assert max(map(sum, losses)) - min(map(sum, losses)) <= 1
-    for row, lost in zip(arranged.tolist(), losses, strict=True):
-        kept_scores = [values[place] for place, out in zip(row, lost, strict=True) if not out]
-        lost_scores = [values[place] for place, out in zip(row, lost, strict=True) if out]
-        assert max(lost_scores, default=0) <= min(kept_scores, default=4)
+def test_each_contest_loses_its_worst_and_more_levels_lose_more(contests, competitors, values, fraction):
+    scores = torch.tensor(values[: contests * competitors], dtype=torch.float32).view(contests, competitors)
+    ranking = Ranking(scores)
+    count = int(fraction * scores.numel())
+    lost = ~ranking.kept(count)
+    assert int(lost.sum()) == count
+    assert int(lost.sum(1).max() - lost.sum(1).min()) <= 1
+    for row, row_lost in zip(scores, lost, strict=True):
+        in_order = row.argsort(stable=True)[: int(row_lost.sum())]
+        assert sorted(in_order.tolist()) == row_lost.nonzero().flatten().tolist()
+    if count:
+        assert bool((lost | ranking.kept(count - 1)).all())

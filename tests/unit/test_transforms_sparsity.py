@@ -9,9 +9,10 @@ from torch import nn
 from senseapp.errors import InvalidDataset, MeasurementFailed
 from senseapp.spec import SparsityConfig
 from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
-from senseapp.transforms.granularity import GRANULARITIES, num_zeroed, zeroing_order
+from senseapp.transforms.granularity import GRANULARITIES
 from senseapp.transforms.input_norms import InputNorms, gather_input_norms
 from senseapp.transforms.layout import WeightLayout
+from senseapp.transforms.ranking import Ranking, num_zeroed
 from senseapp.transforms.weights import find_weights
 from tests.compressors import compressed_weight, compressor_of, profiles_of
 
@@ -144,20 +145,31 @@ def test_importances_are_sorted_once_for_all_levels(monkeypatch):
     compressor = compressor_of(model, SparsityConfig())
     sorts: list[int] = []
 
-    def counted(scores: torch.Tensor, contests: torch.Tensor) -> torch.Tensor:
+    def counted(scores: torch.Tensor) -> Ranking:
         sorts.append(1)
-        return zeroing_order(scores, contests)
+        return Ranking(scores)
 
-    monkeypatch.setattr("senseapp.transforms.sparsity.zeroing_order", counted)
+    monkeypatch.setattr("senseapp.transforms.sparsity.Ranking", counted)
     for level in (0.25, 0.5, 0.75):
         compressed_weight(compressor, model[0].weight, level)
     assert len(sorts) == 1
 
 
 def test_contests_lose_equally_many_units_but_for_one():
-    scores = torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 3.0]])
-    order = zeroing_order(scores, torch.arange(6).view(2, 3))
-    assert order.tolist() == [3, 2, 4, 1, 5, 0]
+    ranking = Ranking(torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 3.0]]))
+    lost = [(~ranking.kept(count)).int().tolist() for count in range(5)]
+    assert lost == [
+        [[0, 0, 0], [0, 0, 0]],
+        [[0, 0, 0], [1, 0, 0]],
+        [[0, 0, 1], [1, 0, 0]],
+        [[0, 0, 1], [1, 1, 0]],
+        [[0, 1, 1], [1, 1, 0]],
+    ]
+
+
+def test_scores_that_are_not_numbers_go_last():
+    ranking = Ranking(torch.tensor([[float("nan"), 1.0, float("inf"), 2.0]]))
+    assert (~ranking.kept(3)).tolist() == [[True, True, False, True]]
 
 
 def test_wanda_keeps_small_weights_that_carry_large_inputs():
