@@ -1,0 +1,22 @@
+"""The app: page settings and navigation, nothing else."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from senseapp.ui import backend
+
+# A picture of our own: with a Material icon here, browsers would fetch it from the internet.
+st.set_page_config(page_title="senseapp", page_icon=str(Path(__file__).parent / "assets" / "icon.png"), layout="wide")
+page = st.navigation(
+    [
+        st.Page("pages/analyze.py", title="Analyze", icon=":material/tune:", default=True),
+        st.Page("pages/run.py", title="Run", icon=":material/play_circle:"),
+        st.Page("pages/results.py", title="Results", icon=":material/bar_chart:"),
+        st.Page("pages/targets.py", title="Schedule", icon=":material/rule_settings:", url_path="schedule"),
+        st.Page("pages/runs.py", title="Runs", icon=":material/list:"),
+        st.Page("pages/guide.py", title="Guide", icon=":material/menu_book:"),
+    ]
+)
+backend.warm_up()
+page.run()

@@ -1,0 +1,30 @@
+"""Analyze: choose a model, images and a compression, and run."""
+
+import streamlit as st
+
+from senseapp.ui.components.compression_block import choose_sensitivity
+from senseapp.ui.components.data_block import choose_images
+from senseapp.ui.components.model_block import choose_model
+from senseapp.ui.components.model_card import model_card
+from senseapp.ui.components.start_bar import start_bar
+from senseapp.ui.state import session
+
+draft = session().draft
+
+with st.container(horizontal_alignment="center"), st.container(width=960):
+    st.title("Which layers can be made smaller?", anchor=False)
+    st.markdown(
+        "senseapp compresses one layer of a vision model at a time, measures what that costs, and turns the answer "
+        "into a target for each layer. The demo is filled in: press Run."
+    )
+    with st.container(border=True):
+        st.subheader("1 · Model", anchor=False)
+        model = choose_model(draft.model)
+        profile = model_card(model) if model else None
+    with st.container(border=True):
+        st.subheader("2 · Images", anchor=False)
+        images = choose_images(draft.data, model)
+    with st.container(border=True):
+        st.subheader("3 · Compression", anchor=False)
+        sensitivity = choose_sensitivity(draft.sensitivity, profile)
+    start_bar(model, images, sensitivity, profile)

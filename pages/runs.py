@@ -1,0 +1,20 @@
+"""Runs: everything measured so far."""
+
+import streamlit as st
+
+from senseapp.ui import backend
+from senseapp.ui.components.notices import empty_state, errors_here
+from senseapp.ui.components.run_list import run_list
+
+st.title("Runs", anchor=False)
+with errors_here():
+    records = backend.service().runs()
+    if records:
+        run_list(records)
+    else:
+        empty_state(
+            "No run yet",
+            "Every run is kept here. Start one: the demo is filled in and takes less than a minute.",
+            button="Go to Analyze",
+            page="pages/analyze.py",
+        )

@@ -1,0 +1,14 @@
+"""Schedule: one amount per layer for a budget, and the files that other tools read."""
+
+import streamlit as st
+
+from senseapp.ui.components.provenance import provenance
+from senseapp.ui.components.run_guard import require_result, require_run, run_header
+from senseapp.ui.components.schedule_panel import schedule_panel
+
+record = require_run("A schedule is made from the results of a run.")
+run_header(record)
+result = require_result(record)
+st.markdown("Choose how much must go; each layer gets the amount that it can bear.")
+provenance(result)
+schedule_panel(record.run_id, result)

@@ -1,0 +1,38 @@
+"""Bars of a schedule: how much each layer is compressed."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from senseapp.ui.charts.axes import ROW_STEP, layer_axis
+from senseapp.ui.palette import fragility_scale
+
+__all__ = ["schedule_bars"]
+
+
+def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Chart:
+    """Return one bar per row of :func:`senseapp.ui.frames.schedule_frame`, coloured by the layer's sensitivity.
+
+    Args:
+        rows: the layers in network order.
+        title: of the amount axis, with its unit.
+        largest: end of the amount axis, fixed so that bars move and the axis does not.
+    """
+    chart: alt.Chart = (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            y=layer_axis(list(rows["row"])),
+            x=alt.X("amount:Q", title=title, scale=alt.Scale(domain=[0, largest], nice=False)),
+            color=alt.Color("share:Q", scale=fragility_scale(1.0), legend=None),
+            tooltip=[
+                alt.Tooltip("members:N", title="Layer"),
+                alt.Tooltip("amount_text:N", title="Amount"),
+                alt.Tooltip("drop_text:N", title="Measured alone"),
+            ],
+            description="description:N",
+        )
+        .properties(height=alt.Step(ROW_STEP))
+    )
+    return chart

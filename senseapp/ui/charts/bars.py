@@ -1,0 +1,74 @@
+"""Horizontal bars: how much each layer loses at one level."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from senseapp.ui.charts.axes import (
+    ROW_STEP,
+    layer_axis,
+    layer_tooltip,
+    pick_layer,
+    picked_outline,
+    source_opacity,
+    zero_line,
+)
+from senseapp.ui.palette import INK, fragility_scale
+from senseapp.ui.vocabulary import MetricView
+
+__all__ = ["sensitivity_bars"]
+
+
+def sensitivity_bars(
+    rows: pd.DataFrame, metric: MetricView, *, x_domain: tuple[float, float], picked: str = ""
+) -> alt.LayerChart:
+    """Return one bar per row of :func:`senseapp.ui.frames.at_level`, in its order.
+
+    Colour runs from blue (robust) to red (fragile); whiskers are the 95 % interval; a ring at zero marks bars that
+    cannot be told from zero; estimated bars are pale. A click anywhere on a row picks its layer.
+
+    Args:
+        rows: the layers, in the order to be drawn.
+        metric: whose drop it is.
+        x_domain: of the axis, in display units.
+        picked: the layer to outline.
+    """
+    base: alt.Chart = alt.Chart(rows).encode(y=layer_axis(list(rows["row"])), tooltip=layer_tooltip(metric))
+    scale = alt.Scale(domain=list(x_domain), nice=False)
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
+    bars = _bars(base, drop, picked).encode(color=_fragility(metric, x_domain))
+    layers = [_hit_rows(base), bars, _whiskers(base, scale), _unclear_marks(base, scale), zero_line()]
+    return alt.LayerChart(layer=layers, height=alt.Step(ROW_STEP))
+
+
+def _hit_rows(base: alt.Chart) -> alt.Chart:
+    """Make the whole row answer to click and hover: many bars are too short to be hit."""
+    row = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
+    rows: alt.Chart = row.add_params(pick_layer())
+    return rows
+
+
+def _bars(base: alt.Chart, drop: alt.X, picked: str) -> alt.Chart:
+    bars: alt.Chart = base.mark_bar(stroke=INK, clip=True).encode(
+        x=drop, opacity=source_opacity(), strokeWidth=picked_outline(picked), description="description:N"
+    )
+    return bars
+
+
+def _fragility(metric: MetricView, x_domain: tuple[float, float]) -> alt.Color:
+    largest = max(x_domain[1], metric.factor * metric.notable)
+    return alt.Color("drop:Q", scale=fragility_scale(largest), legend=None)
+
+
+def _whiskers(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
+    whiskers: alt.Chart = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(
+        x=alt.X("low:Q", scale=scale), x2="high:Q"
+    )
+    return whiskers
+
+
+def _unclear_marks(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
+    ring = base.transform_filter("datum.unclear").mark_point(shape="circle", size=45, color=INK, strokeWidth=1.5)
+    rings: alt.Chart = ring.encode(x=alt.XDatum(0, scale=scale))
+    return rings

@@ -1,0 +1,1 @@
+"""Parts of pages: each shows one thing, and returns what a person chose."""

@@ -1,0 +1,97 @@
+"""Block 2 of the Analyze page: which images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from senseapp.spec import DataSpec, ModelSpec
+from senseapp.ui import backend
+from senseapp.ui.components.notices import complain
+from senseapp.ui.uploads import upload_field
+
+__all__ = ["choose_images"]
+
+
+def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
+    """Show the image picker, prefilled with ``draft``; None while nothing valid is chosen."""
+    labels = [source.label for source in _SOURCES]
+    chosen = st.segmented_control(
+        "Where they come from",
+        labels,
+        default=next(source.label for source in _SOURCES if source.kind == draft.kind),
+        required=True,
+        key="analyze.data.source",
+        help="Images like those the model will see. In class folders they also give accuracy; without labels the "
+        "output is compared with the original model's.",
+        persist_state="session",
+    )
+    source = next((source for source in _SOURCES if source.label == chosen), _SOURCES[0])
+    images = source.choose(draft)
+    if images is not None and images.kind == "demo" and model is not None and model.library != "demo":
+        st.warning(
+            "The demo images are handwritten digits. For another model bring images of your own, or choose None.",
+            icon=":material/warning:",
+        )
+    return images
+
+
+def _demo(draft: DataSpec) -> DataSpec:
+    st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
+    return DataSpec()
+
+
+def _archive(draft: DataSpec) -> DataSpec | None:
+    path = upload_field(
+        "Images",
+        purpose="images",
+        types=["zip"],
+        help_text="A zip of images, best in one folder per class. A few hundred images are usually enough.",
+    )
+    return DataSpec(kind="archive", path=str(path)) if path else None
+
+
+def _folder(draft: DataSpec) -> DataSpec | None:
+    roots = backend.data_roots()
+    if not roots:
+        st.caption(
+            "This server offers no folders. Whoever runs it can name some in the environment variable "
+            "SENSEAPP_DATA_ROOTS; or upload a zip."
+        )
+        return None
+    text = st.text_input(
+        "Folder on the server",
+        value=draft.path or str(roots[0]),
+        key="analyze.data.folder",
+        help="Folders that this server lets you read: " + ", ".join(str(root) for root in roots),
+        persist_state="session",
+    )
+    folder = Path(text or "").expanduser()
+    if not folder.is_dir() or not any(folder.resolve().is_relative_to(root) for root in roots):
+        offered = ", ".join(str(root) for root in roots)
+        complain(f"Images are read from a folder in {offered}; {text!r} is not one. Check the path.")
+        return None
+    return DataSpec(kind="folder", path=str(folder))
+
+
+def _random(draft: DataSpec) -> DataSpec:
+    st.caption("Random inputs, **indicative only**: they show which layers move the output, not which cost accuracy.")
+    return DataSpec(kind="random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    kind: str
+    label: str
+    choose: Callable[[DataSpec], DataSpec | None]
+
+
+_SOURCES = (
+    _Source(kind="demo", label="Demo", choose=_demo),
+    _Source(kind="archive", label="Upload a zip", choose=_archive),
+    _Source(kind="folder", label="Server folder", choose=_folder),
+    _Source(kind="random", label="None", choose=_random),
+)

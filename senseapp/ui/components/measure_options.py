@@ -1,0 +1,135 @@
+"""Which layers and images to measure, and with which precision and seed, in "More options"."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import streamlit as st
+
+from senseapp.results import ModelProfile
+from senseapp.spec import SensitivitySpec
+from senseapp.ui import format as fmt
+from senseapp.ui.components.notices import complain
+
+__all__ = ["choose_measuring", "matching_layers"]
+
+_PRECISIONS = {
+    "fp32": "float32: exact",
+    "bf16": "bfloat16: faster on some machines",
+    "auto": "Automatic: bfloat16 where it ranks alike",
+}
+
+
+def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> dict[str, Any] | None:
+    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong."""
+    layers = _layers(draft, profile)
+    left, right = st.columns(2)
+    with left:
+        num_samples = _whole_number(
+            "Images to measure on",
+            draft.num_samples,
+            placeholder="all",
+            key="samples",
+            help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
+        )
+        precision = _precision(draft)
+    with right:
+        batch_size = _whole_number(
+            "Images in one batch",
+            draft.batch_size,
+            placeholder="chosen by a short trial",
+            key="batch_size",
+            help_text="Leave empty: a short trial finds what is fast here.",
+        )
+        seed = st.number_input(
+            "Seed",
+            min_value=0,
+            value=draft.seed,
+            key="analyze.options.seed",
+            help="Of everything drawn at random; the same seed gives the same numbers.",
+            persist_state="session",
+        )
+    if layers is None:
+        return None
+    names, types = layers
+    return {
+        "layers": names,
+        "layer_types": types,
+        "num_samples": num_samples,
+        "batch_size": batch_size,
+        "precision": precision,
+        "seed": int(seed),
+    }
+
+
+def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
+    """Return the names of the layers that fit any of the patterns and any of the types; empty means all."""
+    return [
+        layer.name
+        for layer in profile.layers
+        if (not patterns or any(fnmatchcase(layer.name, pattern) for pattern in patterns))
+        and (not types or layer.layer_type in types)
+    ]
+
+
+def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    text = st.text_input(
+        "Layers",
+        value=", ".join(draft.layers),
+        placeholder="all",
+        key="analyze.options.layers",
+        help="Names of layers; * stands for anything: layer1.*, *.conv2. Separate several by commas. Leave empty for "
+        "all layers.",
+        persist_state="session",
+    )
+    patterns = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    offered = sorted({layer.layer_type for layer in profile.layers} if profile else set()) or list(draft.layer_types)
+    types = tuple(
+        st.multiselect(
+            "Layer types",
+            offered,
+            default=[name for name in draft.layer_types if name in offered],
+            placeholder="all",
+            key="analyze.options.types",
+            help="Measure only layers of these types. Leave empty for all.",
+            persist_state="session",
+        )
+    )
+    if profile is None or not (patterns or types):
+        return patterns, types
+    found = matching_layers(profile, patterns, types)
+    if not found:
+        some = ", ".join(layer.name for layer in profile.layers[:3])
+        complain(f"No compressible layer fits. Layer names of this model look like {some}; * stands for anything.")
+        return None
+    st.caption(f"{fmt.plural(len(found), 'layer')} of {len(profile.layers)} fit.")
+    return patterns, types
+
+
+def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, help_text: str) -> int | None:
+    found: int | None = st.number_input(
+        label,
+        min_value=1,
+        value=value,
+        step=1,
+        placeholder=placeholder,
+        key=f"analyze.options.{key}",
+        help=help_text,
+        persist_state="session",
+    )
+    return found
+
+
+def _precision(draft: SensitivitySpec) -> str:
+    names = list(_PRECISIONS)
+    chosen = st.selectbox(
+        "Precision",
+        names,
+        index=names.index(draft.precision),
+        format_func=lambda name: _PRECISIONS[name],
+        key="analyze.options.precision",
+        help="Of the numbers inside the network while measuring.",
+        persist_state="session",
+    )
+    return chosen if chosen in names else names[0]

@@ -1,0 +1,63 @@
+"""The card of the chosen model, which fills once the model has loaded in the background."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from senseapp.errors import SenseError
+from senseapp.results import ModelProfile
+from senseapp.spec import ModelSpec
+from senseapp.ui import backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.figures_row import figures_row
+from senseapp.ui.components.notices import complain
+
+__all__ = ["model_card"]
+
+_POLL_SECONDS = 0.7
+
+
+def model_card(model: ModelSpec) -> ModelProfile | None:
+    """Show the model's figures; None while it loads, or with a sentence if it cannot be loaded."""
+    try:
+        profile = backend.card_of(model)
+    except SenseError as error:
+        complain(str(error))
+        st.button("Try again", key="analyze.card.again", on_click=backend.forget_card, args=(model,))
+        return None
+    if profile is None:
+        st.fragment(_wait, run_every=_POLL_SECONDS)(model)
+        return None
+    _show(profile)
+    return profile
+
+
+def _wait(model: ModelSpec) -> None:
+    st.caption(":material/hourglass_empty: Reading the model. You can already press Run.")
+    try:
+        ready = backend.card_of(model) is not None
+    except SenseError:
+        ready = True
+    if ready:
+        st.rerun()
+
+
+def _show(profile: ModelProfile) -> None:
+    figures = {
+        "Parameters": fmt.count(profile.num_params),
+        "MACs": fmt.count(profile.macs),
+        "Size": fmt.bytes_size(profile.num_bytes),
+        "Layers": str(len(profile.layers)),
+        "Input": fmt.shape(profile.input_shape),
+        "Classes": str(profile.num_classes),
+    }
+    helps = {
+        "MACs": "Multiply-accumulates for one image.",
+        "Layers": "Layers that can be compressed: convolutions and linear layers.",
+        "Input": "Channels × height × width.",
+    }
+    figures_row(figures, helps=helps, key="model_card")
+    for note in profile.notes:
+        st.caption(f":material/info: {note}")
+    if not profile.pretrained:
+        st.caption(":material/warning: The weights are random: layer costs are right, sensitivities mean little.")

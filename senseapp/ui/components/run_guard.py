@@ -1,0 +1,81 @@
+"""The guard of every page about one run: the run that the URL names, or what to do without one."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from senseapp.errors import SenseError
+from senseapp.results import RunRecord, SensitivityResult
+from senseapp.ui import backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.notices import complain, empty_state
+from senseapp.ui.state import RUN_PARAMETER, current_run, remember_run
+from senseapp.ui.vocabulary import COMPRESSIONS, STATES
+
+__all__ = ["require_result", "require_run", "run_header", "run_line", "to_run_page"]
+
+
+def require_run(what: str) -> RunRecord:
+    """Return the run this page is about; without one, say so and stop the page."""
+    run_id = current_run()
+    if not run_id:
+        empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.",
+                    button="Go to Analyze", page="pages/analyze.py")  # fmt: skip
+        st.stop()
+    try:
+        return backend.service().run(run_id)
+    except SenseError as error:
+        remember_run("")
+        complain(str(error))
+        st.page_link("pages/runs.py", label="See your runs", icon=":material/list:")
+        st.stop()
+
+
+def require_result(record: RunRecord) -> SensitivityResult:
+    """Return what the run has found; while there is nothing, say where it stands and stop the page."""
+    try:
+        result = backend.result_of(record.run_id)
+    except SenseError as error:
+        complain(str(error))
+        st.stop()
+    if result is None or not result.shown:
+        state = STATES[record.state]
+        st.info(f"{state.label}: nothing has been measured yet.", icon=state.icon)
+        to_run_page(record)
+        st.stop()
+    return result
+
+
+def to_run_page(record: RunRecord) -> None:
+    """Link to the page that shows the run's progress, or resumes it."""
+    st.page_link(
+        "pages/run.py",
+        label="Go to the run",
+        icon=":material/arrow_forward:",
+        query_params={RUN_PARAMETER: record.run_id},
+    )
+
+
+def run_header(record: RunRecord) -> None:
+    """Show the run's title, its state and settings in one line."""
+    state = STATES[record.state]
+    st.title(record.title, anchor=False)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
+        st.caption(run_line(record), width="content")
+
+
+def run_line(record: RunRecord) -> str:
+    """Return compression, levels, images and age of a run in one line."""
+    settings = record.spec.sensitivity
+    kind = settings.compression.kind
+    parts = [
+        f"{COMPRESSIONS[kind].label} {fmt.levels(kind, settings.levels)}",
+        f"images: {record.spec.data.title}",
+        fmt.age(record.created_seconds, time.time()),
+    ]
+    if settings.mode == "quick":
+        parts.insert(1, "quick estimate")
+    return " · ".join(parts)

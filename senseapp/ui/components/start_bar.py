@@ -1,0 +1,75 @@
+"""The bottom of the Analyze page: what will be measured, how long it takes here, and Run."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from senseapp.errors import SenseError
+from senseapp.results import ModelProfile
+from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.ui import backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.measure_options import matching_layers
+from senseapp.ui.components.notices import complain, errors_here
+from senseapp.ui.state import RUN_PARAMETER, remember_run, session
+
+__all__ = ["plan_text", "start_bar"]
+
+
+def start_bar(
+    model: ModelSpec | None,
+    images: DataSpec | None,
+    sensitivity: SensitivitySpec | None,
+    profile: ModelProfile | None,
+) -> None:
+    """Show the plan and the Run button; start the run and go to its page when it is pressed."""
+    spec = None
+    if model is not None and images is not None and sensitivity is not None:
+        spec = RunSpec(model=model, data=images, sensitivity=sensitivity)
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        place = st.container(width="stretch")
+        pressed = st.button(
+            "Run",
+            type="primary",
+            icon=":material/play_arrow:",
+            key="analyze.run",
+            disabled=spec is None,
+            help=None if spec else "Something above is missing or wrong.",
+        )
+    with place:
+        if spec is None:
+            st.caption("Complete the fields above to run.")
+            return
+        with errors_here():
+            st.markdown(_plan(spec, profile))
+    if pressed:
+        _start(spec)
+
+
+def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
+    if profile is None:
+        return "The time is estimated once the model has been read."
+    return plan_text(spec, profile, backend.service().estimate_time(spec))
+
+
+def plan_text(spec: RunSpec, profile: ModelProfile, seconds: float | None) -> str:
+    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``."""
+    settings = spec.sensitivity
+    layers = len(matching_layers(profile, settings.layers, settings.layer_types))
+    work = f"{fmt.plural(layers, 'layer')} × {fmt.plural(len(settings.levels), 'level')}"
+    images = f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
+    doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
+    if seconds is None:
+        return f"{work}{images}, {doing}; the time is known once the images have been counted."
+    return f"{work}{images}, {doing}: **about {fmt.duration(seconds)}** here"
+
+
+def _start(spec: RunSpec) -> None:
+    session().draft = spec
+    try:
+        run_id = backend.service().start(spec)
+    except SenseError as error:
+        complain(str(error))
+        return
+    remember_run(run_id)
+    st.switch_page("pages/run.py", query_params={RUN_PARAMETER: run_id})

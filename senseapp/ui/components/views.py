@@ -1,0 +1,46 @@
+"""The views of a run. A new view is one component and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from senseapp.results import SensitivityResult
+from senseapp.ui.components.curves_tab import curves_tab
+from senseapp.ui.components.heatmap_tab import heatmap_tab
+from senseapp.ui.components.layers_tab import layers_tab
+from senseapp.ui.components.run_view import RunView, choose_view
+from senseapp.ui.components.table_tab import table_tab
+
+__all__ = ["VIEWS", "View", "result_views"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One tab of the Results page."""
+
+    label: str
+    show: Callable[[RunView], None]
+
+
+VIEWS = (
+    View(label="Layers", show=layers_tab),
+    View(label="Curves", show=curves_tab),
+    View(label="Heat map", show=heatmap_tab),
+    View(label="Table", show=table_tab),
+)
+
+
+@st.fragment
+def result_views(run_id: str, result: SensitivityResult) -> None:
+    """Show the pickers and the open tab; a click answers without running the rest of the page again."""
+    view = choose_view(run_id, result, page="results")
+    if view is None:
+        return
+    tabs = st.tabs([entry.label for entry in VIEWS], on_change="rerun", key=f"results.tab.{run_id}")
+    for tab, entry in zip(tabs, VIEWS, strict=True):
+        if tab.open:
+            with tab:
+                entry.show(view)

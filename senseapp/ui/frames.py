@@ -1,0 +1,169 @@
+"""Data frames of a result, in display units; every chart and table is drawn from one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from senseapp.results import LayerMeasurement, MetricChange, Schedule, ScheduleEntry, SensitivityResult, Status
+from senseapp.ui import format as fmt
+from senseapp.ui.vocabulary import METRICS, MetricView, strength
+
+__all__ = [
+    "apart_frame",
+    "at_level",
+    "measurement_frame",
+    "metrics_of",
+    "ordered_levels",
+    "schedule_frame",
+    "top_frame",
+]
+
+UNTOUCHED_BITS = 32.0
+
+COLUMNS = (
+    "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "drop", "low", "high", "value",
+    "change_text", "interval_text", "unclear", "source", "group", "members",
+    "description",
+)  # fmt: skip
+
+
+def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
+    """Return the run's levels from the mildest to the strongest."""
+    kind = result.spec.sensitivity.compression.kind
+    return tuple(sorted(result.levels, key=lambda level: strength(kind, level)))
+
+
+def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
+    """Return the metrics that have values, the ranking one first."""
+    seen = {change.metric for item in result.shown for change in item.changes}
+    return tuple(name for name in METRICS if name == result.metric and name in seen) + tuple(
+        name for name in METRICS if name != result.metric and name in seen
+    )
+
+
+def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
+    """Return one row per layer (or coupled group) and level that has a value of ``metric``.
+
+    ``drop``, ``low``, ``high`` and ``value`` are in the units of the metric's axes; ``unclear`` says that the 95 %
+    interval holds zero; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
+    """
+    frame = pd.DataFrame(_rows(result, METRICS[metric]), columns=list(COLUMNS))
+    return frame.sort_values("order", kind="stable", ignore_index=True)
+
+
+def _rows(result: SensitivityResult, metric: MetricView) -> Iterator[dict[str, Any]]:
+    kind = result.spec.sensitivity.compression.kind
+    layers = {layer.name: layer for layer in result.profile.layers}
+    for item in sorted(result.shown, key=lambda item: strength(kind, item.level)):
+        change = item.change(metric.name)
+        if change is None or item.status is not Status.MEASURED:
+            continue
+        layer = layers.get(item.layer)
+        numbers = _numbers(change, metric, estimated=item.estimated)
+        level_text = fmt.level(kind, item.level)
+        source = "estimated" if item.estimated else "measured"
+        yield {
+            "layer": item.layer,
+            "row": _row_name(item),
+            "order": layer.order if layer else len(layers),
+            "layer_type": layer.layer_type if layer else "",
+            "params": layer.num_params if layer else 0,
+            "macs": layer.macs if layer else 0,
+            "level": item.level,
+            "level_text": level_text,
+            "source": source,
+            "group": item.group,
+            "members": ", ".join(item.members) or item.layer,
+            "description": f"{item.layer}: {numbers['change_text']} at {level_text}, {source}",
+            **numbers,
+        }
+
+
+def _row_name(item: LayerMeasurement | ScheduleEntry) -> str:
+    """Name a coupled group by its first member and the number of others, ``conv1 (+2)``."""
+    others = len(item.members) - 1
+    return f"{item.layer} (+{others})" if others > 0 else item.layer
+
+
+def _numbers(change: MetricChange, metric: MetricView, *, estimated: bool) -> dict[str, Any]:
+    """Return the figures in display units; an estimate has no interval, so its whisker has no length."""
+    low, high = (change.delta, change.delta) if estimated else (change.ci_low, change.ci_high)
+    return {
+        "drop": metric.factor * change.delta,
+        "low": metric.factor * low,
+        "high": metric.factor * high,
+        "value": metric.factor * change.value,
+        "change_text": metric.change(change.delta),
+        "interval_text": "none: estimate" if estimated else f"{metric.change(low)} to {metric.change(high)}",
+        "unclear": not estimated and low <= 0 <= high,
+    }
+
+
+def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False) -> pd.DataFrame:
+    """Return the rows of one level, in network order or the most fragile first."""
+    rows = frame[frame["level"] == level]
+    return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
+
+
+def top_frame(frame: pd.DataFrame, level: float, number: int, *, fragile: bool) -> pd.DataFrame:
+    """Return the ``number`` most fragile rows of a level, or the most robust ones."""
+    ranked = at_level(frame, level, by_sensitivity=True)
+    return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
+
+
+def apart_frame(result: SensitivityResult) -> pd.DataFrame:
+    """Return the layers without a value, with the reason: columns ``layer``, ``levels``, ``status``, ``reason``."""
+    kind = result.spec.sensitivity.compression.kind
+    words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for item in result.shown:
+        if item.status in words:
+            groups.setdefault((item.layer, words[item.status], item.reason), []).append(item.level)
+    rows = [
+        {"layer": layer, "levels": fmt.levels(kind, found), "status": status, "reason": reason}
+        for (layer, status, reason), found in groups.items()
+    ]
+    return pd.DataFrame(rows, columns=["layer", "levels", "status", "reason"])
+
+
+def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+    """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
+
+    ``share`` is how sensitive the layer is on its own, from 0 to 1 of the most sensitive one, at the middle level.
+    """
+    metric = METRICS[schedule.metric]
+    levels = ordered_levels(result)
+    alone = at_level(measurement_frame(result, metric.name), levels[len(levels) // 2]).set_index("layer")
+    largest = max(metric.factor * metric.notable, float(alone["drop"].max()) if len(alone) else 0.0)
+    rows = []
+    for entry in schedule.entries:
+        known = entry.layer in alone.index
+        amount, text = _amount(entry, result)
+        rows.append(
+            {
+                "layer": entry.layer,
+                "row": _row_name(entry),
+                "members": ", ".join(entry.members),
+                "amount": amount,
+                "amount_text": text,
+                "share": float(alone["drop"][entry.layer]) / largest if known else 0.0,
+                "drop_text": f"{alone['change_text'][entry.layer]} at {alone['level_text'][entry.layer]}"
+                if known
+                else "–",
+                "damage_text": metric.change(entry.predicted_damage),
+                "description": f"{entry.layer}: {text}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
+    kind = result.spec.sensitivity.compression.kind
+    if entry.compression == "none":
+        return (UNTOUCHED_BITS if kind == "quantization" else 0.0), "left alone"
+    if kind == "quantization":
+        return entry.level, fmt.level(kind, entry.level)
+    return 100 * entry.level, f"{100 * entry.level:.1f} %"

@@ -1,0 +1,87 @@
+"""The text of the Guide page: ten short entries and a glossary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ENTRIES", "GLOSSARY", "Entry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry: a question and its answer in Markdown."""
+
+    question: str
+    answer: str
+
+
+ENTRIES = (
+    Entry(
+        question="What is sensitivity?",
+        answer="How much a model loses when one of its layers is compressed and all others stay as they are. A layer "
+        "that loses much is fragile: leave it alone or compress it little. A layer that loses nothing measurable can "
+        "give up most of its weights.",
+    ),
+    Entry(
+        question="How do I read the bars?",
+        answer="One bar per layer, from the input of the network at the top to its output at the bottom. A bar to the "
+        "right of the zero line is a loss; a bar to the left is a small gain, nearly always by chance. Blue is robust, "
+        "red is fragile. The thin line through the bar is the 95 % interval: where the true loss lies, had you "
+        "measured on all images like yours. A ring at zero marks a layer whose interval holds zero.",
+    ),
+    Entry(
+        question="Estimated or measured?",
+        answer="Pale bars are estimates of all layers at once, made from one backward pass in seconds. Solid bars are "
+        "measured: the layer was really compressed and the images run through. Estimates rank layers well; before you "
+        "rely on a number, measure it.",
+    ),
+    Entry(
+        question="Which compression?",
+        answer="**Sparsity** sets weights to zero. The file gets smaller; speed needs hardware or kernels that skip "
+        "zeros. **Pruning** removes whole channels: smaller and faster everywhere, and it costs more accuracy. "
+        "**Quantization** stores weights with fewer bits: four times smaller at 8 bits, mostly for free.",
+    ),
+    Entry(
+        question="Which metric?",
+        answer="Top-1 accuracy is the easiest to explain, but it moves in steps of one image. KL divergence compares "
+        "the whole output with the original model's, needs no labels and sees the smallest changes: it is the better "
+        "guide for schedules. Loss lies between the two.",
+    ),
+    Entry(
+        question="How many images are enough?",
+        answer="Look at the intervals. If they are short against the differences between the layers that matter to "
+        "you, there are enough. A few hundred images usually settle KL divergence; accuracy needs about four times as "
+        "many for intervals half as long.",
+    ),
+    Entry(
+        question="What do I do with a fragile layer?",
+        answer="Spare it: a schedule for a budget takes more from robust layers instead. First and last layers are "
+        "often fragile and small, so sparing them costs little. If a large layer is fragile, try a finer granularity, "
+        "another criterion, or more bits.",
+    ),
+    Entry(
+        question="Why is a layer without a value?",
+        answer="Some layers cannot be compressed alone: their channels are added to those of other layers, or the "
+        "network needs their exact width. They are listed apart with the reason. They are not robust; they were not "
+        "measured.",
+    ),
+    Entry(
+        question="What is a schedule, and how far can I trust it?",
+        answer="One amount per layer for one budget. The prediction adds up what each layer loses alone; layers "
+        "together may lose more or less. Measure the compressed model before you ship it, and fine-tune it if you can.",
+    ),
+    Entry(
+        question="Which file do I need?",
+        answer="JSON holds everything and is read by senseapp itself. CSV opens in any spreadsheet. YAML is for "
+        "configuration files. The format picker on the Schedule page says of each further format which tool reads it.",
+    ),
+)
+
+GLOSSARY = {
+    "Layer": "A convolution or linear layer of the network, known by its dotted name, such as `layer1.0.conv1`.",
+    "Level": "How strongly a layer is compressed: percent of zeros or channels, or bits.",
+    "Metric drop": "How much worse the metric gets. Above zero is worse, for every metric.",
+    "MACs": "Multiply-accumulates: the additions and multiplications a layer does for one image.",
+    "Group": "Layers whose channels depend on each other, so that they are pruned together.",
+    "95 % interval": "A range that holds the true value in 95 of 100 such measurements.",
+}

@@ -1,0 +1,28 @@
+"""Colours that people with any colour vision can tell apart, on light and on dark.
+
+Source: blue, yellow and vermilion follow Okabe and Ito, "Color Universal Design" (2008).
+"""
+
+from __future__ import annotations
+
+import altair as alt
+
+__all__ = ["ACCENT", "CATEGORIES", "FRAGILITY", "INK", "MUTED", "fragility_scale"]
+
+FRAGILITY = ("#0072B2", "#56A3CF", "#E3C11F", "#E8851A", "#C2281D")
+"""From robust to fragile."""
+
+CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#7F7F7F")
+"""For curves; beyond eight, the legend and the hover tell them apart."""
+
+ACCENT = "#2F7FC1"
+INK = "#808895"
+"""Whiskers, zero lines and marks: 3.6 : 1 on white, 5 : 1 on the dark background."""
+MUTED = "#9AA3AE"
+
+
+def fragility_scale(largest: float) -> alt.Scale:
+    """Return the colour scale of drops from 0 (robust) to ``largest`` (fragile); what lies outside is clamped."""
+    steps = len(FRAGILITY) - 1
+    domain = [largest * step / steps for step in range(steps + 1)]
+    return alt.Scale(domain=domain, range=list(FRAGILITY), clamp=True)

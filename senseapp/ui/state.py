@@ -1,0 +1,95 @@
+"""What one browser session remembers, as one typed object under one key; widget keys are ``"page.action"``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import streamlit as st
+
+from senseapp.spec import RunSpec
+
+__all__ = [
+    "RUN_PARAMETER",
+    "Session",
+    "current_run",
+    "drop_pick",
+    "pick",
+    "picked_layer",
+    "remember_run",
+    "restart_with",
+    "session",
+]
+
+RUN_PARAMETER = "run"
+_KEY = "senseapp.session"
+_ANALYZE = "analyze."
+
+
+@dataclass(slots=True)
+class Session:
+    """One visitor's session.
+
+    Attributes:
+        draft: the settings that the Analyze page starts from.
+        last_run: id of the run looked at last; sidebar links drop the URL's, this brings it back.
+        picked: layer picked in the views, by run id; every view of the run moves to it.
+        pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
+        more_runs: how often more of the list of runs was asked for.
+        uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
+        upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
+    """
+
+    draft: RunSpec = field(default_factory=RunSpec)
+    last_run: str = ""
+    picked: dict[str, str] = field(default_factory=dict)
+    pick_round: int = 0
+    more_runs: int = 0
+    uploads: dict[str, Path] = field(default_factory=dict)
+    upload_round: dict[str, int] = field(default_factory=dict)
+
+
+def session() -> Session:
+    """Return this visitor's session, made on first use."""
+    found = st.session_state.get(_KEY)
+    if found is None:
+        found = st.session_state[_KEY] = Session()
+    return found
+
+
+def remember_run(run_id: str) -> None:
+    """Make ``run_id`` the run that the pages show, also after a click in the sidebar."""
+    session().last_run = run_id
+
+
+def current_run() -> str:
+    """Return the run that the URL names, else the last one looked at (and write it back to the URL); or ``""``."""
+    run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
+    if run_id and st.query_params.get(RUN_PARAMETER) != run_id:
+        st.query_params[RUN_PARAMETER] = run_id
+    if run_id:
+        remember_run(run_id)
+    return run_id
+
+
+def restart_with(spec: RunSpec) -> None:
+    """Let the Analyze page start from ``spec``, forgetting what its widgets held."""
+    session().draft = spec
+    for key in [key for key in st.session_state if str(key).startswith(_ANALYZE)]:
+        del st.session_state[key]
+
+
+def pick(run_id: str, layer: str) -> None:
+    """Make ``layer`` the one that every view of the run shows; empty picks none."""
+    session().picked[run_id] = layer
+
+
+def picked_layer(run_id: str) -> str:
+    """Return the layer picked in the views of the run, or ``""``."""
+    return session().picked.get(run_id, "")
+
+
+def drop_pick(run_id: str) -> None:
+    """Pick no layer, and let the charts forget their clicks."""
+    pick(run_id, "")
+    session().pick_round += 1

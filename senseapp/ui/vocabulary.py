@@ -1,0 +1,205 @@
+"""The words of the interface: one label, unit and plain sentence for each metric, compression and state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from senseapp.results import RunState
+from senseapp.ui import format as fmt
+
+__all__ = [
+    "COMPRESSIONS",
+    "METRICS",
+    "STATES",
+    "CompressionView",
+    "MetricView",
+    "StateView",
+    "strength",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricView:
+    """How a metric is shown.
+
+    Attributes:
+        name: the engine's name.
+        label: the name people see.
+        axis: title of the axis that a drop is drawn on, with its unit.
+        value_axis: title of the axis that the metric itself is drawn on.
+        unit: of a drop in text.
+        factor: display units for one engine unit (100 for fractions shown in points).
+        falls: whether a worse model has a smaller value, so that a drop is written with a minus.
+        digits: decimals of a drop in text.
+        notable: the drop, in engine units, below which no layer is painted as fragile.
+        help: one plain sentence.
+    """
+
+    name: str
+    label: str
+    axis: str
+    value_axis: str
+    unit: str
+    factor: float = 1.0
+    falls: bool = False
+    digits: int = 3
+    notable: float
+    help: str
+
+    def change(self, delta: float) -> str:
+        """Return a metric drop as text: ``−6.4 points``, ``+0.120 nats``."""
+        return fmt.signed((-1 if self.falls else 1) * self.factor * delta, digits=self.digits, unit=self.unit)
+
+    def reading(self, value: float) -> str:
+        """Return the metric itself as text: ``97.8 %``, ``0.081 nats``."""
+        if self.falls:
+            return fmt.percent(value, digits=1)
+        return f"{value:.{self.digits}f} {self.unit}".strip()
+
+
+_VIEWS = (
+    MetricView(
+        name="top1",
+        label="Top-1 accuracy",
+        axis="Drop in top-1 accuracy (points)",
+        value_axis="Top-1 accuracy (%)",
+        unit="points",
+        factor=100,
+        falls=True,
+        digits=1,
+        notable=0.01,
+        help="Share of images whose first guess is right. Easy to explain; needs labels and many images.",
+    ),
+    MetricView(
+        name="top5",
+        label="Top-5 accuracy",
+        axis="Drop in top-5 accuracy (points)",
+        value_axis="Top-5 accuracy (%)",
+        unit="points",
+        factor=100,
+        falls=True,
+        digits=1,
+        notable=0.01,
+        help="Share of images whose label is among the first five guesses. Needs labels.",
+    ),
+    MetricView(
+        name="loss",
+        label="Loss",
+        axis="Rise in cross-entropy loss (nats)",
+        value_axis="Cross-entropy loss (nats)",
+        unit="nats",
+        notable=0.02,
+        help="Cross-entropy with the labels. Notices small damage that does not yet change a guess.",
+    ),
+    MetricView(
+        name="kl",
+        label="KL divergence",
+        axis="KL divergence from the original output (nats)",
+        value_axis="KL divergence (nats)",
+        unit="nats",
+        notable=0.02,
+        help="How far the output moves from the original model's. Needs no labels and sees the smallest changes.",
+    ),
+    MetricView(
+        name="agreement",
+        label="Top-1 agreement",
+        axis="Drop in agreement with the original (points)",
+        value_axis="Agreement with the original (%)",
+        unit="points",
+        factor=100,
+        falls=True,
+        digits=1,
+        notable=0.01,
+        help="Share of images whose first guess stays the same. Needs no labels.",
+    ),
+    MetricView(
+        name="sqnr",
+        label="Output noise (SQNR)",
+        axis="Noise in the output, relative to its power",
+        value_axis="Signal to noise (dB)",
+        unit="of the signal power",
+        notable=0.01,
+        help="Noise that compression adds to the class scores, as a share of their power. Needs no labels.",
+    ),
+)
+METRICS = {view.name: view for view in _VIEWS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionView:
+    """How a compression is shown.
+
+    Attributes:
+        kind: the engine's name.
+        label: the name people see.
+        line: what it does, in one plain line.
+        at: phrase of a level in a question, to be formatted with ``level``.
+        choices: levels offered, weakest first, in engine units.
+        default: levels chosen at first.
+        levels_help: what a level means.
+    """
+
+    kind: str
+    label: str
+    line: str
+    at: str
+    choices: tuple[float, ...]
+    default: tuple[float, ...]
+    levels_help: str
+
+
+_FRACTIONS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
+_COMPRESSIONS = (
+    CompressionView(
+        kind="sparsity",
+        label="Sparsity",
+        line="Set the smallest weights to zero",
+        at="with {level} of its weights at zero",
+        choices=_FRACTIONS,
+        default=(0.25, 0.5, 0.75),
+        levels_help="Share of a layer's weights that is set to zero. Each level is measured on its own.",
+    ),
+    CompressionView(
+        kind="pruning",
+        label="Pruning",
+        line="Remove whole channels",
+        at="with {level} of its channels removed",
+        choices=_FRACTIONS[:-1],
+        default=(0.1, 0.3, 0.5),
+        levels_help="Share of a layer's output channels that is removed. Layers that depend on each other go together.",
+    ),
+    CompressionView(
+        kind="quantization",
+        label="Quantization",
+        line="Store weights with fewer bits",
+        at="with its weights in {level}",
+        choices=(8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0),
+        default=(8.0, 4.0, 2.0),
+        levels_help="Number of bits for each weight of a layer. Each level is measured on its own.",
+    ),
+)
+COMPRESSIONS = {view.kind: view for view in _COMPRESSIONS}
+
+
+def strength(kind: str, value: float) -> float:
+    """Return a number that grows with the strength of compression: the fraction, or minus the bits."""
+    return -value if kind == "quantization" else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateView:
+    """How a run's state is shown: a word, a badge colour and an icon as the second cue."""
+
+    label: str
+    color: str
+    icon: str
+
+
+STATES = {
+    RunState.QUEUED: StateView(label="Waiting", color="gray", icon=":material/hourglass_empty:"),
+    RunState.RUNNING: StateView(label="Running", color="blue", icon=":material/play_circle:"),
+    RunState.DONE: StateView(label="Finished", color="green", icon=":material/check_circle:"),
+    RunState.CANCELLED: StateView(label="Cancelled", color="gray", icon=":material/cancel:"),
+    RunState.FAILED: StateView(label="Failed", color="red", icon=":material/error:"),
+    RunState.INTERRUPTED: StateView(label="Interrupted", color="orange", icon=":material/pause_circle:"),
+}

@@ -1,0 +1,83 @@
+"""The app on a home of its own, with a scripted engine behind the real service."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from senseapp.results import ModelProfile
+from senseapp.service import Backend, Service
+from senseapp.spec import ModelSpec, RunSpec
+from senseapp.ui import backend as ui_backend
+from tests.pages.records import opener, profile
+
+APP = str(Path(__file__).parents[2] / "app.py")
+
+
+class ScriptedService(Service):
+    """The real service, but it knows every model without loading torch."""
+
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        return profile()
+
+    def estimate_time(self, spec: RunSpec) -> float | None:
+        return 40.0
+
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
+
+@pytest.fixture
+def gate() -> threading.Semaphore:
+    """Lets one measurement of the ``slow`` engine through each time it is released."""
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def backend(tmp_path: Path, request: pytest.FixtureRequest) -> Backend:
+    """A backend that works when told to; with the marker ``slow_engine``, in a thread, held by the gate."""
+    slow = request.node.get_closest_marker("slow_engine") is not None
+    open_session = opener(request.getfixturevalue("gate") if slow else None)
+    made = Backend(tmp_path / "home", open_session=open_session, workers=1 if slow else 0, data_roots=(tmp_path,))
+    request.addfinalizer(made.close)
+    return made
+
+
+@pytest.fixture
+def service(backend: Backend) -> Service:
+    return ScriptedService(backend)
+
+
+@pytest.fixture
+def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
+    """The app, before its first run."""
+    st.cache_resource.clear()
+    monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(ui_backend, "service", lambda: service)
+    monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
+    return AppTest.from_file(APP, default_timeout=15)
+
+
+@pytest.fixture
+def finished_run(service: Service, backend: Backend) -> str:
+    """The id of a finished run of the scripted engine."""
+    return finish(service, backend, RunSpec())
+
+
+def finish(service: Service, backend: Backend, spec: RunSpec) -> str:
+    run_id = service.start(spec)
+    while backend.runner.run_next():
+        pass
+    return run_id
+
+
+def open_page(app: AppTest, page: str, **query: str) -> AppTest:
+    """Open a page of the app by its link."""
+    app.run()
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.switch_page(page).run()
