@@ -1,1 +1,5 @@
-"""(to be filled)"""
+"""The command line, ``python -m senseapp``: one module per subcommand. No torch at import."""
+
+from senseapp.cli.main import main
+
+__all__ = ["main"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["JobCancelled", "JobControl"]
 
 
-class JobCancelled(Exception):  # noqa: N818 - it is not an error; it unwinds the work
+class JobCancelled(Exception):
     """Raised inside the work when somebody has asked it to stop."""
 
 

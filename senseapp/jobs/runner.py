@@ -27,6 +27,7 @@ class _Job:
     error: str = ""
     progress: Progress = field(default_factory=Progress)
     stop: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False  # by a person; otherwise a stop comes from closing the runner
 
 
 class JobRunner:
@@ -95,6 +96,7 @@ class JobRunner:
             job = self._jobs.get(run_id)
             if job is None or job.state.finished:
                 return False
+            job.cancelled = True
             job.stop.set()
             waiting = job in self._waiting
             if waiting:
@@ -165,7 +167,7 @@ class JobRunner:
             control.check()
             self._work(job.run_id, control)
         except JobCancelled:
-            self._finish(job, RunState.INTERRUPTED if self._closed else RunState.CANCELLED)
+            self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
         except SenseError as error:
             _log.warning("run %s failed: %s", job.run_id, error, exc_info=True)
             self._finish(job, RunState.FAILED, str(error))

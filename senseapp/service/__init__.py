@@ -4,7 +4,7 @@ from senseapp.service.access import configured_data_roots, uploads_folder
 from senseapp.service.backend import Backend, backend_at
 from senseapp.service.default_targets import default_targets
 from senseapp.service.execution import RunObserver, execute
-from senseapp.service.headline import headline, headline_level
+from senseapp.service.headline import headline, headline_level, shown_metric
 from senseapp.service.run_outputs import write_outputs
 from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
 from senseapp.service.service import LOCAL_OWNER, Service
@@ -28,6 +28,7 @@ __all__ = [
     "open_engine_session",
     "sensitivity_csv",
     "sensitivity_rows",
+    "shown_metric",
     "uploads_folder",
     "write_outputs",
 ]

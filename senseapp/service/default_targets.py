@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from senseapp.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
-from senseapp.schedule import layer_targets, make_schedule
+from senseapp.service.headline import shown_metric
 from senseapp.spec import QuantizationConfig, SparsityConfig
 
 __all__ = ["default_targets"]
@@ -22,12 +22,16 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
     quantization: the least damage at 4 bits on average over all compressible weights, or at the nearest average that
     the measured levels reach; 32 for a layer that is better left as it is.
     """
+    from senseapp.schedule import layer_targets  # it loads scipy, which the app does without until its first chart
+
     config = result.spec.sensitivity.compression
+    if not any(item.changes for item in result.shown):
+        return {}
     try:
         if isinstance(config, QuantizationConfig):
             return _bits(result)
-        targets = layer_targets(result, metric=result.metric)
-    except InvalidSchedule:  # no layer has a finite figure, so there is nothing to aim at
+        targets = layer_targets(result, metric=shown_metric(result))
+    except InvalidSchedule:  # no layer has a finite figure either
         return {}
     if isinstance(config, SparsityConfig) and config.granularity == "2:4":
         return dict.fromkeys(targets, 50.0)
@@ -40,6 +44,8 @@ def _bits(result: SensitivityResult) -> dict[str, float]:
 
 
 def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:
+    from senseapp.schedule import make_schedule
+
     try:
         return make_schedule(result, budget=ResourceBudget(kind="bits", target=bits))
     except InfeasibleBudget as error:

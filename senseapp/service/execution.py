@@ -21,8 +21,8 @@ class RunObserver(Protocol):
     def phase(self, sentence: str) -> None:
         """A long step begins."""
 
-    def opened(self, head: SensitivityResult, *, total: int, predicted_seconds: float) -> None:
-        """The model is loaded; ``head`` holds what an earlier attempt found, ``total`` steps are planned in all."""
+    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""
 
     def estimated(self, estimate: LayerMeasurement) -> None:
         """The quick scan found one estimate."""
@@ -47,26 +47,31 @@ def execute(
         RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
         SenseError: the model, the images or the disk refuse; everything measured so far is kept.
     """
-    folder.claim(spec)
     with folder.exclusive():
+        folder.claim(spec)
         if folder.finished:
             return folder.load_result()
+        started = time.monotonic()
         observer.phase("Loading the model and the images")
-        with closing(open_session(spec, data_roots=data_roots, progress=observer.phase)) as session:
-            result = _measure(spec, folder, observer, session)
+        opened = open_session(spec, data_roots=data_roots, progress=observer.phase, earlier=folder.so_far())
+        with closing(opened) as session:
+            result = _measure(folder, observer, session, started)
         folder.save_result(result)
         return result
 
 
-def _measure(spec: RunSpec, folder: RunFolder, observer: RunObserver, session: AnalysisSession) -> SensitivityResult:
-    started = time.monotonic()
+def _measure(folder: RunFolder, observer: RunObserver, session: AnalysisSession, started: float) -> SensitivityResult:
     earlier = folder.measurements.read()
     head = session.result(earlier, folder.load_estimates() or ())
     folder.save_head(head)
-    quick = spec.sensitivity.mode == "quick"
-    observer.opened(head, total=session.targets, predicted_seconds=0.0 if quick else session.predicted_seconds())
+    observer.opened(
+        head,
+        done=folder.measurements.count(),
+        total=session.targets,
+        predicted_seconds=session.predicted_seconds(),
+    )
     estimates = _estimate(folder, observer, session)
-    new = [] if quick else _measure_missing(folder, observer, session, earlier)
+    new = _measure_missing(folder, observer, session, earlier)
     seconds = sum(item.seconds for item in earlier) + time.monotonic() - started
     return session.result(latest((*earlier, *new)), estimates, seconds=seconds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult
 from senseapp.spec import QuantizationConfig
 
-__all__ = ["headline", "headline_level"]
+__all__ = ["headline", "headline_level", "shown_metric"]
 
 _POINTS = ("top1", "top5", "agreement")  # shares of images, spoken of in points of a hundred
 _UNITS = {"loss": "nats of loss", "kl": "nats of KL divergence", "sqnr": "noise per signal"}
@@ -19,6 +19,12 @@ def headline_level(result: SensitivityResult) -> float:
     return min(result.levels, key=lambda level: (abs(level - usual), level))
 
 
+def shown_metric(result: SensitivityResult) -> str:
+    """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
+    found = {change.metric for item in result.shown for change in item.changes}
+    return result.metric if result.metric in found or "kl" not in found else "kl"
+
+
 def headline(result: SensitivityResult) -> str:
     """Say which layer is the most fragile and how many lose nothing, at :func:`headline_level`.
 
@@ -27,7 +33,7 @@ def headline(result: SensitivityResult) -> str:
     estimates alone says nothing about that, and says that it is estimated.
     """
     level = headline_level(result)
-    ranked = result.ranked(level, result.metric)
+    ranked = result.ranked(level, shown_metric(result))
     if not ranked:
         return f"No layer could be measured at {_level_text(result, level)}."
     worst, change = ranked[0]

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from senseapp.jobs import JobControl
-from senseapp.results import LayerMeasurement, SensitivityResult
+from senseapp.results import LayerMeasurement, SensitivityResult, latest
 
 __all__ = ["LiveRun"]
 
 
 class LiveRun:
     """Collects a job's findings for readers in other threads, and passes its progress on.
-
-    In quick mode the estimates are the steps that are counted; otherwise the measurements are.
 
     Args:
         control: of the job.
@@ -35,37 +33,29 @@ class LiveRun:
         with self._lock:
             if self._head is None:
                 return None
-            return replace(self._head, estimates=tuple(self._estimates), measurements=tuple(self._measurements))
+            return replace(self._head, estimates=tuple(self._estimates), measurements=latest(self._measurements))
 
     def phase(self, sentence: str) -> None:
         """Show the step that begins."""
         self._control.phase(sentence)
 
-    def opened(self, head: SensitivityResult, *, total: int, predicted_seconds: float) -> None:
+    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """Take up what an earlier attempt found."""
         with self._lock:
             self._head = head
             self._estimates = list(head.estimates)
             self._measurements = list(head.measurements)
-        done = len(head.estimates if self._quick else head.measurements)
         self._on_plan(done, total)
         self._control.plan(total=total, done=done, predicted_seconds=predicted_seconds or None)
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """Show one estimate."""
+        """Show one estimate; only measurements count as steps."""
         with self._lock:
             self._estimates.append(estimate)
-        if self._quick:
-            self._control.step(f"Estimated {estimate.layer}")
-        else:
-            self._control.check()
+        self._control.check()
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """Show one measurement."""
         with self._lock:
             self._measurements.append(measurement)
         self._control.step(f"Measured {measurement.layer}")
-
-    @property
-    def _quick(self) -> bool:
-        return self._head is not None and self._head.spec.sensitivity.mode == "quick"

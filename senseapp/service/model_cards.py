@@ -25,7 +25,7 @@ def load_profile(model: ModelSpec) -> ModelProfile:
     import torch  # here and below: torch loads on first use, not when the app starts
 
     from senseapp.layers import profile_model
-    from senseapp.models import load_model
+    from senseapp.models.load import load_model
 
     loaded = load_model(model)
     sample = torch.zeros(1, *loaded.preprocessing.input_shape)
@@ -37,6 +37,7 @@ class ModelCards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._profiles: OrderedDict[_Key, ModelProfile] = OrderedDict()
 
     def card(self, model: ModelSpec) -> ModelProfile:
@@ -45,19 +46,28 @@ class ModelCards:
         Raises:
             InvalidInput: the model cannot be loaded.
         """
-        key = _key(model)
-        with self._lock:  # also keeps two visitors from loading the same network at once
-            if key not in self._profiles:
-                self._profiles[key] = load_profile(model)
-                while len(self._profiles) > _KEPT:
-                    self._profiles.popitem(last=False)
-            self._profiles.move_to_end(key)
-            return self._profiles[key]
+        if (known := self._known(model)) is not None:
+            return known
+        with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
+            if (known := self._known(model)) is not None:
+                return known
+            profile = load_profile(model)
+            self.keep(model, profile)
+            return profile
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
-        """Take over a profile that a run made anyway."""
+        """Remember a profile, for example one that a run made anyway."""
         with self._lock:
             self._profiles[_key(model)] = profile
+            while len(self._profiles) > _KEPT:
+                self._profiles.popitem(last=False)
+
+    def _known(self, model: ModelSpec) -> ModelProfile | None:
+        key = _key(model)
+        with self._lock:
+            if key in self._profiles:
+                self._profiles.move_to_end(key)
+            return self._profiles.get(key)
 
 
 def _key(model: ModelSpec) -> _Key:

@@ -182,7 +182,7 @@ def _num_images(spec: RunSpec) -> int | None:
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples
     if spec.data.kind == "demo":
-        from senseapp.data import demo_pictures
+        from senseapp.data.demo import demo_pictures
 
         return len(demo_pictures())
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class AnalysisSession(Protocol):
 
     @property
     def targets(self) -> int:
-        """Measurements planned: one per (layer or group) and level."""
+        """Measurements that :meth:`measure` yields at most; 0 in quick mode."""
 
     def predicted_seconds(self) -> float:
         """Return the predicted time of all measurements, from a short timed trial."""
@@ -29,13 +29,13 @@ class AnalysisSession(Protocol):
     def estimates(self) -> Iterator[LayerMeasurement]:
         """Yield the quick scan's estimates."""
 
-    def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
-        """Yield the measurements that ``done`` lacks."""
+    def measure(self, done: Sequence[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
+        """Yield what ``done`` lacks; a later measurement of a layer and level replaces an earlier one."""
 
     def result(
         self,
-        measurements: Iterable[LayerMeasurement],
-        estimates: Iterable[LayerMeasurement] = (),
+        measurements: Sequence[LayerMeasurement],
+        estimates: Sequence[LayerMeasurement] = (),
         seconds: float = 0.0,
     ) -> SensitivityResult:
         """Return everything found, in one record; also for no measurements at all."""
@@ -48,19 +48,43 @@ class OpenSession(Protocol):
     """Loads the model and the images of a spec."""
 
     def __call__(
-        self, spec: RunSpec, *, data_roots: tuple[Path, ...], progress: Callable[[str], None]
+        self,
+        spec: RunSpec,
+        *,
+        data_roots: tuple[Path, ...],
+        progress: Callable[[str], None],
+        earlier: SensitivityResult | None,
     ) -> AnalysisSession:
-        """Return the prepared session; ``progress`` is told one sentence before each long step."""
+        """Return the prepared session.
+
+        Args:
+            spec: the settings.
+            data_roots: folders that images may be read from; empty allows any.
+            progress: is told one sentence before each long step.
+            earlier: of the attempt that is resumed; the very same arithmetic is used again.
+        """
 
 
 def open_engine_session(
-    spec: RunSpec, *, data_roots: tuple[Path, ...], progress: Callable[[str], None]
+    spec: RunSpec,
+    *,
+    data_roots: tuple[Path, ...],
+    progress: Callable[[str], None],
+    earlier: SensitivityResult | None,
 ) -> AnalysisSession:
     """Prepare the engine's own session; this is where torch is loaded.
 
     Raises:
         InvalidInput: the model, the images or the settings cannot be used.
     """
-    from senseapp.sensitivity import Session  # torch loads here, not when the app starts
+    from senseapp.sensitivity import Layout, Session  # torch loads here, not when the app starts
 
-    return Session.open(spec, data_roots=data_roots, progress=progress)
+    layout = None
+    if earlier is not None:
+        ran = earlier.environment
+        layout = Layout(
+            channels_last=ran["memory_layout"] == "channels_last",
+            micro_batch=int(ran["micro_batch"]),
+            precision=ran["precision"],
+        )
+    return Session.open(spec, data_roots=data_roots, progress=progress, layout=layout)

@@ -53,6 +53,10 @@ class Journal:
         """
         return latest(loads(line, LayerMeasurement) for line in self._whole_lines())
 
+    def count(self) -> int:
+        """Return how many measurements were appended, those that replace an earlier one included."""
+        return len(self._whole_lines())
+
     def _whole_bytes(self) -> int:
         return sum(len(line) + 1 for line in self._whole_lines())
 

@@ -29,18 +29,27 @@ class RunFolder:
         self.path = path
         self.measurements = Journal(path / "measurements.jsonl")
 
+    def make(self) -> None:
+        """Make the folder; one that exists is left as it is.
+
+        Raises:
+            StorageFailed: it cannot be made.
+        """
+        with storage_errors(f"the folder {self.path.name}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+
     def claim(self, spec: RunSpec) -> None:
         """Make this the folder of a run with these settings; a folder of the same run is left as it is.
+
+        Settings of a run that never got as far as a loaded model are given up for the new ones.
 
         Raises:
             RunMismatch: it holds a run with other settings.
             InvalidFile: its settings cannot be read.
             StorageFailed: it cannot be written.
         """
-        held = self.spec()
+        held = self.spec() if self._head_file.is_file() or self.finished else None
         if held is None:
-            with storage_errors(f"the folder {self.path.name}"):
-                self.path.mkdir(parents=True, exist_ok=True)
             replace_file(self._spec_file, dumps(spec))
         elif held != spec:
             state = "a finished" if self.finished else "an unfinished"

@@ -53,7 +53,9 @@ class RunStore:
                 (run_id, owner, _checked_title(title or spec.model.title), dumps(spec), RunState.QUEUED, now, now),
             )
         try:
-            RunFolder(self._runs / run_id).claim(spec)  # after the row, so that recover() never takes it for a stray
+            folder = RunFolder(self._runs / run_id)
+            folder.make()  # after the row, so that recover() never takes it for a stray
+            folder.claim(spec)
         except StorageFailed:
             self._forget(run_id)
             raise
@@ -185,7 +187,7 @@ class RunStore:
 
     def _interrupt(self, run_id: str) -> None:
         try:
-            done = len(self.folder(run_id).measurements.read())
+            done = self.folder(run_id).measurements.count()
         except InvalidFile as error:  # one damaged run must not keep the others from being served
             self.set_state(run_id, RunState.FAILED, error=str(error))
         else:

@@ -1,0 +1,7 @@
+"""``python -m senseapp``."""
+
+import sys
+
+from senseapp.cli import main
+
+sys.exit(main())

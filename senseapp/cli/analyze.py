@@ -1,0 +1,97 @@
+"""``analyze``: measure every layer and write the results into a folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from senseapp.cli.progress_bar import ProgressBar
+from senseapp.cli.run_arguments import run_spec_from
+from senseapp.service import execute, headline, level_for_people, open_engine_session, write_outputs
+from senseapp.store import RunFolder
+
+__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
+
+NAME = "analyze"
+SUMMARY = "Measure how much each layer suffers from compression."
+EPILOG = """\
+DIR receives result.json (everything), sensitivity.csv (one row per layer, level and metric) and targets.json
+(percent per layer for a mean of 50 %; for quantization bits per layer for an average of 4).
+Each measurement is kept as it comes: the same command into the same DIR goes on with an unfinished run.
+
+examples:
+  python -m senseapp analyze --model demo --data demo --compression sparsity --levels 25,50,75 --out runs/demo
+  python -m senseapp analyze --model timm/resnet50 --checkpoint weights.safetensors --data photos.zip \\
+                             --compression quantization --levels 8,4,3 --samples 512 --out runs/resnet50
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``analyze``."""
+    _add_model(parser.add_argument_group("model"))
+    _add_data(parser.add_argument_group("images"))
+    _add_compression(parser.add_argument_group("compression"))
+    measurement = parser.add_argument_group("measurement")
+    measurement.add_argument("--metric", help="ranks layers: top1, top5, loss, kl, agreement or sqnr")
+    measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
+    measurement.add_argument("--mode", default="exact", help="exact measures, quick only estimates (default: exact)")
+    measurement.add_argument("--precision", default="fp32", help="fp32, bf16 or auto (default: fp32)")
+    measurement.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+    measurement.add_argument("--batch-size", type=int, metavar="B", help="most images at once (default: by a trial)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", required=True, help="demo, timm/NAME, torchvision/NAME, or auto with --checkpoint")
+    group.add_argument("--checkpoint", metavar="FILE", help="weights; without it and --pretrained they are random")
+    group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
+    group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
+    group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")
+    group.add_argument("--img-size", type=int, metavar="S", help="height and width of the input")
+
+
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--data", required=True, help="demo, random, or a folder or archive of images")
+    group.add_argument("--samples", type=int, metavar="N", help="images to measure on (default: all)")
+    group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
+    group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")
+    group.add_argument("--crop-pct", type=float, metavar="P", help="share kept by the centre crop, above 0 up to 1")
+
+
+def _add_compression(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--compression", required=True, choices=("sparsity", "pruning", "quantization"))
+    group.add_argument("--levels", required=True, metavar="L,..", help="percent (sparsity, pruning), or bits 2 to 8")
+    group.add_argument(
+        "--granularity",
+        metavar="G",
+        help="sparsity: weight, kernel, filter, channel, row, column, 2:4; quantization: channel, tensor",
+    )
+    group.add_argument(
+        "--criterion",
+        metavar="C",
+        help="sparsity: magnitude, squared_magnitude, random, wanda; "
+        "pruning: magnitude, magnitude_l1, lamp, fpgm, bn_scale, random",
+    )
+    group.add_argument("--per-tensor", action="store_true", help="quantization: one scale per tensor")
+    group.add_argument("--activations", action="store_true", help="quantization: round the layer's input too")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, show progress on standard error, and print the headline and the notes.
+
+    Raises:
+        InvalidInput: the arguments, the model or the images cannot be used.
+    """
+    spec = run_spec_from(arguments)
+    folder = RunFolder(arguments.out)
+    folder.make()
+    with ProgressBar() as bar:
+        result = execute(spec, folder, bar, open_session=open_engine_session)
+    write_outputs(result, folder.path)
+    print(headline(result))
+    for level, agreement in result.agreement.items():
+        shown = level_for_people(float(level), result)
+        print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
+    for note in result.notes:
+        print(note)
+    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder.path}")

@@ -1,0 +1,59 @@
+"""Progress of a run on standard error."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import NoReturn, Self
+
+from tqdm import tqdm
+
+from senseapp.results import LayerMeasurement, SensitivityResult
+
+__all__ = ["ProgressBar"]
+
+_TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0
+
+
+class ProgressBar:
+    """Shows a run as it goes; appears once the model is loaded, so that bad input costs one line only."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[NoReturn] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def phase(self, sentence: str) -> None:
+        """Show the step that begins."""
+        if self._bar is not None:
+            self._bar.set_description(sentence)
+
+    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Draw the bar, at what an earlier attempt found."""
+        self._bar = tqdm(
+            total=total or None,
+            initial=done,
+            desc=f"{head.profile.title}, {head.num_samples} images",
+            unit="measurement",
+            file=sys.stderr,
+            mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
+            dynamic_ncols=True,
+        )
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Show that the quick scan moves on; only measurements are counted."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"estimated {estimate.layer}")
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Count a measurement."""
+        if self._bar is not None:
+            self._bar.set_description(measurement.layer, refresh=False)
+            self._bar.update()

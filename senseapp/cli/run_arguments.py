@@ -1,0 +1,129 @@
+"""From the arguments of ``analyze`` to the settings of a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec
+from senseapp.spec import (
+    CompressionConfig,
+    DataSpec,
+    ModelSpec,
+    PruningConfig,
+    QuantizationConfig,
+    RunSpec,
+    SensitivitySpec,
+    SparsityConfig,
+    fractions_from_percent,
+    parse_numbers,
+)
+
+__all__ = ["run_spec_from"]
+
+
+def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
+    """Return the run that the arguments of ``analyze`` describe.
+
+    Raises:
+        InvalidInput: an argument is out of range, contradicts another, or names what does not exist.
+    """
+    return RunSpec(model=_model(arguments), data=_data(arguments), sensitivity=_sensitivity(arguments))
+
+
+def _model(arguments: argparse.Namespace) -> ModelSpec:
+    from senseapp.models.names import parse_model  # reads the catalogue, which the other commands do without
+
+    checkpoint = ""
+    if arguments.checkpoint:
+        checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="checkpoint"))
+    if arguments.model == "auto" and not checkpoint:
+        raise InvalidSpec("--model auto recognises a checkpoint, so it needs one. Add --checkpoint FILE.")
+    return replace(
+        parse_model(arguments.model),
+        checkpoint=checkpoint,
+        pretrained=arguments.pretrained,
+        num_classes=arguments.num_classes,
+        in_chans=arguments.in_chans,
+        img_size=arguments.img_size,
+    )
+
+
+def _data(arguments: argparse.Namespace) -> DataSpec:
+    preparation = DataSpec(
+        mean=_numbers(arguments.mean, what="--mean"),
+        std=_numbers(arguments.std, what="--std"),
+        crop_pct=arguments.crop_pct,
+    )
+    if arguments.data in ("demo", "random"):
+        return replace(preparation, kind=arguments.data)
+    path = _existing(arguments.data, error=InvalidDataset, what="folder or archive of images")
+    return replace(preparation, kind="folder" if path.is_dir() else "archive", path=str(path))
+
+
+def _existing(text: str, *, error: type[InvalidCheckpoint] | type[InvalidDataset], what: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise error(f"There is no {what} at {text}. Check the path.")
+    return path.resolve()
+
+
+def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
+    compression = _COMPRESSIONS[arguments.compression](arguments)
+    levels = parse_numbers(arguments.levels, what="--levels")
+    return SensitivitySpec(
+        compression=compression,
+        levels=levels if isinstance(compression, QuantizationConfig) else fractions_from_percent(levels),
+        metric=arguments.metric,
+        num_samples=arguments.samples,
+        batch_size=arguments.batch_size,
+        layers=tuple(pattern.strip() for pattern in arguments.layers.split(",") if pattern.strip()),
+        mode=arguments.mode,
+        precision=arguments.precision,
+        seed=arguments.seed,
+    )
+
+
+def _sparsity(arguments: argparse.Namespace) -> SparsityConfig:
+    _refuse(arguments, "per_tensor", "activations")
+    default = SparsityConfig()
+    return SparsityConfig(
+        granularity=arguments.granularity or default.granularity,
+        criterion=arguments.criterion or default.criterion,
+    )
+
+
+def _pruning(arguments: argparse.Namespace) -> PruningConfig:
+    _refuse(arguments, "granularity", "per_tensor", "activations")
+    return PruningConfig(criterion=arguments.criterion or PruningConfig().criterion)
+
+
+def _quantization(arguments: argparse.Namespace) -> QuantizationConfig:
+    _refuse(arguments, "criterion")
+    if arguments.per_tensor and arguments.granularity == "channel":
+        raise InvalidSpec("--per-tensor contradicts --granularity channel. Give one of them.")
+    granularity = arguments.granularity or QuantizationConfig().granularity
+    return QuantizationConfig(
+        granularity="tensor" if arguments.per_tensor else granularity, activations=arguments.activations
+    )
+
+
+def _refuse(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse options that mean nothing for this compression: ignoring one would measure something else."""
+    for name in names:
+        if getattr(arguments, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidSpec(f"{option} has no meaning for {arguments.compression}. Leave it out.")
+
+
+_COMPRESSIONS: dict[str, Callable[[argparse.Namespace], CompressionConfig]] = {
+    SparsityConfig.kind: _sparsity,
+    PruningConfig.kind: _pruning,
+    QuantizationConfig.kind: _quantization,
+}
+
+
+def _numbers(text: str, *, what: str) -> tuple[float, ...]:
+    return parse_numbers(text, what=what) if text else ()

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from senseapp.errors import InvalidDataset, QueueFull
+from senseapp.jobs import JobCancelled, JobRunner
+from senseapp.results import RunState
+
+ID = "a" * 32
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Log:
+    """Collects changes of state, as the store would."""
+
+    def __init__(self):
+        self.states = []
+
+    def __call__(self, snapshot):
+        self.states.append((snapshot.run_id, snapshot.state))
+
+
+def inline(work, **options):
+    return JobRunner(work, workers=0, **options)
+
+
+def test_a_job_goes_from_queued_through_running_to_done():
+    log, seen = Log(), []
+    runner = inline(lambda run_id, control: seen.append(runner.snapshot(run_id).state), on_change=log)
+    assert runner.submit(ID).state is RunState.QUEUED
+    assert runner.run_next()
+    assert seen == [RunState.RUNNING]
+    assert log.states == [(ID, RunState.RUNNING), (ID, RunState.DONE)]
+    done = runner.snapshot(ID)
+    assert (done.state, done.fraction, done.error, done.queue_place) == (RunState.DONE, 1.0, "", 0)
+    assert not runner.run_next()
+
+
+def test_jobs_run_in_order_and_show_their_places():
+    order = []
+    runner = inline(lambda run_id, control: order.append(run_id))
+    for run_id in ("one", "two", "three"):
+        runner.submit(run_id)
+    assert [runner.snapshot(run_id).queue_place for run_id in ("one", "two", "three")] == [1, 2, 3]
+    runner.cancel("two")
+    assert runner.snapshot("three").queue_place == 2
+    runner.run_next()
+    assert runner.snapshot("one").queue_place == 0
+    assert runner.snapshot("three").queue_place == 1
+    runner.run_next()
+    assert order == ["one", "three"]
+
+
+def test_submitting_a_waiting_job_again_changes_nothing():
+    runner = inline(lambda run_id, control: None)
+    runner.submit(ID)
+    assert runner.submit(ID).queue_place == 1
+    assert runner.run_next()
+    assert not runner.run_next()
+    assert runner.submit(ID).state is RunState.QUEUED
+
+
+def test_a_full_queue_is_refused_and_a_running_job_takes_no_place():
+    runner = inline(lambda run_id, control: None, max_queue=2)
+    runner.submit("one")
+    runner.submit("two")
+    with pytest.raises(QueueFull, match="At most 2 runs may wait"):
+        runner.submit("three")
+    assert runner.snapshot("three") is None
+    runner.run_next()
+    assert runner.submit("three").queue_place == 2
+
+
+def test_progress_elapsed_and_remaining_time():
+    clock, seen = Clock(), []
+
+    def work(run_id, control):
+        clock.now += 5
+        control.plan(total=10, done=2)
+        seen.append(runner.snapshot(run_id))
+        for _ in range(4):
+            clock.now += 3
+            control.step("Measured stem")
+        clock.now += 1
+        seen.append(runner.snapshot(run_id))
+
+    runner = inline(work, clock=clock)
+    runner.submit(ID)
+    clock.now += 50
+    assert runner.snapshot(ID).elapsed_seconds == 0
+    runner.run_next()
+    first, later = seen
+    assert (first.done, first.total, first.elapsed_seconds, first.remaining_seconds) == (2, 10, 5, None)
+    assert (later.done, later.phase, later.elapsed_seconds) == (6, "Measured stem", 18)
+    assert later.remaining_seconds == pytest.approx(4 * 3 - 1)
+    assert later.fraction == 0.6
+    clock.now += 1000
+    assert runner.snapshot(ID).elapsed_seconds == 18
+    assert runner.snapshot(ID).remaining_seconds is None
+
+
+def test_a_prediction_is_shown_until_the_measured_pace_takes_over():
+    clock, remaining = Clock(), []
+
+    def work(run_id, control):
+        control.plan(total=100, predicted_seconds=200)
+        remaining.append(runner.snapshot(run_id).remaining_seconds)
+        for _ in range(90):
+            clock.now += 1
+            control.step()
+        remaining.append(runner.snapshot(run_id).remaining_seconds)
+
+    runner = inline(work, clock=clock)
+    runner.submit(ID)
+    runner.run_next()
+    assert remaining[0] == pytest.approx(200)
+    assert 10 <= remaining[1] < 12
+
+
+def test_cancel_reaches_the_next_report_and_keeps_what_was_done():
+    def work(run_id, control):
+        control.plan(total=3)
+        control.step()
+        assert runner.cancel(run_id)
+        control.step()
+        pytest.fail("the work went on after a cancel")
+
+    runner = inline(work)
+    runner.submit(ID)
+    runner.run_next()
+    assert (runner.snapshot(ID).state, runner.snapshot(ID).done) == (RunState.CANCELLED, 2)
+    assert not runner.cancel(ID)
+    assert not runner.cancel("unknown")
+
+
+def test_a_waiting_job_is_cancelled_at_once_and_never_starts():
+    log = Log()
+    runner = inline(lambda run_id, control: pytest.fail("started"), on_change=log)
+    runner.submit(ID)
+    assert runner.cancel(ID)
+    assert log.states == [(ID, RunState.CANCELLED)]
+    assert not runner.run_next()
+    assert runner.snapshot(ID).elapsed_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (InvalidDataset("The folder is empty."), "The folder is empty."),
+        (
+            RuntimeError("secret detail"),
+            "Something went wrong inside senseapp (run aaaaaaaa); the log has the details.",
+        ),
+        (MemoryError(), "Something went wrong inside senseapp (run aaaaaaaa); the log has the details."),
+    ],
+)
+def test_whatever_the_work_raises_the_next_job_runs(error, sentence, caplog):
+    def work(run_id, control):
+        if run_id == ID:
+            raise error
+
+    runner = inline(work)
+    runner.submit(ID)
+    runner.submit("next")
+    with caplog.at_level(logging.WARNING):
+        runner.run_next()
+    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.FAILED, sentence)
+    assert ID in caplog.text
+    assert "Traceback" in caplog.text
+    runner.run_next()
+    assert runner.snapshot("next").state is RunState.DONE
+
+
+def test_a_store_that_fails_does_not_stop_the_worker(caplog):
+    def broken(snapshot):
+        raise OSError("disk full")
+
+    runner = inline(lambda run_id, control: None, on_change=broken)
+    runner.submit(ID)
+    runner.run_next()
+    assert runner.snapshot(ID).state is RunState.DONE
+    assert "could not be stored" in caplog.text
+
+
+def test_closing_interrupts_what_waits_and_what_runs():
+    log = Log()
+
+    def work(run_id, control):
+        runner.close()
+        control.check()
+
+    runner = inline(work, on_change=log)
+    runner.submit("running")
+    runner.submit("waiting")
+    runner.run_next()
+    assert log.states == [
+        ("running", RunState.RUNNING),
+        ("waiting", RunState.INTERRUPTED),
+        ("running", RunState.INTERRUPTED),
+    ]
+    with pytest.raises(QueueFull, match="shutting down"):
+        runner.submit("late")
+
+
+def test_only_the_newest_finished_jobs_are_remembered():
+    runner = inline(lambda run_id, control: None)
+    for number in range(150):
+        runner.submit(str(number))
+        runner.run_next()
+    assert runner.snapshot("0") is None
+    assert runner.snapshot("149").state is RunState.DONE
+
+
+def test_the_worker_thread_is_a_daemon_and_ends_on_close():
+    started, release = threading.Event(), threading.Event()
+
+    def work(run_id, control):
+        started.set()
+        release.wait(5)
+        control.check()
+
+    runner = JobRunner(work)
+    runner.submit(ID)
+    assert started.wait(5)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name.startswith("senseapp-worker")]
+    assert thread.daemon
+    runner.cancel(ID)
+    release.set()
+    runner.close()
+    assert not thread.is_alive()
+    assert runner.snapshot(ID).state is RunState.CANCELLED
+
+
+def test_close_does_not_wait_for_work_that_never_reports():
+    release = threading.Event()
+    started = threading.Event()
+
+    def work(run_id, control):
+        started.set()
+        release.wait(10)
+
+    runner = JobRunner(work)
+    runner.submit(ID)
+    assert started.wait(5)
+    runner.close(timeout_seconds=0.05)
+    assert runner.snapshot(ID).state is RunState.RUNNING
+    release.set()
+
+
+def test_snapshots_are_never_half_written_while_a_job_runs():
+    def work(run_id, control):
+        control.plan(total=2000)
+        for number in range(2000):
+            control.step(str(number + 1))
+
+    runner = JobRunner(work)
+    runner.submit(ID)
+    while not (snapshot := runner.snapshot(ID)).state.finished:
+        assert snapshot.total in (0, 2000)
+        if snapshot.done:
+            assert snapshot.phase == str(snapshot.done)
+    assert snapshot.done == 2000
+    runner.close()
+
+
+def test_cancelled_is_no_error_that_users_see():
+    assert not issubclass(JobCancelled, (OSError, RuntimeError))
+
+    def work(run_id, control):
+        raise JobCancelled
+
+    runner = inline(work)
+    runner.submit(ID)
+    runner.run_next()
+    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.CANCELLED, "")

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from senseapp.errors import InvalidCheckpoint, InvalidDataset, NotFound, QueueFull
+from senseapp.results import RunState
+from senseapp.service import Backend, Service, uploads_folder
+from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
+
+
+@pytest.fixture
+def engine():
+    return FakeEngine()
+
+
+@pytest.fixture
+def backend(tmp_path, engine):
+    return a_backend(tmp_path, engine)
+
+
+@pytest.fixture
+def service(backend):
+    return Service(backend, "ann")
+
+
+def a_backend(home, engine, **options):
+    defaults = {"open_session": engine, "data_roots": (), "calibrate": fake_calibration, "workers": 0}
+    return Backend(home, **(defaults | options))
+
+
+def without_time(result):
+    return replace(result, seconds=0.0)
+
+
+def test_a_run_from_start_to_result(service, backend, engine):
+    run_id = service.start(SPEC, title="First")
+    assert service.snapshot(run_id).queue_place == 1
+    assert service.result(run_id) is None
+    backend.runner.run_next()
+    done = service.snapshot(run_id)
+    assert (done.state, done.done, done.total) == (RunState.DONE, TOTAL, TOTAL)
+    result = service.result(run_id)
+    assert [item.key for item in result.measurements] == [(name, level) for name in LAYERS for level in (0.25, 0.5)]
+    assert len(result.estimates) == TOTAL
+    record = service.run(run_id)
+    assert record.headline == "Most fragile: head, −2.0 points at 50 %. 2 of 4 layers lose nothing measurable."
+    assert [record.title for record in service.runs()] == ["First"]
+    assert engine.opened[0].closed
+
+
+def test_results_fill_while_it_runs(service, backend, engine):
+    seen = []
+
+    def look(number):
+        found = service.result(run_id)
+        seen.append((len(found.estimates), len(found.measurements), service.snapshot(run_id).done))
+
+    engine.before_yield = look
+    run_id = service.start(SPEC)
+    backend.runner.run_next()
+    assert seen == [(TOTAL, number, number) for number in range(TOTAL)]
+
+
+def test_cancel_keeps_what_was_measured_and_resume_equals_an_uninterrupted_run(service, backend, engine):
+    whole = service.start(SPEC)
+    backend.runner.run_next()
+    for stop_after in (0, 3, TOTAL - 2):
+        run_id = service.start(SPEC)
+        engine.before_yield = lambda number, stop=stop_after, run=run_id: number == stop and service.cancel(run)
+        backend.runner.run_next()
+        assert service.snapshot(run_id).state is RunState.CANCELLED
+        kept = service.result(run_id)
+        assert len(kept.measurements) == stop_after + 1  # the one in flight was finished and stored
+        engine.before_yield = lambda number, stop=stop_after: number > stop or pytest.fail("measured twice")
+        service.resume(run_id)
+        backend.runner.run_next()
+        assert engine.earlier[-1] == kept
+        assert without_time(service.result(run_id)) == without_time(service.result(whole))
+        engine.before_yield = lambda number: None
+
+
+def test_a_failed_run_says_why_and_can_be_tried_again(service, backend, engine):
+    engine.failure = InvalidDataset("The folder holds no images. Choose another.")
+    run_id = service.start(SPEC)
+    backend.runner.run_next()
+    assert service.snapshot(run_id).error == "The folder holds no images. Choose another."
+    assert service.run(run_id).state is RunState.FAILED
+    engine.failure = None
+    service.resume(run_id)
+    assert service.snapshot(run_id).queue_place == 1
+    backend.runner.run_next()
+    assert service.run(run_id).state is RunState.DONE
+    assert service.run(run_id).error == ""
+
+
+def test_resuming_what_is_done_or_waits_changes_nothing(service, backend, engine):
+    run_id = service.start(SPEC)
+    service.resume(run_id)
+    backend.runner.run_next()
+    service.resume(run_id)
+    assert not backend.runner.run_next()
+    assert len(engine.opened) == 1
+
+
+def test_a_restart_finds_what_was_interrupted_and_goes_on(tmp_path, engine):
+    first = a_backend(tmp_path, engine)
+    run_id = Service(first, "ann").start(SPEC)
+    waiting = Service(first, "ann").start(SPEC)
+    engine.before_yield = lambda number: number == 3 and first.close()
+    first.runner.run_next()
+
+    second = a_backend(tmp_path, engine)
+    service = Service(second, "ann")
+    engine.before_yield = lambda number: number > 3 or pytest.fail("measured twice")
+    for stopped in (run_id, waiting):
+        assert service.snapshot(stopped).state is RunState.INTERRUPTED
+        assert "Resume" in service.snapshot(stopped).error
+    assert (service.snapshot(run_id).done, service.snapshot(run_id).total) == (4, TOTAL)
+    assert len(service.result(run_id).measurements) == 4
+    service.resume(run_id)
+    second.runner.run_next()
+    assert service.snapshot(run_id).state is RunState.DONE
+    assert len(service.result(run_id).measurements) == TOTAL
+
+
+def test_a_full_queue_leaves_no_run_behind(tmp_path, engine):
+    service = Service(a_backend(tmp_path, engine, max_queue=1), "ann")
+    service.start(SPEC)
+    with pytest.raises(QueueFull):
+        service.start(SPEC)
+    assert len(service.runs()) == 1
+
+
+def test_resume_into_a_full_queue_keeps_the_state(tmp_path, engine):
+    backend = a_backend(tmp_path, engine, max_queue=1)
+    service = Service(backend, "ann")
+    run_id = service.start(SPEC)
+    service.cancel(run_id)
+    service.start(SPEC)
+    with pytest.raises(QueueFull):
+        service.resume(run_id)
+    assert service.run(run_id).state is RunState.CANCELLED
+
+
+def test_nobody_else_can_look_at_or_touch_a_run(service, backend):
+    run_id = service.start(SPEC)
+    bob = Service(backend, "bob")
+    for forbidden in (
+        bob.snapshot,
+        bob.run,
+        bob.result,
+        bob.cancel,
+        bob.resume,
+        bob.delete,
+        lambda run_id: bob.rename(run_id, "x"),
+        lambda run_id: bob.share(run_id, shared=True),
+    ):
+        for asked in (run_id, "0" * 32, "../etc", ""):
+            with pytest.raises(NotFound):
+                forbidden(asked)
+    assert bob.runs() == ()
+    assert service.snapshot(run_id).queue_place == 1
+
+
+def test_a_shared_link_reads_but_does_not_change(service, backend):
+    run_id = service.start(SPEC)
+    service.share(run_id, shared=True)
+    backend.runner.run_next()
+    bob = Service(backend, "bob")
+    assert bob.result(run_id) == service.result(run_id)
+    for forbidden in (bob.cancel, bob.resume, bob.delete):
+        with pytest.raises(NotFound):
+            forbidden(run_id)
+
+
+def test_deleting_a_running_run_stops_it_and_leaves_nothing(service, backend, engine, tmp_path):
+    run_id = service.start(SPEC)
+    engine.before_yield = lambda number: number == 2 and service.delete(run_id)
+    backend.runner.run_next()
+    assert service.runs() == ()
+    assert list((tmp_path / "runs").iterdir()) == []
+    service.start(SPEC)
+    engine.before_yield = lambda number: None
+    assert backend.runner.run_next()
+
+
+def test_renaming(service):
+    run_id = service.start(SPEC)
+    assert service.run(run_id).title == "demo"
+    service.rename(run_id, "Tuesday")
+    assert service.run(run_id).title == "Tuesday"
+
+
+def test_quick_mode_ends_with_estimates_alone(service, backend):
+    run_id = service.start(RunSpec(sensitivity=SensitivitySpec(levels=(0.5,), mode="quick")))
+    backend.runner.run_next()
+    result = service.result(run_id)
+    assert (len(result.estimates), len(result.measurements)) == (len(LAYERS), 0)
+    assert service.snapshot(run_id).fraction == 1.0
+    assert "by estimate" in service.run(run_id).headline
+
+
+def test_files_outside_the_allowed_folders_are_refused_before_anything_starts(tmp_path, engine):
+    backend = a_backend(tmp_path / "home", engine, data_roots=(tmp_path / "shared",))
+    service = Service(backend, "ann")
+    allowed, secret = tmp_path / "shared" / "photos", tmp_path / "secret"
+    theirs = uploads_folder(backend.home, "bob")
+    mine = uploads_folder(backend.home, "ann")
+    for folder in (allowed, secret, theirs, mine):
+        folder.mkdir(parents=True)
+    (allowed / "link").symlink_to(secret)
+    for path in (secret, allowed / ".." / ".." / "secret", allowed / "link", theirs, "/etc", "no\0name", "relative"):
+        with pytest.raises(InvalidDataset, match="SENSEAPP_DATA_ROOTS"):
+            service.start(RunSpec(data=DataSpec(kind="folder", path=str(path))))
+    with pytest.raises(InvalidCheckpoint):
+        service.start(RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint="/etc/passwd")))
+    assert service.runs() == ()
+    for path in (allowed, mine):
+        service.start(RunSpec(data=DataSpec(kind="folder", path=str(path))))
+        backend.runner.run_next()
+    assert engine.data_roots == (tmp_path / "shared", mine)
+
+
+def test_starting_never_waits_for_the_model(tmp_path):
+    release = threading.Event()
+
+    class SlowEngine(FakeEngine):
+        def __call__(self, spec, **options):
+            release.wait(10)
+            return super().__call__(spec, **options)
+
+    backend = a_backend(tmp_path, SlowEngine(), workers=1)
+    service = Service(backend, "ann")
+    began = time.perf_counter()
+    first, second = service.start(SPEC), service.start(SPEC)
+    assert time.perf_counter() - began < 0.6  # two starts, 0.3 s each
+    assert service.snapshot(second).queue_place >= 1
+    release.set()
+    deadline = time.monotonic() + 10
+    while not service.snapshot(second).state.finished and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [service.snapshot(run_id).state for run_id in (first, second)] == [RunState.DONE] * 2
+    backend.close()
+
+
+def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
+    from senseapp.service import backend as module
+    from tests.fake_session import a_profile
+
+    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model: a_profile())
+    spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5), num_samples=100))
+    before = service.estimate_time(spec)
+    assert before > 0
+    service.start(spec)
+    backend.runner.run_next()
+    assert service.estimate_time(spec) != before
+
+
+def test_no_torch_when_the_app_or_the_command_line_starts():
+    script = "import sys, senseapp.service, senseapp.cli, senseapp.store, senseapp.jobs\n"
+    script += "found = [name for name in ('torch', 'timm', 'streamlit', 'scipy') if name in sys.modules]\n"
+    script += "print(found)"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (finished.stdout, finished.stderr) == ("[]\n", "")
+
+
+def test_one_backend_per_home_and_process(tmp_path, monkeypatch):
+    from senseapp.service import backend_at
+
+    monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path))
+    one, other = Service.at(), Service.at(tmp_path, "bob")
+    run_id = one.start(SPEC)
+    one.cancel(run_id)
+    assert other.runs() == ()
+    assert [record.run_id for record in Service.at(tmp_path).runs()] == [run_id]
+    backend_at(tmp_path).close()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+import pytest
+
+from senseapp.errors import InvalidFile, StorageFailed
+from senseapp.store import Database
+from senseapp.store.schema import MIGRATIONS, migrate
+
+
+def test_a_new_database_is_in_write_ahead_mode_at_the_newest_version(tmp_path):
+    Database(tmp_path / "home" / "runs.sqlite3")
+    connection = sqlite3.connect(tmp_path / "home" / "runs.sqlite3")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("SELECT MAX(version) FROM schema_version").fetchone() == (len(MIGRATIONS),)
+    connection.close()
+
+
+def test_an_older_database_is_brought_up_with_its_rows(tmp_path):
+    connection = sqlite3.connect(tmp_path / "old.sqlite3", isolation_level=None)
+    first = ("CREATE TABLE things (name TEXT)", "INSERT INTO things VALUES ('kept')")
+    migrate(connection, (first,))
+    migrate(connection, (first, ("ALTER TABLE things ADD COLUMN size INTEGER DEFAULT 7",)))
+    migrate(connection, (first, ("ALTER TABLE things ADD COLUMN size INTEGER DEFAULT 7",)))
+    assert connection.execute("SELECT name, size FROM things").fetchall() == [("kept", 7)]
+    connection.close()
+
+
+def test_a_migration_that_fails_half_way_leaves_the_old_schema(tmp_path):
+    connection = sqlite3.connect(tmp_path / "old.sqlite3", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(connection, (("CREATE TABLE things (name TEXT)", "NOT SQL"),))
+    assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'things'").fetchall() == []
+    connection.close()
+
+
+def test_a_newer_database_is_refused(tmp_path):
+    path = tmp_path / "new.sqlite3"
+    Database(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO schema_version VALUES (99, 0)")
+    connection.close()
+    with pytest.raises(InvalidFile, match="schema version 99"):
+        Database(path)
+
+
+def test_an_error_rolls_back(tmp_path):
+    database = Database(tmp_path / "runs.sqlite3")
+
+    def fail():
+        with database.transaction() as connection:
+            connection.execute("INSERT INTO schema_version VALUES (50, 0)")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with database.reading() as connection:
+        assert connection.execute("SELECT MAX(version) FROM schema_version").fetchone()[0] == len(MIGRATIONS)
+
+
+def test_a_locked_database_is_one_sentence_and_works_again_afterwards(tmp_path):
+    database = Database(tmp_path / "runs.sqlite3", busy_seconds=0.05)
+    other = sqlite3.connect(tmp_path / "runs.sqlite3", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageFailed, match="locked"), database.transaction():
+        pass
+    other.execute("ROLLBACK")
+    other.close()
+    with database.transaction():
+        pass
+
+
+def test_a_damaged_file_is_one_sentence(tmp_path):
+    (tmp_path / "runs.sqlite3").write_bytes(b"this is no database" * 100)
+    with pytest.raises(StorageFailed, match="not a database"):
+        Database(tmp_path / "runs.sqlite3")
+
+
+def test_a_home_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageFailed, match="folder"):
+        Database(tmp_path / "file" / "home" / "runs.sqlite3")
+
+
+def test_writers_in_many_threads_all_succeed(tmp_path):
+    database = Database(tmp_path / "runs.sqlite3")
+
+    def write(start):
+        for number in range(10):
+            with database.transaction() as connection:
+                connection.execute("INSERT INTO schema_version VALUES (?, 0)", (start + number,))
+
+    threads = [threading.Thread(target=write, args=(1000 * (index + 1),)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.reading() as connection:
+        count = connection.execute("SELECT COUNT(*) FROM schema_version WHERE version >= 1000").fetchone()[0]
+        assert count == 40
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"

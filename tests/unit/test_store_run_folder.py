@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from senseapp.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.store import RunFolder
+from tests.fake_session import SPEC, a_measurement, a_result
+
+OTHER = RunSpec(sensitivity=SensitivitySpec(levels=(0.75,)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder(tmp_path / "run")
+    made.make()
+    made.claim(SPEC)
+    return made
+
+
+def test_a_folder_remembers_its_settings(folder):
+    assert folder.spec() == SPEC
+    assert not folder.finished
+    folder.claim(SPEC)
+
+
+def test_settings_that_never_loaded_a_model_are_given_up(folder):
+    folder.claim(OTHER)
+    assert folder.spec() == OTHER
+
+
+def test_a_run_with_other_settings_is_refused_and_the_difference_named(folder):
+    folder.save_head(a_result())
+    with pytest.raises(RunMismatch, match=r"unfinished run .* \(levels \(0.25, 0.5\), not \(0.75,\)\)"):
+        folder.claim(OTHER)
+    folder.save_result(a_result())
+    with pytest.raises(RunMismatch, match="a finished run"):
+        folder.claim(OTHER)
+    assert folder.spec() == SPEC
+
+
+def test_what_was_found_so_far(folder):
+    assert folder.so_far() is None
+    folder.save_head(a_result([a_measurement("head")]))
+    assert folder.so_far() == a_result()
+    folder.measurements.append(a_measurement("stem"))
+    estimate = a_measurement("stem", estimated=True)
+    folder.save_estimates((estimate,))
+    assert folder.so_far() == replace(a_result([a_measurement("stem")]), estimates=(estimate,))
+
+
+def test_estimates_are_there_whole_or_not_at_all(folder):
+    assert folder.load_estimates() is None
+    folder.save_estimates(())
+    assert folder.load_estimates() == ()
+
+
+def test_the_result_round_trips(folder):
+    with pytest.raises(NotFound, match="no finished run"):
+        folder.load_result()
+    result = a_result([a_measurement("stem"), a_measurement("head", 0.25)])
+    folder.save_result(result)
+    assert folder.finished
+    assert folder.load_result() == result == folder.so_far()
+
+
+def test_a_damaged_result_names_the_file(folder):
+    folder.save_result(a_result())
+    (folder.path / "result.json").write_text("{")
+    with pytest.raises(InvalidFile, match=r"result\.json"):
+        folder.load_result()
+
+
+def test_two_at_once_are_refused_and_a_dead_process_holds_nothing(folder):
+    with (
+        folder.exclusive(),
+        pytest.raises(RunMismatch, match="Another senseapp is measuring"),
+        RunFolder(folder.path).exclusive(),
+    ):
+        pass
+    script = "import os, pathlib, sys; from senseapp.store import RunFolder\n"
+    script += "with RunFolder(pathlib.Path(sys.argv[1])).exclusive(): os.kill(os.getpid(), 9)"
+    died = subprocess.run([sys.executable, "-c", script, str(folder.path)], check=False)
+    assert died.returncode == -9
+    with folder.exclusive():
+        pass

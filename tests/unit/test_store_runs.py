@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from senseapp.errors import InvalidSpec, NotFound, StorageFailed
+from senseapp.results import RunState
+from senseapp.store import RunFolder, RunStore, home
+from tests.fake_session import SPEC, a_measurement, a_result
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RunStore(tmp_path)
+
+
+def test_a_new_run_is_queued_with_its_folder(store):
+    record = store.create(SPEC, owner="ann", title="  My \n run ")
+    assert (record.state, record.owner, record.title, record.shared) == (RunState.QUEUED, "ann", "My run", False)
+    assert store.get(record.run_id, "ann") == record
+    assert store.folder(record.run_id).spec() == SPEC
+    assert store.progress(record.run_id) == (0, 0)
+
+
+def test_runs_are_listed_newest_first_even_if_the_clock_moves_back(store, monkeypatch):
+    ids = []
+    for second in (500.0, 400.0, 300.0):
+        monkeypatch.setattr(time, "time", lambda second=second: second)
+        ids.append(store.create(SPEC, owner="ann").run_id)
+    assert [record.run_id for record in store.list("ann")] == ids[::-1]
+    monkeypatch.setattr(time, "time", lambda: 100.0)
+    store.set_state(ids[0], RunState.DONE)
+    assert store.record(ids[0]).updated_seconds == 500.0
+
+
+def test_state_headline_and_counts_are_kept(store, tmp_path):
+    run_id = store.create(SPEC, owner="ann").run_id
+    store.set_state(run_id, RunState.RUNNING, done=2, total=8)
+    store.set_state(run_id, RunState.FAILED, error="It broke.")
+    store.set_headline(run_id, "Most fragile: stem.")
+    again = RunStore(tmp_path)
+    record = again.record(run_id)
+    assert (record.state, record.error, record.headline) == (RunState.FAILED, "It broke.", "Most fragile: stem.")
+    assert again.progress(run_id) == (2, 8)
+    store.set_state(run_id, RunState.QUEUED)
+    assert store.record(run_id).error == ""
+
+
+def test_somebody_else_sees_nothing_and_changes_nothing(store):
+    run_id = store.create(SPEC, owner="ann").run_id
+    for forbidden in (
+        lambda: store.get(run_id, "bob"),
+        lambda: store.owned(run_id, "bob"),
+        lambda: store.rename(run_id, "bob", "mine"),
+        lambda: store.share(run_id, "bob", shared=True),
+        lambda: store.delete(run_id, "bob"),
+    ):
+        with pytest.raises(NotFound) as foreign:
+            forbidden()
+        with pytest.raises(NotFound) as unknown:
+            store.get("0" * 32, "bob")
+        assert str(foreign.value) == str(unknown.value)
+    assert store.list("bob") == ()
+    assert store.record(run_id).title == "demo"
+
+
+def test_a_shared_run_can_be_read_but_not_changed(store):
+    run_id = store.create(SPEC, owner="ann").run_id
+    store.share(run_id, "ann", shared=True)
+    assert store.get(run_id, "bob").owner == "ann"
+    assert store.list("bob") == ()
+    with pytest.raises(NotFound):
+        store.delete(run_id, "bob")
+    with pytest.raises(NotFound):
+        store.share(run_id, "bob", shared=False)
+    store.share(run_id, "ann", shared=False)
+    with pytest.raises(NotFound):
+        store.get(run_id, "bob")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "",
+        ".",
+        "..",
+        "../" * 10 + "etc/passwd",
+        "' OR 1=1 --",
+        "%",
+        "_" * 32,
+        "A" * 32,
+        "0" * 31,
+        "0" * 33,
+        "0" * 32 + "\n",
+        "\0" * 32,
+        "٠" * 32,
+        "0" * 100_000,
+        None,
+        7,
+        ["0" * 32],
+    ],
+)
+def test_hostile_ids_find_nothing(store, hostile):
+    store.create(SPEC, owner="ann")
+    for ask in (store.record, store.folder, store.progress, lambda run_id: store.delete(run_id, "ann")):
+        with pytest.raises(NotFound):
+            ask(hostile)
+    assert len(store.list("ann")) == 1
+
+
+def test_a_run_goes_with_its_files(store, tmp_path):
+    kept, gone = (store.create(SPEC, owner="ann").run_id for _ in range(2))
+    store.folder(gone).measurements.append(a_measurement())
+    store.delete(gone, "ann")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [kept]
+    with pytest.raises(NotFound):
+        store.set_state(gone, RunState.DONE)
+
+
+@pytest.mark.parametrize("title", [" \n ", "x" * 201])
+def test_titles_are_bounded(store, title):
+    run_id = store.create(SPEC, owner="ann").run_id
+    with pytest.raises(InvalidSpec, match="1 to 200 characters"):
+        store.rename(run_id, "ann", title)
+    store.rename(run_id, "ann", "x" * 200)
+    assert len(store.record(run_id).title) == 200
+
+
+def test_recovery_marks_what_was_left_and_sweeps_stray_folders(store, tmp_path):
+    states = [RunState.QUEUED, RunState.RUNNING, RunState.DONE, RunState.CANCELLED]
+    ids = [store.create(SPEC, owner="ann").run_id for _ in states]
+    for run_id, state in zip(ids, states, strict=True):
+        store.set_state(run_id, state)
+    store.folder(ids[1]).measurements.append(a_measurement())
+    (tmp_path / "runs" / ("f" * 32)).mkdir()
+    (tmp_path / "runs" / "notes of the administrator").mkdir()
+
+    again = RunStore(tmp_path)
+    assert again.recover() == (ids[0], ids[1])
+    assert [again.record(run_id).state for run_id in ids] == [
+        RunState.INTERRUPTED,
+        RunState.INTERRUPTED,
+        RunState.DONE,
+        RunState.CANCELLED,
+    ]
+    assert "Resume" in again.record(ids[1]).error
+    assert again.progress(ids[1])[0] == 1
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {*ids, "notes of the administrator"}
+    assert again.recover() == ()
+
+
+def test_one_damaged_run_does_not_stop_the_others(store, tmp_path):
+    broken, fine = (store.create(SPEC, owner="ann").run_id for _ in range(2))
+    (tmp_path / "runs" / broken / "measurements.jsonl").write_bytes(b'nonsense\n{"a":1}\n')
+    store.recover()
+    assert store.record(broken).state is RunState.FAILED
+    assert "Line 1" in store.record(broken).error
+    assert store.record(fine).state is RunState.INTERRUPTED
+
+
+def test_a_run_whose_folder_cannot_be_made_leaves_no_row(store, tmp_path):
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(StorageFailed):
+        store.create(SPEC, owner="ann")
+    assert store.list("ann") == ()
+
+
+def test_results_of_a_run_are_in_its_folder(store):
+    run_id = store.create(SPEC, owner="ann").run_id
+    store.folder(run_id).save_result(a_result([a_measurement()]))
+    assert RunFolder(store.folder(run_id).path).load_result() == a_result([a_measurement()])
+
+
+def test_home_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path))
+    assert home() == tmp_path
+    monkeypatch.setenv("SENSEAPP_HOME", "~/somewhere")
+    assert home() == Path.home() / "somewhere"
+    monkeypatch.setenv("SENSEAPP_HOME", "  ")
+    assert home().name == "senseapp"
