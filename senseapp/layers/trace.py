@@ -194,9 +194,7 @@ class _Watcher:
             if name is not None:
                 self._use(name, tensor, tensors, next(tensors_in(output), None), transposed)
 
-    def _use(
-        self, name: str, weight: Tensor, arguments: list[Tensor], result: Tensor | None, transposed: bool
-    ) -> None:
+    def _use(self, name: str, weight: Tensor, arguments: list[Tensor], result: Tensor | None, transposed: bool) -> None:
         use = self.uses.setdefault(name, WeightUse(first_event=self.events))
         if result is None:
             return
@@ -230,9 +228,9 @@ def _macs(data: Tensor, weight: Tensor, result: Tensor, transposed: bool) -> int
     return result.numel() // max(channels, 1) * weight.numel()
 
 
-class _OperationWatch(TorchDispatchMode):
+class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, watcher: _Watcher) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._watcher = watcher
 
     def __torch_dispatch__(

@@ -1,1 +1,8 @@
-"""(to be filled)"""
+"""Measure what compressing each layer does: exactly by prefix replay, or estimated from one backward pass."""
+
+from senseapp.sensitivity.layout import Layout
+from senseapp.sensitivity.quick import quick_scan
+from senseapp.sensitivity.session import Session
+from senseapp.sensitivity.sweep import Sweep, measure
+
+__all__ = ["Layout", "Session", "Sweep", "measure", "quick_scan"]

@@ -37,7 +37,7 @@ class Layout:
 def lay_out(model: nn.Module, layout: Layout) -> nn.Module:
     """Put the weights of ``model`` in place in the memory order of ``layout``; values stay the same."""
     order = torch.channels_last if layout.channels_last else torch.contiguous_format
-    return model.to(memory_format=order)  # type: ignore[call-overload, no-any-return]
+    return model.to(memory_format=order)
 
 
 def micro_batches(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

@@ -77,8 +77,7 @@ def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
         held = sum(
             call.output_bytes
             for call in trace.calls
-            if call.end < position <= call.last_needed
-            and (call.parent < 0 or trace.calls[call.parent].end >= position)
+            if call.end < position <= call.last_needed and (call.parent < 0 or trace.calls[call.parent].end >= position)
         )
         most = max(most, held)
     return most // trace.batch_size

@@ -11,7 +11,8 @@ import torch
 
 from senseapp.data import ImageSet, load_images
 from senseapp.evaluate import spearman
-from senseapp.models import LoadedModel, load_model
+from senseapp.models.load import load_model
+from senseapp.models.loaded import LoadedModel
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.quick import quick_scan

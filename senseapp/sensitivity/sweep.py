@@ -98,7 +98,10 @@ class Sweep:
         """Check the settings, choose how passes run, and measure the uncompressed model.
 
         Args:
-            model, images, spec, calibration: see :func:`measure`.
+            model: the network; see :func:`measure`.
+            images: what to measure on.
+            spec: what to measure.
+            calibration: see :func:`measure`.
             layout: of the run that is resumed; None chooses one by a timed trial.
             own: whether ``model`` is given away, so that no copy is needed.
 

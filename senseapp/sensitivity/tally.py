@@ -65,7 +65,12 @@ class Tally:
         return items[-1].change(metric) if items else None
 
     def add(
-        self, planned: PlannedTarget, level: float, moments: dict[str, tuple[float, ...]], applied: Applied, seconds: float
+        self,
+        planned: PlannedTarget,
+        level: float,
+        moments: dict[str, tuple[float, ...]],
+        applied: Applied,
+        seconds: float,
     ) -> LayerMeasurement:
         """Add a chunk's sums and return the measurement over all images so far."""
         target = planned.target

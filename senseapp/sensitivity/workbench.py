@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.replay import Replay, unsafe_positions
 
 __all__ = ["Workbench", "choose_device"]
+
+_PartT = TypeVar("_PartT")
 
 
 def choose_device(name: str) -> torch.device:
@@ -146,7 +149,7 @@ class Workbench:
         with replay.installed():
             return self._gather(replay.resume, prefixes)
 
-    def _gather(self, run: Callable[[object], Tensor], parts: Sequence[object]) -> Tensor:
+    def _gather(self, run: Callable[[_PartT], Tensor], parts: Sequence[_PartT]) -> Tensor:
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):
             outputs = [run(part) for part in parts]
         # Cloned outside inference mode, so that later code may use the result freely.

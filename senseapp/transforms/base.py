@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
@@ -13,7 +13,17 @@ from torch import nn
 from senseapp.results import LayerProfile
 from senseapp.spec import CompressionConfig
 
-__all__ = ["Applied", "CompressionRequest", "Compressor", "Target", "build_compressor", "register_compressor"]
+__all__ = [
+    "Applied",
+    "ChannelCompressor",
+    "CompressionRequest",
+    "Compressor",
+    "Prepared",
+    "Target",
+    "WeightCompressor",
+    "build_compressor",
+    "register_compressor",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,19 @@ class Applied:
     removed_macs: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A compression whose costly part is done.
+
+    Attributes:
+        applied: what it does.
+        active: returns a context inside which the model is compressed; may be entered as often as wanted.
+    """
+
+    applied: Applied
+    active: Callable[[], AbstractContextManager[object]]
+
+
 class Compressor(Protocol):
     """One compression of one model: lists what can be compressed, and compresses it for a while.
 
@@ -62,6 +85,35 @@ class Compressor(Protocol):
 
     def compress(self, target: Target, level: float) -> AbstractContextManager[Applied]:
         """Compress ``target`` to ``level`` in place; restore every tensor and attribute on exit, also on error.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+
+class WeightCompressor(Compressor, Protocol):
+    """A compressor that changes the values of weights (and inputs) but no shape."""
+
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+
+@runtime_checkable
+class ChannelCompressor(Compressor, Protocol):
+    """A compressor that removes channels, and can say which without removing them."""
+
+    def readers(self, target: Target) -> Sequence[str]:
+        """Return the names of the layers that read the channels of ``target``."""
+        ...
+
+    def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, torch.Tensor]]:
+        """Return what ``level`` would do, and which input channels (indices) each reader would lose.
 
         Raises:
             MeasurementFailed: this target cannot be compressed to this level, with the reason.

@@ -70,7 +70,7 @@ class Recorder:
     def pull(self, output: Tensor, directions: Sequence[Tensor]) -> None:
         """Send each of ``directions`` (N, classes) back through the graph of ``output``."""
         for index, direction in enumerate(directions):
-            output.backward(direction.to(output.dtype), retain_graph=index + 1 < len(directions))
+            torch.autograd.backward(output, direction.to(output.dtype), retain_graph=index + 1 < len(directions))
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -110,7 +110,7 @@ class Recorder:
             if self._inputs:
                 args[0].register_hook(call.input_gradients.append)
             else:
-                result.register_hook(call.gradients.append)
+                result.register_hook(call.gradients.append)  # type: ignore[no-untyped-call]
 
         return hook
 

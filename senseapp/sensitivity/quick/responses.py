@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from senseapp.errors import MeasurementFailed
 from senseapp.layers import tensors_in
 from senseapp.sensitivity.quick.recorder import LayerCall
-from senseapp.transforms import Applied, Compressor, Prepared, Target
-from senseapp.transforms.base import ChannelCompressor
+from senseapp.transforms import Applied, ChannelCompressor, Compressor, Prepared, Target, WeightCompressor
 
 __all__ = ["ChannelResponses", "Pull", "Responses", "WeightResponses", "responses_of"]
 
@@ -46,7 +45,7 @@ class WeightResponses:
 
     at_inputs = False
 
-    def __init__(self, compressor: Compressor, model: nn.Module) -> None:
+    def __init__(self, compressor: WeightCompressor, model: nn.Module) -> None:
         self._compressor = compressor
         self._prepared: dict[Key, Prepared] = {}
         names = {name for target in compressor.targets for name in target.modules}
@@ -110,7 +109,10 @@ class ChannelResponses:
     def pulls(self, calls: Calls, key: Key, num_images: int, num_directions: int) -> Pull | None:
         """Return minus the sum over removed channels of input times gradient, for each direction."""
         if self._sums[0] != id(calls):
-            self._sums = (id(calls), {name: self._per_channel(name, found, num_images) for name, found in calls.items()})
+            self._sums = (
+                id(calls),
+                {name: self._per_channel(name, found, num_images) for name, found in calls.items()},
+            )
         sums = self._sums[1]
         totals = [torch.zeros(num_images) for _ in range(num_directions)]
         for name, channels in self._removed[key].items():
@@ -137,12 +139,8 @@ def _over_positions(product: Tensor, axis: int, num_images: int) -> Tensor:
     return channels_last.reshape(num_images, -1, channels_last.shape[-1]).sum(dim=1)
 
 
-_KINDS: tuple[tuple[type, Callable[..., Responses]], ...] = ((ChannelCompressor, ChannelResponses),)
-
-
 def responses_of(compressor: Compressor, model: nn.Module) -> Responses:
     """Return the way to estimate what ``compressor`` does."""
-    for kind, build in _KINDS:
-        if isinstance(compressor, kind):
-            return build(compressor, model)
-    return WeightResponses(compressor, model)
+    if isinstance(compressor, ChannelCompressor):
+        return ChannelResponses(compressor, model)
+    return WeightResponses(cast(WeightCompressor, compressor), model)

@@ -84,7 +84,7 @@ def _graph_batch(sweep: Sweep) -> int:
 def _scan_batch(
     sweep: Sweep, responses: Responses, prepared: dict[Key, Applied], low: int, high: int
 ) -> dict[Key, dict[str, tuple[float, ...]]]:
-    (batch,) = (torch.cat(sweep.bench.batches(low, high)),)
+    batch = torch.cat(sweep.bench.batches(low, high))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs)
     output = recorder.run(sweep.bench.model, batch)
     generator = torch.Generator().manual_seed(sweep.spec.seed + low)
@@ -106,7 +106,7 @@ def _moments(pulls: Pull, sweep: Sweep, low: int, high: int) -> dict[str, tuple[
     """Return the sums of the per-image KL (and loss) that the inner products stand for."""
     count = float(high - low)
     kl = pulls[0].double().square() / 2  # (n,)
-    moments = {"kl": (count, 0.0, *_powers(kl))}
+    moments: dict[str, tuple[float, ...]] = {"kl": (count, 0.0, *_powers(kl))}
     labels = sweep.yardstick.labels
     if labels is not None:
         baseline = torch.nn.functional.cross_entropy(
