@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +144,7 @@ class LayerCurve:
             between = np.exp(np.interp(wanted, levels[::-1], logs[::-1]))
             between[between <= 2 * _LOG_FLOOR] = 0.0
             return np.where(wanted >= DENSE_BITS, 0.0, between)
-        through_zero = PchipInterpolator(np.append(0.0, levels), np.append(0.0, damage))
+        through_zero = _cubic_through_zero(self.points)
         inside: NDArray[np.float64] = np.maximum(through_zero(np.clip(wanted, 0.0, levels[-1])), 0.0)
         return inside
 
@@ -161,3 +162,10 @@ class LayerCurve:
             gentler.removed_params + share * (stronger.removed_params - gentler.removed_params),
             gentler.removed_macs + share * (stronger.removed_macs - gentler.removed_macs),
         )
+
+
+@lru_cache(maxsize=4096)
+def _cubic_through_zero(points: tuple[CurvePoint, ...]) -> PchipInterpolator:
+    """Fit the damage of fractions; kept, since a slider asks for the same curves again and again."""
+    levels = [0.0, *(point.level for point in points)]
+    return PchipInterpolator(levels, [0.0, *(point.damage for point in points)])

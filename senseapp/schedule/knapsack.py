@@ -4,8 +4,8 @@
 
 A price on saving splits the problem into layers (the Lagrangian relaxation): it gives a lower bound and a first
 schedule. Choices that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for
-the multiple-choice knapsack problem", 1995, §3), and HiGHS solves what is left: to the last bit if it is small, to
-within 0.1 % of the damage if it is large.
+the multiple-choice knapsack problem", 1995, §3). What is left is searched exactly if it is small; if it is large,
+HiGHS solves it to within 0.2 % of the damage.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from senseapp.errors import InfeasibleBudget
+from senseapp.schedule.pareto import pareto_search
 
 __all__ = ["solve"]
 
-_TOLERANCE = 1e-9  # of the required saving: the last bit of a sum must not make a budget infeasible
-_TIE = 1e-9  # of the damage, spread over savings: among equal damages the gentler choice wins
+_TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
+_TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
+_SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold to an absolute 1e-6
 _BISECTIONS = 50
-_EXACT_CHOICES = 200  # left after the bound; as many are solved to the last bit
-_RELATIVE_GAP = 1e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
+_EXACT_CHOICES = 400  # left after the bound; as many are searched exactly
+_RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
 
 Vector = NDArray[np.float64]
 Chosen = NDArray[np.intp]  # per layer, the position of its choice among all choices
@@ -41,21 +43,21 @@ class _Choices:
     owner: NDArray[np.intp]
     start: NDArray[np.intp]
 
-    def cheapest(self, score: Vector, second: Vector) -> Chosen:
-        """Return each layer's choice of least ``score``; ``second`` decides between equals."""
-        order = np.lexsort((second, score, self.owner))
-        return order[self.start]
-
     def least(self, score: Vector) -> Vector:
         """Return the least ``score`` of each layer."""
         return np.minimum.reduceat(score, self.start)
+
+    def cheapest(self, score: Vector) -> Chosen:
+        """Return each layer's choice of least ``score``, the first of equals."""
+        best = np.flatnonzero(score == self.least(score)[self.owner])
+        return best[np.searchsorted(self.owner[best], np.arange(len(self.start)))]
 
 
 def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float) -> list[int]:
     """Return the index of the best choice of each layer.
 
     Args:
-        damages: damage of the choices of each layer, each (J_i,); finite, >= 0.
+        damages: damage of the choices of each layer, each (J_i,), gentlest choice first; finite, >= 0.
         savings: what the same choices save, in any one unit.
         required: what all layers together must save at least.
 
@@ -63,7 +65,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
         InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
     """
     possible = float(sum(saving.max() for saving in savings))
-    required -= _TOLERANCE * abs(required)
+    required -= _TOLERANCE * possible
     if possible < required:
         raise InfeasibleBudget(f"At most {possible:g} can be saved, {required:g} was asked for.", nearest=possible)
     sizes = [len(damage) for damage in damages]
@@ -73,7 +75,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
         owner=np.repeat(np.arange(len(sizes)), sizes),
         start=np.cumsum([0, *sizes[:-1]]),
     )
-    chosen = choices.cheapest(choices.cost, choices.saving)
+    chosen = choices.cheapest(choices.cost)
     if choices.saving[chosen].sum() < required:
         chosen = _constrained(choices, required)
     indices: list[int] = (chosen - choices.start).tolist()
@@ -81,11 +83,12 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
 
 
 def _constrained(raw: _Choices, required: float) -> Chosen:
-    """Solve when the least damaging choices do not save enough; savings are scaled to about 1, ties are broken."""
-    spread = float(np.ptp(raw.saving)) * 1e-4
+    """Solve when the least damaging choices do not save enough; savings are scaled, ties are broken."""
+    spread = float(np.ptp(raw.saving))
     tie = _TIE * max(float(raw.cost.max()), np.finfo(float).tiny) / spread
-    choices = _Choices(cost=raw.cost + tie * raw.saving, saving=raw.saving / spread, owner=raw.owner, start=raw.start)
-    required /= spread
+    scale = _SOLVER_SCALE / spread
+    choices = _Choices(cost=raw.cost + tie * raw.saving, saving=raw.saving * scale, owner=raw.owner, start=raw.start)
+    required *= scale
     price, incumbent = _price(choices, required)
     incumbent = _improved(choices, incumbent, required)
     reduced = choices.cost - price * choices.saving
@@ -94,9 +97,9 @@ def _constrained(raw: _Choices, required: float) -> Chosen:
     gap = reach - (float(least.sum()) + price * required)
     regret = reduced - least[choices.owner]
     kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
-    if len(kept) > _EXACT_CHOICES and gap <= _RELATIVE_GAP * reach:
-        return incumbent
-    found = _branch_and_bound(choices, kept, required, reach)
+    found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
+    if found is None and gap > _RELATIVE_GAP * reach:
+        found = _branch_and_bound(choices, kept, required, reach)
     return found if found is not None and choices.cost[found].sum() < reach else incumbent
 
 
@@ -104,7 +107,7 @@ def _price(choices: _Choices, required: float) -> tuple[float, Chosen]:
     """Return the price of saving at which the cheapest choices just save ``required``, and those choices."""
 
     def chosen(price: float) -> Chosen:
-        return choices.cheapest(choices.cost - price * choices.saving, -choices.saving)
+        return choices.cheapest(choices.cost - price * choices.saving)
 
     low, high = 0.0, 1e-6
     while choices.saving[incumbent := chosen(high)].sum() < required:
@@ -152,6 +155,21 @@ def _running_argmin(values: Vector) -> NDArray[np.intp]:
     return np.maximum.accumulate(np.where(fresh, np.arange(len(values)), 0))
 
 
+def _exact(choices: _Choices, kept: NDArray[np.intp], required: float, price: float, reach: float) -> Chosen | None:
+    """Search the choices ``kept``, layers with the greatest savings first; None if there are too many ways."""
+    own = np.split(kept, np.searchsorted(choices.owner[kept], np.arange(1, len(choices.start))))
+    order = sorted(range(len(own)), key=lambda layer: -float(np.ptp(choices.saving[own[layer]])))
+    costs = [choices.cost[own[layer]] for layer in order]
+    savings = [choices.saving[own[layer]] for layer in order]
+    picked = pareto_search(costs, savings, required, price=price, below=reach)
+    if picked is None:
+        return None
+    chosen = np.empty(len(own), dtype=np.intp)
+    for layer, index in zip(order, picked, strict=True):
+        chosen[layer] = own[layer][index]
+    return chosen
+
+
 def _branch_and_bound(choices: _Choices, kept: NDArray[np.intp], required: float, reach: float) -> Chosen | None:
     """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds nothing that saves enough."""
     saving, owner = choices.saving[kept], choices.owner[kept]
@@ -160,7 +178,7 @@ def _branch_and_bound(choices: _Choices, kept: NDArray[np.intp], required: float
         integrality=np.ones(len(kept), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=_constraints(saving, owner, required),
-        options={"mip_rel_gap": 0.0 if len(kept) <= _EXACT_CHOICES else _RELATIVE_GAP},
+        options={"mip_rel_gap": _RELATIVE_GAP},
     )
     if result.x is None:
         return None

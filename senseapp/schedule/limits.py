@@ -66,7 +66,7 @@ def _checked(level: float, curve: LayerCurve) -> float:
     if curve.compression == "quantization":
         if level in (0, DENSE_BITS):
             return DENSE_BITS
-        if not (level == math.floor(level) and 2 <= level <= 8):
+        if level not in range(2, 9):
             raise InvalidSchedule(f"{curve.layer} can be fixed to 2 to 8 whole bits, or 0 for none; got {level:g}.")
         return float(level)
     if not 0 <= level < 1:

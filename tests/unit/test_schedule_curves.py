@@ -1,0 +1,169 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from senseapp.errors import InvalidSchedule, InvalidSpec
+from senseapp.results import LayerMeasurement, Status
+from senseapp.schedule.choices import Choice, weight_bytes
+from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
+from senseapp.schedule.from_result import curves_of, damage_metric
+from senseapp.spec import QuantizationConfig, SparsityConfig
+from tests.schedule_cases import change, measurement, quantized_run, run_of, sparse_run
+
+
+def curve(*points, compression="sparsity", continuous=True, num_params=100):
+    return LayerCurve(
+        layer="a",
+        members=("a",),
+        compression=compression,
+        num_params=num_params,
+        points=tuple(
+            CurvePoint(level=level, damage=damage, removed_params=level * num_params, removed_macs=level * 1000)
+            for level, damage in points
+        ),
+        continuous=continuous,
+    )
+
+
+def test_negative_damage_counts_as_none_and_falls_are_lifted():
+    points = [CurvePoint(level=level, damage=damage) for level, damage in ((0.2, -0.1), (0.4, 0.3), (0.6, 0.2))]
+    assert [point.damage for point in cleaned(points)] == [0.0, 0.3, 0.3]
+
+
+def test_grid_divides_the_gaps_into_tidy_steps():
+    assert curve((0.25, 1), (0.5, 2), (0.75, 3)).grid() == tuple(round(0.05 * i, 9) for i in range(16))
+
+
+def test_grid_of_many_measured_levels_is_those_levels():
+    levels = [round(0.04 * i, 9) for i in range(1, 22)]
+    assert curve(*((level, level) for level in levels)).grid() == (0.0, *levels)
+
+
+def test_grid_of_bits_is_whole_bits_and_32():
+    assert curve((8, 0.1), (4, 0.2), (2, 1.0), compression="quantization").grid() == (32, 8, 7, 6, 5, 4, 3, 2)
+
+
+def test_levels_that_do_not_exist_are_not_offered():
+    assert curve((0.5, 0.1), continuous=False).grid() == (0.0, 0.5)
+
+
+def test_choices_pass_through_measurements_and_zero():
+    layer = curve((0.25, 0.01), (0.5, 0.04), (0.75, 0.3))
+    damages = [choice.damage for choice in layer.choices([0.0, 0.25, 0.5, 0.75])]
+    assert damages == pytest.approx([0.0, 0.01, 0.04, 0.3])
+
+
+def test_interpolated_damage_never_falls():
+    layer = curve((0.25, 0.01), (0.5, 0.01), (0.75, 3.0))
+    damages = [choice.damage for choice in layer.choices([i / 100 for i in range(76)])]
+    assert damages == sorted(damages)
+
+
+def test_bits_are_interpolated_in_the_logarithm():
+    layer = curve((8, 0.001), (4, 0.256), compression="quantization")
+    assert [choice.damage for choice in layer.choices([7, 6, 5])] == pytest.approx([0.004, 0.016, 0.064])
+
+
+def test_bits_without_damage_stay_without_damage():
+    layer = curve((8, 0.0), (4, 0.0), compression="quantization")
+    assert [choice.damage for choice in layer.choices([32, 8, 6, 4])] == [0.0] * 4
+
+
+def test_savings_are_linear_between_measurements_and_go_on_beyond_the_last():
+    layer = curve((0.25, 0.1), (0.5, 0.2))
+    assert [layer.saving(level, "params") for level in (0.0, 0.1, 0.25, 0.4, 0.5, 0.9)] == pytest.approx(
+        [0, 10, 25, 40, 50, 90]
+    )
+    assert layer.saving(0.4, "macs") == pytest.approx(400)
+
+
+def test_damage_beyond_the_last_measurement_stays_at_it():
+    assert curve((0.25, 0.1), (0.5, 0.2)).choice(0.8).damage == pytest.approx(0.2)
+
+
+def test_weight_bytes_takes_the_smaller_of_dense_and_bitmask():
+    assert weight_bytes(80) == 320
+    assert weight_bytes(80, bits=4) == 40
+    assert weight_bytes(80, zeros=40) == 10 + 160
+    assert weight_bytes(80, zeros=1) == 320
+
+
+def test_two_compressions_of_one_layer_add_their_damage():
+    sparse = curve((0.5, 0.2)).choice(0.5)
+    both = sparse.beside(curve((4, 0.1), compression="quantization").choice(4))
+    assert both.damage == pytest.approx(0.3)
+    assert both.saving("bytes") == pytest.approx(400 - (100 / 8 + 50 * 4 / 8))
+    assert [part.compression for part in both.parts] == ["sparsity", "quantization"]
+
+
+def test_leaving_alone_saves_nothing():
+    assert [Choice(num_params=9).saving(kind) for kind in ("params", "bytes", "macs", "bits")] == [0, 0, 0, 0]
+
+
+def test_curves_come_in_execution_order():
+    result = sparse_run()
+    shuffled = replace(result, measurements=result.measurements[::-1])
+    assert [item.layer for item in curves_of(shuffled).curves] == ["conv1", "conv2", "conv3", "fc"]
+    assert curves_of(shuffled) == curves_of(result)
+
+
+def test_quantization_curves_go_from_many_bits_to_few():
+    first = curves_of(quantized_run()).curves[0]
+    assert [point.level for point in first.points] == [8, 4, 3, 2]
+    assert first.strongest == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_is_left_out_with_a_note(value):
+    result = run_of({"a": 10, "b": 10}, {"a": (0.1, value), "b": (0.1, 0.2)}, (0.5, 0.8))
+    found = curves_of(result)
+    assert [len(item.points) for item in found.curves] == [1, 2]
+    assert "not a finite number" in found.notes[0]
+    assert "a" in found.notes[0]
+
+
+def test_layers_without_a_value_are_left_alone_and_named():
+    extra = (
+        LayerMeasurement(layer="b", level=0.5, status=Status.FAILED, reason="no"),
+        LayerMeasurement(layer="c", level=0.5, status=Status.NOT_APPLICABLE, members=("c", "d"), reason="coupled"),
+    )
+    found = curves_of(run_of({"a": 10, "b": 10, "c": 10, "d": 10}, {"a": (0.1,)}, (0.5,), extra=extra))
+    assert found.left_alone == (("b",), ("c", "d"))
+    assert "2 layers have no usable measurement" in found.notes[0]
+
+
+def test_estimates_are_used_where_nothing_was_measured_and_counted_aloud():
+    result = sparse_run()
+    guess = replace(
+        measurement("conv1", 0.25, 9.0, num_params=1000, compression="sparsity"), estimated=True, changes=(change(9.0),)
+    )
+    only_one = replace(
+        result, measurements=tuple(item for item in result.measurements if item.key != guess.key), estimates=(guess,)
+    )
+    assert curves_of(only_one).curves[0].points[0].damage == 9.0
+    assert "1 of 16 damages are estimates" in curves_of(only_one).notes[0]
+    both = replace(result, estimates=(guess,))
+    assert curves_of(both) == curves_of(result)
+
+
+def test_nothing_measured_is_one_sentence():
+    with pytest.raises(InvalidSchedule, match="nothing to schedule"):
+        curves_of(run_of({"a": 10}, {"a": (math.nan,)}, (0.5,)))
+
+
+def test_kl_is_preferred_and_other_metrics_can_be_named():
+    top1 = run_of({"a": 10}, {"a": (0.1,)}, (0.5,), metric="top1")
+    assert damage_metric(top1) == "top1"
+    assert damage_metric(replace(sparse_run(), metric="top1")) == "kl"
+    with pytest.raises(InvalidSpec, match="choose one of top1"):
+        damage_metric(top1, "kl")
+
+
+def test_patterns_with_fixed_levels_have_no_levels_in_between():
+    two_four = run_of({"a": 10}, {"a": (0.1,)}, (0.5,), config=SparsityConfig(granularity="2:4"))
+    assert curves_of(two_four).curves[0].grid() == (0.0, 0.5)
+    fp8 = QuantizationConfig(number_format="fp8_e4m3")
+    assert curves_of(run_of({"a": 10}, {"a": (0.1,)}, (8,), compression="quantization", config=fp8)).curves[
+        0
+    ].grid() == (32.0, 8.0)
