@@ -41,19 +41,22 @@ class ProgressBar:
             total=total or None,
             initial=done,
             desc=f"{head.profile.title}, {head.num_samples} images",
-            unit="measurement",
+            unit=" measurements",
             file=sys.stderr,
             mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
             dynamic_ncols=True,
         )
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """Show that the quick scan moves on; only measurements are counted."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"estimated {estimate.layer}")
+        """Count an estimate where no measurements are planned."""
+        if self._bar is not None and self._bar.total is None:
+            self._step(estimate)
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """Count a measurement."""
+        self._step(measurement)
+
+    def _step(self, measurement: LayerMeasurement) -> None:
         if self._bar is not None:
             self._bar.set_description(measurement.layer, refresh=False)
             self._bar.update()

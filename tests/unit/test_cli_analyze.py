@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from senseapp.cli import analyze, main
+from senseapp.errors import InvalidDataset
+from senseapp.results import SensitivityResult
+from senseapp.spec import loads
+from senseapp.store import RunFolder
+from tests.fake_session import LAYERS, TOTAL, FakeEngine
+
+DEMO = ("analyze", "--model", "demo", "--data", "demo", "--compression", "sparsity", "--levels", "25,50")
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    made = FakeEngine()
+    monkeypatch.setattr(analyze, "open_engine_session", made)
+    return made
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "new" / "run"
+
+
+def run(*arguments, out):
+    return main([*arguments, "--out", str(out)])
+
+
+def spec_in(out):
+    return RunFolder(out).spec()
+
+
+def one_line(captured):
+    (line,) = captured.err.splitlines()
+    assert line.startswith("senseapp: ")
+    assert "Traceback" not in captured.err
+    return line
+
+
+def test_analyze_writes_its_three_files_and_says_the_headline(engine, out, capsys):
+    assert run(*DEMO, out=out) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Most fragile: head, −2.0 points at 50 %. 2 of 4 layers lose nothing measurable.\n")
+    assert f"{TOTAL}/{TOTAL}" in captured.err
+    result = loads((out / "result.json").read_text(), SensitivityResult)
+    assert len(result.measurements) == TOTAL
+    with (out / "sensitivity.csv").open() as stream:
+        assert {row["level"] for row in csv.DictReader(stream)} == {"25", "50"}
+    assert set(json.loads((out / "targets.json").read_text())) == set(LAYERS)
+    assert (out / "result.json").stat().st_mode & 0o444 == (out / "lock").stat().st_mode & 0o444
+
+
+def test_an_interrupted_run_is_resumed_by_the_same_command(engine, out, capsys, tmp_path):
+    def stop(number):
+        if number == 3:
+            raise KeyboardInterrupt
+
+    engine.before_yield = stop
+    assert run(*DEMO, out=out) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+    assert not RunFolder(out).finished
+    engine.before_yield = lambda number: number >= 3 or pytest.fail("measured twice")
+    assert run(*DEMO, out=out) == 0
+    whole = tmp_path / "whole"
+    engine.before_yield = lambda number: None
+    assert run(*DEMO, out=whole) == 0
+    for name in ("sensitivity.csv", "targets.json", "measurements.jsonl"):
+        assert (out / name).read_text() == (whole / name).read_text()
+
+
+def test_a_finished_run_is_answered_from_its_folder(engine, out):
+    assert run(*DEMO, out=out) == 0
+    (out / "targets.json").unlink()
+    engine.failure = AssertionError("loaded the model again")
+    assert run(*DEMO, out=out) == 0
+    assert (out / "targets.json").exists()
+
+
+def test_another_spec_is_refused_and_nothing_is_lost(engine, out, capsys):
+    assert run(*DEMO, out=out) == 0
+    before = (out / "result.json").read_bytes()
+    capsys.readouterr()
+    assert run(*DEMO, "--seed", "7", out=out) == 2
+    assert "other settings (seed 0, not 7)" in one_line(capsys.readouterr())
+    assert (out / "result.json").read_bytes() == before
+
+
+def test_after_a_refused_model_the_corrected_command_works(engine, out, capsys):
+    engine.failure = InvalidDataset("No\nimages.")
+    assert run(*DEMO, "--layers", "nothing.*", out=out) == 2
+    assert one_line(capsys.readouterr()) == "senseapp: No images."
+    engine.failure = None
+    assert run(*DEMO, out=out) == 0
+    assert engine.earlier == [None, None]
+
+
+def test_levels_are_percent_or_bits(engine, out, tmp_path):
+    assert run(*DEMO, out=out) == 0
+    assert spec_in(out).sensitivity.levels == (0.25, 0.5)
+    bits = (*DEMO[:6], "quantization", "--levels", "8, 4,3")
+    assert run(*bits, out=tmp_path / "bits") == 0
+    assert spec_in(tmp_path / "bits").sensitivity.levels == (8, 4, 3)
+
+
+def test_every_option_reaches_the_settings(engine, out, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"")
+    status = run(
+        *("analyze", "--model", "timm/resnet18", "--checkpoint", str(weights), "--num-classes", "7"),
+        *("--in-chans", "1", "--img-size", "64", "--data", str(photos), "--compression", "sparsity"),
+        *("--levels", "30", "--metric", "kl", "--samples", "12", "--batch-size", "4", "--mean", "0.1,0.2,0.3"),
+        *("--std", "1,2,3", "--crop-pct", "0.9", "--granularity", "filter", "--criterion", "random"),
+        *("--layers", "layer1.*, fc", "--mode", "quick", "--precision", "auto", "--seed", "5"),
+        out=out,
+    )
+    assert status == 0
+    spec = spec_in(out)
+    model, data, settings = spec.model, spec.data, spec.sensitivity
+    assert (model.title, model.checkpoint, model.num_classes) == ("timm/resnet18", str(weights), 7)
+    assert (model.in_chans, model.img_size, model.pretrained) == (1, 64, False)
+    assert (data.kind, data.path) == ("folder", str(photos))
+    assert (data.mean, data.std, data.crop_pct) == ((0.1, 0.2, 0.3), (1, 2, 3), 0.9)
+    assert (settings.compression.granularity, settings.compression.criterion) == ("filter", "random")
+    assert (settings.levels, settings.metric, settings.num_samples, settings.batch_size) == ((0.3,), "kl", 12, 4)
+    assert (settings.layers, settings.mode, settings.precision) == (("layer1.*", "fc"), "quick", "auto")
+    assert settings.seed == 5
+
+
+def test_a_file_of_images_is_an_archive(engine, out, tmp_path):
+    (tmp_path / "photos.zip").write_bytes(b"")
+    arguments = (*DEMO[:3], "--data", str(tmp_path / "photos.zip"), *DEMO[5:])
+    assert run(*arguments, out=out) == 0
+    assert spec_in(out).data.kind == "archive"
+
+
+@pytest.mark.parametrize(
+    ("options", "granularity", "activations"),
+    [
+        ((), "channel", False),
+        (("--per-tensor",), "tensor", False),
+        (("--granularity", "tensor"), "tensor", False),
+        (("--activations",), "channel", True),
+    ],
+)
+def test_quantization_options(engine, out, options, granularity, activations):
+    assert run(*DEMO[:6], "quantization", "--levels", "4", *options, out=out) == 0
+    compression = spec_in(out).sensitivity.compression
+    assert (compression.granularity, compression.activations) == (granularity, activations)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--levels": "0"}, "above 0 % and below 100 %, got 0 %"),
+        ({"--levels": "100"}, "above 0 % and below 100 %, got 100 %"),
+        ({"--levels": "50,130"}, "got 130 %"),
+        ({"--levels": "nan"}, "got nan %"),
+        ({"--levels": "half"}, "must be numbers separated by commas, got 'half'"),
+        ({"--levels": ","}, "at least one number"),
+        ({"--levels": "50,50"}, "Each level may be given once"),
+        ({"--compression": "quantization", "--levels": "1"}, "2 to 8, got 1"),
+        ({"--compression": "quantization", "--levels": "4.5"}, "whole number of bits"),
+        ({"--compression": "wishing"}, "invalid choice: 'wishing'"),
+        ({"--metric": "vibes"}, "metric must be one of top1"),
+        ({"--mode": "fast"}, "Mode must be one of exact, quick"),
+        ({"--precision": "fp64"}, "Precision must be one of"),
+        ({"--samples": "0"}, "num_samples must be at least 1"),
+        ({"--samples": "many"}, "invalid int value: 'many'"),
+        ({"--granularity": "block"}, "Sparsity granularity must be one of"),
+        ({"--criterion": "luck"}, "Sparsity criterion must be one of"),
+        ({"--per-tensor": None}, "--per-tensor has no meaning for sparsity"),
+        ({"--activations": None}, "--activations has no meaning for sparsity"),
+        ({"--compression": "pruning", "--granularity": "filter"}, "--granularity has no meaning for pruning"),
+        ({"--compression": "quantization", "--levels": "4", "--criterion": "lamp"}, "--criterion has no meaning"),
+        (
+            {"--compression": "quantization", "--levels": "4", "--per-tensor": None, "--granularity": "channel"},
+            "contradicts",
+        ),
+        ({"--model": "timm/resnet1888"}, "timm/resnet18"),
+        ({"--model": "auto"}, "Add --checkpoint FILE"),
+        ({"--model": "timm/resnet18", "--checkpoint": "missing.pth"}, "There is no checkpoint at missing.pth"),
+        ({"--data": "missing"}, "There is no folder or archive of images at missing"),
+        ({"--std": "0"}, "std must hold numbers above 0"),
+        ({"--crop-pct": "0"}, "crop_pct must lie above 0"),
+        ({"--unknown": "x"}, "Unrecognized arguments: --unknown x"),
+        ({"--model": ""}, "named ''"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_status_2(engine, out, capsys, changes, said):
+    options = {"--model": "demo", "--data": "demo", "--compression": "sparsity", "--levels": "50"} | changes
+    arguments = [word for name, value in options.items() for word in (name, value) if word is not None]
+    assert run("analyze", *arguments, out=out) == 2
+    assert said in one_line(capsys.readouterr())
+    assert engine.opened == []
+    assert not Path(out).exists()
+
+
+def test_missing_arguments_name_themselves(capsys):
+    assert main(["analyze", "--model", "demo"]) == 2
+    assert "required: --data, --compression, --levels, --out" in one_line(capsys.readouterr())
+    assert main([]) == 2
+    assert "COMMAND" in one_line(capsys.readouterr())
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(engine, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run(*DEMO, out=tmp_path / "file" / "run") == 2
+    assert "cannot use the folder run" in one_line(capsys.readouterr())

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from senseapp.cli import main
+from senseapp.cli.parser import COMMANDS
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.store import RunFolder
+from tests.fake_session import LAYERS, a_measurement, a_result
+
+LEVELS = (0.25, 0.5, 0.75)
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    spec = RunSpec(sensitivity=SensitivitySpec(levels=LEVELS))
+    return save(tmp_path / "run", spec, LEVELS)
+
+
+def save(path, spec, levels):
+    folder = RunFolder(path)
+    folder.make()
+    measurements = [
+        a_measurement(layer, level, delta=level * (order + 1) / 10, removed_params=int(100 * (order + 1) * level))
+        for order, layer in enumerate(LAYERS)
+        for level in levels
+    ]
+    folder.save_result(a_result(measurements, spec=spec))
+    return path
+
+
+def schedule(run_folder, *options, out):
+    return main(["schedule", "--run", str(run_folder), *options, "--out", str(out)])
+
+
+def test_a_schedule_is_written_and_its_figures_printed(run_folder, tmp_path, capsys):
+    out = tmp_path / "new" / "targets.json"
+    options = ("--budget", "params", "--target", "0.5", "--format", "json")
+    assert schedule(run_folder, *options, out=out) == 0
+    written = json.loads(out.read_text())
+    assert written["achieved"]["params"] >= 0.5 - 1e-9
+    assert [row["layer"] for row in written["layers"]] == list(LAYERS)
+    printed = capsys.readouterr().out
+    assert "Predicted rise of kl" in printed
+    assert f"Wrote {out}" in printed
+
+
+def test_limits_are_percent(run_folder, tmp_path):
+    out = tmp_path / "targets.json"
+    options = ("--method", "gamma", "--gamma", "2", "--min", "40", "--max", "60")
+    assert schedule(run_folder, *options, "--budget", "params", "--target", "0.5", "--format", "json", out=out) == 0
+    levels = [row["level"] for row in json.loads(out.read_text())["layers"]]
+    assert min(levels) >= 40
+    assert max(levels) <= 60
+
+
+def test_bits(tmp_path):
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2)))
+    folder, out = save(tmp_path / "run", spec, (8.0, 4.0, 2.0)), tmp_path / "bits.csv"
+    options = ("--budget", "bits", "--target", "6", "--max", "8", "--format", "csv")
+    assert schedule(folder, *options, out=out) == 0
+    assert "bits" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--target": "1.0"}, "from 0 to below 1, got 1.0"),
+        ({"--target": "nan"}, "got nan"),
+        ({"--target": "0.99"}, "nearest"),
+        ({"--budget": "wishes"}, "budget must be one of params, bytes, macs, bits"),
+        ({"--budget": "bits", "--target": "4"}, "bits"),
+        ({"--format": "docx"}, "The format must be one of json"),
+        ({"--method": "magic"}, "method must be one of"),
+        ({"--min": "80", "--max": "20"}, "minimum"),
+        ({"--run": "missing"}, "missing holds no finished run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(run_folder, tmp_path, capsys, changes, said):
+    options = {"--run": str(run_folder), "--budget": "params", "--target": "0.5", "--format": "json"} | changes
+    out = tmp_path / "targets.json"
+    assert main(["schedule", *(word for pair in options.items() for word in pair), "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert said in line
+    assert not out.exists()
+
+
+def test_models_lists_what_is_searched_for(capsys):
+    assert main(["models", "--search", "vit_tiny", "--library", "timm"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["model", "params", "MACs", "input", "layers", "weights"]
+    assert "timm/vit_tiny_patch16_224" in {row.split()[0] for row in rows}
+    assert all(row.startswith("timm/") for row in rows)
+
+
+def test_models_says_when_nothing_matches(capsys):
+    assert main(["models", "--search", "no such thing"]) == 0
+    assert capsys.readouterr().out == "No architecture matches 'no such thing'.\n"
+
+
+@pytest.mark.parametrize("command", [[], *([command.NAME] for command in COMMANDS)])
+def test_help(command, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main([*command, "--help"])
+    assert leaving.value.code == 0
+    assert "usage: python -m senseapp" in capsys.readouterr().out
+
+
+def test_each_option_of_analyze_and_schedule_has_help(capsys):
+    for command in ("analyze", "schedule"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+    text = capsys.readouterr().out
+    for option in (
+        *("--model", "--checkpoint", "--num-classes", "--in-chans", "--img-size", "--data", "--compression"),
+        *("--levels", "--metric", "--samples", "--batch-size", "--mean", "--std", "--crop-pct", "--granularity"),
+        *("--criterion", "--per-tensor", "--activations", "--layers", "--mode", "--precision", "--seed", "--out"),
+        *("--run", "--method", "--budget", "--target", "--min", "--max", "--gamma", "--format"),
+    ):
+        assert f"  {option} " in text
+
+
+def test_the_process_ends_with_the_status():
+    def ends(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "senseapp", *arguments], capture_output=True, text=True, check=False
+        )
+
+    bad = ends(
+        "analyze", "--model", "demo", "--data", "demo", "--compression", "sparsity", "--levels", "0", "--out", "x"
+    )
+    assert (bad.returncode, bad.stdout, len(bad.stderr.splitlines())) == (2, "", 1)
+    assert ends("models", "--search", "vit_tiny").returncode == 0
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{sys.executable} -m senseapp models | head -n 1"
+    finished = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert finished.stderr == ""
+    assert finished.stdout.startswith("model")
