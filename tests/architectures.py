@@ -53,6 +53,8 @@ class Architecture:
                 if parameter.squeeze().ndim <= 1:
                     center = 1.0 if name.endswith(("weight", "gamma")) else 0.0
                     nn.init.normal_(parameter, center, 0.2)
+                elif not parameter.any():  # classifiers that start at zero would hide everything before them
+                    nn.init.normal_(parameter, 0.0, 0.1)
             _fit_batch_norms(model, torch.randn(8, 3, self.size, self.size))
         return model
 

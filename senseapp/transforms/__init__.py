@@ -1,5 +1,6 @@
 """Compress one layer or one coupled group for a while; importing this registers every compression."""
 
+from senseapp.transforms import pruning as _pruning
 from senseapp.transforms import quantization as _quantization
 from senseapp.transforms import sparsity as _sparsity
 from senseapp.transforms.base import (
@@ -29,4 +30,4 @@ __all__ = [
     "scale_of",
 ]
 
-_REGISTERED = (_quantization, _sparsity)
+_REGISTERED = (_pruning, _quantization, _sparsity)

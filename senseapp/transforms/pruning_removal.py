@@ -1,0 +1,97 @@
+"""Take units of channel groups out of a model, and count what that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from senseapp.results import LayerProfile
+from senseapp.transforms.base import Applied
+from senseapp.transforms.pruning_graph import ChannelGraph, Cut
+from senseapp.transforms.pruning_groups import ChannelGroup, is_depthwise, is_layer, positions_of
+from senseapp.transforms.pruning_heads import remove_heads
+
+__all__ = ["Removal", "read_channels", "remove_units", "savings"]
+
+Removal = tuple[ChannelGroup, Sequence[int]]
+"""A group and the indices of the units that leave it."""
+
+
+def remove_units(removals: Iterable[Removal]) -> None:
+    """Prune the model of the groups' graph in place; the graph keeps describing the model as it was.
+
+    What several groups take from one axis (layers that read a concatenation) goes at once, so that positions hold.
+    """
+    positions: dict[tuple[object, object], tuple[ChannelGraph, Cut, set[int]]] = {}
+    for group, units in removals:
+        if group.attention:
+            remove_heads(group.graph.model.get_submodule(group.attention), units, len(group.units))
+        for cut in group.cuts:
+            axis = cut.dependency.target, cut.dependency.handler
+            _, _, taken = positions.setdefault(axis, (group.graph, cut, set()))
+            taken.update(positions_of(cut, group.channels(units)))
+    for graph, cut, taken in positions.values():
+        owner = graph.owner(cut)
+        if owner is not None and taken:
+            _shrink(graph, owner, cut, sorted(taken))
+
+
+def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int]) -> None:
+    """Let torch-pruning shrink one module or free parameter, and add what it leaves out."""
+    trainable = {name: parameter.requires_grad for name, parameter in owner.named_parameters(recurse=False)}
+    width = graph.width(cut)
+    if isinstance(cut.module, nn.Parameter):
+        name = graph.parameter_name(cut.module).rpartition(".")[2]
+        setattr(owner, name, cut.dependency(positions))
+        if getattr(owner, "normalized_shape", None) == (width,):  # norms that are no nn.LayerNorm, such as RMSNorm
+            owner.normalized_shape = (width - len(positions),)  # type: ignore[assignment]
+    else:
+        cut.dependency(positions)
+        if is_layer(owner) and graph.is_out_cut(cut):
+            _shrink_gains(owner, width, positions)
+    for name, flag in trainable.items():
+        getattr(owner, name).requires_grad_(flag)
+
+
+def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:
+    """Shrink what a layer holds per output channel besides weight and bias (the gain of a scaled convolution)."""
+    keep = [channel for channel in range(width) if channel not in set(positions)]
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        if name not in ("weight", "bias") and parameter.shape[:1] == (width,):
+            index = torch.tensor(keep, device=parameter.device)
+            setattr(layer, name, nn.Parameter(parameter.detach().index_select(0, index)))
+
+
+def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Return, by layer that reads the group, the input channels that the units are.
+
+    A depthwise convolution inside the group only passes its channels on and is not counted as a reader.
+    """
+    graph, channels = group.graph, group.channels(units)
+    return {
+        graph.names[cut.layer]: positions_of(cut, channels)
+        for cut in group.cuts
+        if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module)
+    }
+
+
+def savings(group: ChannelGroup, units: Sequence[int], profiles: Mapping[str, LayerProfile]) -> Applied:
+    """Return what removing ``units`` saves: weights and multiply-accumulates of every layer that shrinks.
+
+    Biases, norms and free parameters are not counted. A layer of (O, I) channels that loses o and i keeps
+    (O − o)(I − i) / (O I) of its weights and of its multiply-accumulates.
+    """
+    graph, channels = group.graph, group.channels(units)
+    kept: dict[str, float] = {}
+    removed_params = removed_macs = 0
+    for cut in (cut for cut in group.cuts if is_layer(cut.module)):
+        name = graph.names[cut.layer]
+        kept[name] = kept.get(name, 1.0) * (1 - len(positions_of(cut, channels)) / graph.width(cut))
+    for name, share in kept.items():
+        removed_params += round(profiles[name].num_params * (1 - share))
+        removed_macs += round(profiles[name].macs * (1 - share))
+    return Applied(
+        achieved_level=len(units) / len(group.units), removed_params=removed_params, removed_macs=removed_macs
+    )

@@ -1,0 +1,59 @@
+"""How important each unit of a group is, by torch-pruning's importance classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch_pruning
+from torch import Tensor
+from torch_pruning import _helpers
+
+from senseapp.errors import MeasurementFailed
+from senseapp.spec import PruningConfig
+from senseapp.transforms.criteria import layer_generator
+from senseapp.transforms.pruning_groups import ChannelGroup
+
+__all__ = ["unit_order"]
+
+IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
+    "magnitude": lambda: torch_pruning.importance.MagnitudeImportance(p=2),
+    "magnitude_l1": lambda: torch_pruning.importance.MagnitudeImportance(p=1),
+    "lamp": torch_pruning.importance.LAMPImportance,
+    "fpgm": torch_pruning.importance.FPGMImportance,
+    "bn_scale": torch_pruning.importance.BNScaleImportance,
+    "random": torch_pruning.importance.RandomImportance,
+}
+
+
+def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[int]:
+    """Return the units of ``group`` from the least to the most important, the mean over a unit's channels.
+
+    Raises:
+        MeasurementFailed: the criterion finds nothing to look at in this group.
+    """
+    importance = IMPORTANCES[config.criterion]()
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+        torch.manual_seed(layer_generator(seed, group.members[0]).initial_seed())
+        scores = importance(_as_torch_pruning(group))
+    if scores is None:
+        raise MeasurementFailed(
+            f"The {config.criterion} criterion finds nothing to rank {group.members[0]} by (it has no BatchNorm). "
+            "Choose the magnitude criterion."
+        )
+    units = torch.tensor(group.units, device=scores.device)  # (units, channels of each)
+    order: list[int] = scores[units].mean(1).argsort(stable=True).tolist()
+    return order
+
+
+def _as_torch_pruning(group: ChannelGroup) -> torch_pruning.Group:
+    """Return the group in torch-pruning's own form, with the cuts that hold all channels first.
+
+    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first.
+    """
+    converted = torch_pruning.Group()
+    for cut in sorted(group.cuts, key=lambda cut: -len(set(cut.root_indices))):
+        item = _helpers.GroupItem(dep=cut.dependency, idxs=list(cut.indices))
+        item.root_idxs = list(cut.root_indices)
+        converted._group.append(item)
+    return converted
