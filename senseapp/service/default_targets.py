@@ -40,7 +40,7 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
 
 def _bits(result: SensitivityResult) -> dict[str, float]:
     schedule = _schedule_at_average(result, _TARGET_BITS)
-    return {member: entry.level or _UNTOUCHED_BITS for entry in schedule.entries for member in entry.members}
+    return {member: int(entry.level) or _UNTOUCHED_BITS for entry in schedule.entries for member in entry.members}
 
 
 def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:

@@ -7,7 +7,8 @@ from senseapp.service.time_estimate import MachineSpeed, RunWork, work_of
 from senseapp.spec import SensitivitySpec
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
-WORK = RunWork(macs=2e9, calls=1e5)
+WORK = RunWork(macs=2e9, calls=1e5, measurements=50)
+SECONDS = 2 / 0.4 + 8 * 1 + 50 * 0.01 + 0.5
 
 
 def book_at(path, calibrate=fake_calibration):
@@ -20,6 +21,7 @@ def test_work_is_the_sum_over_suffixes():
     total, suffixes = 10_000, 10_000 + 9_000 + 7_000 + 4_000
     passes = 1 + 1 + 2 + 2  # baseline; quick scan: forward, backward, one per level
     assert work.macs == 64 * (passes * total + 2 * suffixes)
+    assert work.measurements == 8
     assert work.calls == 4 * 2 * (passes * 4 + 2 * (4 + 3 + 2 + 1))
 
 
@@ -40,7 +42,7 @@ def test_selected_layers_and_quick_mode_cost_less():
 
 
 def test_a_prediction_adds_arithmetic_and_calls(tmp_path):
-    assert book_at(tmp_path / "speed.json").predict(WORK, kind="a") == pytest.approx(2 + 1)
+    assert book_at(tmp_path / "speed.json").predict(WORK, kind="a") == pytest.approx(SECONDS)
 
 
 def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
@@ -66,7 +68,7 @@ def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
 def test_a_damaged_file_is_made_anew(tmp_path, content):
     path = tmp_path / "speed.json"
     path.write_text(content)
-    assert book_at(path).predict(WORK, kind="a") == pytest.approx(3)
+    assert book_at(path).predict(WORK, kind="a") == pytest.approx(SECONDS)
     assert "macs_per_second" in path.read_text()
 
 
@@ -74,17 +76,17 @@ def test_a_damaged_file_is_made_anew(tmp_path, content):
 def test_impossible_times_teach_nothing(tmp_path, seconds):
     book = book_at(tmp_path / "speed.json")
     book.learn(WORK, kind="a", seconds=seconds)
-    assert book.predict(WORK, kind="a") == pytest.approx(3)
+    assert book.predict(WORK, kind="a") == pytest.approx(SECONDS)
 
 
 def test_one_freak_run_cannot_spoil_predictions(tmp_path):
     book = book_at(tmp_path / "speed.json")
     book.learn(WORK, kind="a", seconds=3e9)
-    assert book.predict(WORK, kind="a") <= 3 * 50
+    assert book.predict(WORK, kind="a") <= SECONDS * 50
 
 
 def test_a_home_that_cannot_be_written_still_predicts(tmp_path):
-    assert book_at(tmp_path / "missing" / "speed.json").predict(WORK, kind="a") == pytest.approx(3)
+    assert book_at(tmp_path / "missing" / "speed.json").predict(WORK, kind="a") == pytest.approx(SECONDS)
 
 
 def test_this_machine_can_be_timed():

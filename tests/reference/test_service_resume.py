@@ -1,0 +1,88 @@
+"""With the real engine: a run that lost its last measurements and was resumed equals the one that never stopped."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from senseapp.service import Backend, Service, execute, open_engine_session
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
+from senseapp.store import RunFolder
+
+
+class Quiet:
+    def __init__(self):
+        self.measured_now = 0
+
+    def phase(self, sentence):
+        pass
+
+    def opened(self, head, *, done, total, predicted_seconds):
+        self.done, self.total = done, total
+
+    def estimated(self, estimate):
+        pass
+
+    def measured(self, measurement):
+        self.measured_now += 1
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def spec_of(compression, *levels):
+    settings = SensitivitySpec(compression=compression, levels=levels, num_samples=24, layers=("layer[23]*", "fc"))
+    return RunSpec(sensitivity=settings)
+
+
+def without_times(result):
+    measurements = tuple(replace(item, seconds=0.0) for item in result.measurements)
+    return replace(result, measurements=measurements, seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    "spec", [spec_of(SparsityConfig(), 0.5, 0.9), spec_of(QuantizationConfig(activations=True), 3)], ids=str
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
+    folder = RunFolder(tmp_path / "whole")
+    folder.make()
+    observer = Quiet()
+    whole = execute(spec, folder, observer, open_session=open_engine_session)
+    assert observer.measured_now == len(whole.measurements) == observer.total
+
+    kept = len(whole.measurements) // 2
+    shutil.copytree(folder.path, tmp_path / "stopped")
+    stopped = RunFolder(tmp_path / "stopped")
+    (stopped.path / "result.json").unlink()
+    lines = (stopped.path / "measurements.jsonl").read_bytes().splitlines(keepends=True)
+    (stopped.path / "measurements.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+
+    observer = Quiet()
+    resumed = execute(spec, stopped, observer, open_session=open_engine_session)
+    assert observer.done == kept
+    assert observer.measured_now == len(whole.measurements) - kept
+    assert without_times(resumed) == without_times(whole)
+
+
+def test_the_service_runs_the_demo_and_its_estimate_has_the_right_order_of_magnitude(tmp_path):
+    backend = Backend(tmp_path, workers=0, data_roots=())
+    service = Service(backend)
+    spec = spec_of(SparsityConfig(), 0.5)
+    run_id = service.start(spec)
+    predicted = service.estimate_time(spec)
+    backend.runner.run_next()
+    snapshot = service.snapshot(run_id)
+    assert snapshot.error == ""
+    assert snapshot.fraction == 1.0
+    result = service.result(run_id)
+    assert predicted / 20 < result.seconds < 20 * predicted
+    assert service.run(run_id).headline
+    assert service.estimate_time(spec) == pytest.approx(result.seconds, rel=0.01)
