@@ -27,6 +27,7 @@ class ExportFormat:
         compressions: what the format can express.
         render: writes a checked schedule; None if the file needs the network itself (Model Explorer).
         companion: name and text of a file that belongs beside it; None if the format needs none.
+        mixes: whether one file can hold several compressions at once.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ExportFormat:
     compressions: tuple[str, ...]
     render: Callable[[Schedule, ModelProfile], str] | None
     companion: tuple[str, str] | None = None
+    mixes: bool = False
 
     def refusal(self, schedule: Schedule) -> str:
         """Return why this format cannot hold ``schedule``, as one sentence; empty if it can."""
@@ -44,6 +46,11 @@ class ExportFormat:
             return (
                 f"{self.title} files hold {' and '.join(self.compressions)} targets, but this schedule contains "
                 f"{' and '.join(unsupported)}. Choose another format."
+            )
+        if len(used) > 1 and not self.mixes:
+            return (
+                f"A {self.title} file holds one compression, but this schedule contains {' and '.join(sorted(used))}. "
+                "Choose JSON, CSV or YAML."
             )
         if self.render is None:
             return f"A {self.title} file needs the network itself; write it with model_explorer_overlay."

@@ -54,4 +54,5 @@ CSV = ExportFormat(
     suffix=".csv",
     compressions=ALL_COMPRESSIONS,
     render=_render,
+    mixes=True,
 )

@@ -22,4 +22,5 @@ JSON = ExportFormat(
     suffix=".json",
     compressions=ALL_COMPRESSIONS,
     render=_render,
+    mixes=True,
 )

@@ -22,4 +22,5 @@ YAML = ExportFormat(
     suffix=".yaml",
     compressions=ALL_COMPRESSIONS,
     render=_render,
+    mixes=True,
 )

@@ -1,0 +1,112 @@
+"""A Model Explorer overlay, and the exported graph whose nodes it names.
+
+Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files
+are made together.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from senseapp.errors import InvalidSchedule, UnsupportedModel
+from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat, bits_of, fractions_by_layer
+from senseapp.results import Schedule, SensitivityResult
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["MODEL_EXPLORER", "model_explorer_overlay", "schedule_values", "sensitivity_values"]
+
+_ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
+
+
+def schedule_values(schedule: Schedule) -> dict[str, float]:
+    """Return what the schedule does to each layer: the fraction removed, or the bits."""
+    return {**fractions_by_layer(schedule), **{layer: float(bits) for layer, bits in bits_of(schedule).items()}}
+
+
+def sensitivity_values(result: SensitivityResult, *, level: float, metric: str) -> dict[str, float]:
+    """Return the drop in ``metric`` of each layer at ``level``; group members share theirs."""
+    return {
+        member: change.delta
+        for item, change in result.ranked(level, metric)
+        if math.isfinite(change.delta)
+        for member in item.members or (item.layer,)
+    }
+
+
+def model_explorer_overlay(
+    values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
+) -> tuple[str, bytes]:
+    """Return the node data (JSON) and the ``.pt2`` file that it colours.
+
+    Args:
+        values: one finite number per layer.
+        module: the network; it is exported in ``eval()`` mode and left as it was.
+        sample: one input batch (N, C, H, W).
+        title: what Model Explorer calls the overlay.
+
+    Raises:
+        InvalidSchedule: a layer has no node in the graph.
+        UnsupportedModel: torch.export cannot trace the network.
+    """
+    program = _exported(module, sample)
+    nodes = _nodes_by_layer(program)
+    missing = [layer for layer in values if layer not in nodes]
+    if missing:
+        raise InvalidSchedule(
+            f"{missing[0]} has no node in the exported graph of this model, so it cannot be coloured."
+        )
+    results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
+    gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
+    overlay = {"name": title, "results": results, "gradient": gradient}
+    return json.dumps(overlay, indent=2, allow_nan=False) + "\n", _saved(program)
+
+
+def _exported(module: nn.Module, sample: torch.Tensor) -> Any:
+    import torch
+
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, (sample,))
+    except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnsupportedModel(f"This network cannot be exported as a graph: {reason}") from error
+    finally:
+        module.train(was_training)
+
+
+def _nodes_by_layer(program: Any) -> dict[str, list[str]]:
+    """Return the names of the computing nodes whose innermost module is each layer."""
+    nodes: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if node.op == "call_function" and stack:
+            path, _ = next(reversed(stack.values()))
+            nodes.setdefault(path, []).append(node.name)
+    return nodes
+
+
+def _saved(program: Any) -> bytes:
+    import torch
+
+    stream = io.BytesIO()
+    torch.export.save(program, stream)
+    return stream.getvalue()
+
+
+MODEL_EXPLORER = ExportFormat(
+    name="model-explorer",
+    title="Model Explorer",
+    reader="Google's Model Explorer: open the .pt2 beside it, then load this file as custom node data.",
+    suffix=".model-explorer.json",
+    compressions=ALL_COMPRESSIONS,
+    render=None,
+)

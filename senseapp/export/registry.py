@@ -1,0 +1,49 @@
+"""Every target format by name; a new one is one file and one line here."""
+
+from __future__ import annotations
+
+from senseapp.errors import InvalidSpec
+from senseapp.export.base import ExportFormat
+from senseapp.export.csv_format import CSV
+from senseapp.export.distiller import DISTILLER
+from senseapp.export.fasterai import FASTERAI_PRUNER, FASTERAI_SPARSIFIER
+from senseapp.export.json_format import JSON
+from senseapp.export.model_explorer import MODEL_EXPLORER
+from senseapp.export.modelopt import MODELOPT
+from senseapp.export.nni import NNI2, NNI3
+from senseapp.export.sparseml import SPARSEML
+from senseapp.export.torch_pruning import TORCH_PRUNING
+from senseapp.export.torchao import TORCHAO
+from senseapp.export.yaml_format import YAML
+
+__all__ = ["FORMATS", "export_format"]
+
+FORMATS: dict[str, ExportFormat] = {
+    target.name: target
+    for target in (
+        JSON,
+        CSV,
+        YAML,
+        FASTERAI_SPARSIFIER,
+        FASTERAI_PRUNER,
+        DISTILLER,
+        SPARSEML,
+        NNI2,
+        NNI3,
+        TORCH_PRUNING,
+        TORCHAO,
+        MODELOPT,
+        MODEL_EXPLORER,
+    )
+}
+
+
+def export_format(name: str) -> ExportFormat:
+    """Return the format called ``name``.
+
+    Raises:
+        InvalidSpec: there is none; names those there are.
+    """
+    if name not in FORMATS:
+        raise InvalidSpec(f"The format must be one of {', '.join(FORMATS)}, got {name!r}.")
+    return FORMATS[name]
