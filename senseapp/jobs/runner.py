@@ -74,7 +74,7 @@ class JobRunner:
         """
         with self._changed:
             known = self._jobs.get(run_id)
-            if known is None or known.state.finished:
+            if known is None or known.progress.ended is not None:  # its end may be being stored just now
                 self._refuse_if_full()
                 job = _Job(run_id=run_id, progress=Progress(phase="Waiting for its turn"))
                 self._jobs[run_id] = job
@@ -154,7 +154,8 @@ class JobRunner:
             job = self._waiting.popleft()
             job.state = RunState.RUNNING
             job.progress = Progress(phase="Starting", started=self._clock())
-        self._tell(job)
+            snapshot = self._snapshot(job)
+        self._tell(snapshot)
         return job
 
     def _run(self, job: _Job) -> None:
@@ -178,18 +179,19 @@ class JobRunner:
             self._finish(job, RunState.DONE)
 
     def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
+        """Let the state be stored first, so that whoever sees it here finds the same in the store."""
+        with self._changed:
+            job.progress = replace(job.progress, ended=self._clock())
+            final = replace(self._snapshot(job), state=state, error=error, remaining_seconds=None)
+        self._tell(final)
         with self._changed:
             job.state, job.error = state, error
-            job.progress = replace(job.progress, ended=self._clock())
-        self._tell(job)
 
-    def _tell(self, job: _Job) -> None:
-        with self._changed:
-            snapshot = self._snapshot(job)
+    def _tell(self, snapshot: JobSnapshot) -> None:
         try:
             self._on_change(snapshot)
         except Exception:  # a full disk must not stop the worker; what is in memory stays right
-            _log.exception("run %s: its state %s could not be stored", job.run_id, snapshot.state)
+            _log.exception("run %s: its state %s could not be stored", snapshot.run_id, snapshot.state)
 
     def _snapshot(self, job: _Job) -> JobSnapshot:
         now, progress = self._clock(), job.progress

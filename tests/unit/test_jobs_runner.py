@@ -192,6 +192,23 @@ def test_a_store_that_fails_does_not_stop_the_worker(caplog):
     assert "could not be stored" in caplog.text
 
 
+def test_an_end_is_stored_before_it_is_shown_and_can_be_resumed_at_once():
+    shown, places = [], []
+
+    def store(snapshot):
+        if snapshot.state.finished and not shown:
+            shown.append(runner.snapshot(ID).state)
+            places.append(runner.submit(ID).queue_place)
+
+    runner = inline(lambda run_id, control: None, on_change=store)
+    runner.submit(ID)
+    runner.run_next()
+    assert shown == [RunState.RUNNING]
+    assert places == [1]
+    assert runner.snapshot(ID).state is RunState.QUEUED
+    assert runner.run_next()
+
+
 def test_closing_interrupts_what_waits_and_what_runs():
     log = Log()
 
