@@ -1,0 +1,77 @@
+import hashlib
+import io
+import json
+import zipfile
+
+import pytest
+
+from senseapp.errors import InvalidSchedule
+from senseapp.export import FORMATS, MANIFEST_NAME, build_zip, export_zip, read_schedule
+from senseapp.results import ExportManifest, ResourceBudget
+from senseapp.schedule import make_schedule, manual_schedule
+from senseapp.spec import decode
+from tests.schedule_cases import SIZES, profile_of, quantized_run, run_of, sparse_run
+
+PROFILE = profile_of(SIZES)
+SPARSE = make_schedule(sparse_run(), budget=ResourceBudget(kind="params", target=0.6))
+
+
+def files_of(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_manifest_lists_every_file_with_its_hash():
+    content, manifest = build_zip(SPARSE, PROFILE)
+    files = files_of(content)
+    listed = decode(json.loads(files.pop(MANIFEST_NAME)), ExportManifest)
+    assert listed == manifest
+    assert listed.files == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    assert set(listed.versions) >= {"python", "senseapp", "torch", "timm"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "compression"),
+    [(SPARSE, "sparsity"), (manual_schedule(quantized_run(), {"conv1": 4}), "quantization")],
+)
+def test_every_format_that_fits_is_there_and_the_others_are_explained(schedule, compression):
+    content, _ = build_zip(schedule, PROFILE)
+    files = files_of(content)
+    readme = files["README.txt"].decode()
+    for target in FORMATS.values():
+        name = f"schedule{target.suffix}"
+        fits = compression in target.compressions and target.render is not None
+        assert (name in files) == fits
+        assert (f"(left out) {name}: " in readme) == (not fits)
+
+
+def test_pruning_brings_its_loader():
+    pruned = manual_schedule(run_of(SIZES, {"conv1": (0.1,)}, (0.5,), compression="pruning"), {"conv1": 0.5})
+    assert "load_torch_pruning_ratios.py" in files_of(build_zip(pruned, PROFILE)[0])
+
+
+def test_equal_schedules_give_equal_bytes():
+    assert build_zip(SPARSE, PROFILE)[0] == build_zip(SPARSE, PROFILE)[0]
+
+
+def test_further_files_are_added_and_hashed():
+    content, manifest = build_zip(SPARSE, PROFILE, extra={"graph.pt2": b"abc"})
+    assert files_of(content)["graph.pt2"] == b"abc"
+    assert manifest.files["graph.pt2"] == hashlib.sha256(b"abc").hexdigest()
+    for taken in ("schedule.json", MANIFEST_NAME):
+        with pytest.raises(InvalidSchedule, match="Two files"):
+            build_zip(SPARSE, PROFILE, extra={taken: b""})
+
+
+def test_a_zip_on_disk_holds_a_schedule_that_can_be_read(tmp_path):
+    path = tmp_path / "targets.zip"
+    manifest = export_zip(SPARSE, PROFILE, path)
+    files = files_of(path.read_bytes())
+    assert set(manifest.files) == set(files) - {MANIFEST_NAME}
+    assert read_schedule(files["schedule.json"], PROFILE) == SPARSE
+
+
+def test_a_schedule_of_another_model_is_refused():
+    with pytest.raises(InvalidSchedule, match="another model"):
+        build_zip(SPARSE, profile_of({"a": 1}))

@@ -1,0 +1,212 @@
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from senseapp.errors import InvalidSchedule, InvalidSpec
+from senseapp.export import FORMATS, export_format
+from senseapp.results import Schedule, ScheduleEntry
+from tests.schedule_cases import SIZES, profile_of
+
+PROFILE = profile_of(SIZES)
+NAMES = (
+    "json csv yaml fasterai-sparsifier fasterai-pruner distiller sparseml nni2 nni3 torch-pruning torchao modelopt "
+    "model-explorer"
+)
+
+
+def schedule_of(compression, levels, members=None):
+    entries = [
+        ScheduleEntry(
+            layer=layer,
+            members=(members or {}).get(layer, (layer,)),
+            compression=compression if level else "none",
+            level=level,
+        )
+        for layer, level in levels.items()
+    ]
+    return Schedule(model="toy", method="optimal", entries=tuple(entries), metric="kl")
+
+
+SPARSE = schedule_of("sparsity", {"conv1": 0.005, "conv2": 0.07, "conv3": 0.8, "fc": 0})
+PRUNED = schedule_of("pruning", {"conv1": 0.25, "conv3": 0.01}, {"conv1": ("conv1", "conv2")})
+QUANTIZED = schedule_of("quantization", {"conv1": 8, "conv2": 4, "conv3": 3, "fc": 0})
+BY_COMPRESSION = {"sparsity": SPARSE, "pruning": PRUNED, "quantization": QUANTIZED}
+
+
+def written(name, schedule, profile=PROFILE):
+    return FORMATS[name].write(schedule, profile)
+
+
+def test_the_formats_are_those_of_the_command_line():
+    assert list(FORMATS) == NAMES.split()
+    assert all(name == target.name for name, target in FORMATS.items())
+    assert len({target.suffix for target in FORMATS.values()}) == len(FORMATS)
+    assert all(target.reader.endswith(".") and "\n" not in target.reader for target in FORMATS.values())
+
+
+def test_an_unknown_format_names_those_there_are():
+    with pytest.raises(InvalidSpec, match="one of json, csv"):
+        export_format("xml")
+    assert export_format("csv") is FORMATS["csv"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES.split() if name != "model-explorer"])
+@pytest.mark.parametrize("compression", list(BY_COMPRESSION))
+def test_each_format_writes_what_it_can_express_and_refuses_the_rest(name, compression):
+    schedule = BY_COMPRESSION[compression]
+    if compression in FORMATS[name].compressions:
+        assert written(name, schedule)
+        assert FORMATS[name].refusal(schedule) == ""
+    else:
+        with pytest.raises(InvalidSchedule, match=f"contains {compression}"):
+            written(name, schedule)
+
+
+def test_only_native_files_hold_two_compressions():
+    both = replace(SPARSE, entries=(SPARSE.entries[0], QUANTIZED.entries[0]))
+    for name in ("json", "csv", "yaml"):
+        assert written(name, both)
+    with pytest.raises(InvalidSchedule, match="holds one compression"):
+        written("nni3", both)
+
+
+def test_a_model_explorer_file_needs_the_network():
+    with pytest.raises(InvalidSchedule, match="needs the network itself"):
+        written("model-explorer", SPARSE)
+
+
+def test_fasterai_sparsifier_gets_percent():
+    assert json.loads(written("fasterai-sparsifier", SPARSE)) == {"conv1": 0.5, "conv2": 7.0, "conv3": 80.0}
+
+
+def test_fasterai_pruner_gets_fractions_below_one():
+    assert json.loads(written("fasterai-pruner", PRUNED)) == {"conv1": 0.25, "conv2": 0.25, "conv3": 0.01}
+
+
+def test_torch_pruning_gets_fractions_and_a_loader():
+    assert json.loads(written("torch-pruning", PRUNED)) == {"conv1": 0.25, "conv2": 0.25, "conv3": 0.01}
+    name, loader = FORMATS["torch-pruning"].companion
+    assert name.endswith(".py")
+    compile(loader, name, "exec")
+
+
+def test_distiller_gets_fractions_by_parameter_name():
+    recipe = yaml.safe_load(written("distiller", SPARSE))
+    assert recipe["version"] == 1
+    ((name, pruner),) = recipe["pruners"].items()
+    assert pruner["class"] == "SparsityLevelParameterPruner"
+    assert pruner["levels"] == {"conv1.weight": 0.005, "conv2.weight": 0.07, "conv3.weight": 0.8, "*": 0.0}
+    assert recipe["policies"] == [{"pruner": {"instance_name": name}, "epochs": [0]}]
+
+
+class _Tagged(yaml.SafeLoader):
+    """Reads any ``!Modifier`` as (name, settings), as a recipe reader would."""
+
+
+_Tagged.add_multi_constructor("!", lambda loader, tag, node: (tag, loader.construct_mapping(node, deep=True)))
+
+
+def test_sparseml_gets_one_modifier_per_distinct_sparsity():
+    even = schedule_of("sparsity", {"conv1": 0.5, "conv2": 0.8, "conv3": 0.5, "fc": 0.02})
+    first, *pruning = yaml.load(written("sparseml", even), _Tagged)["modifiers"]
+    assert first == ("EpochRangeModifier", {"start_epoch": 0.0, "end_epoch": 60.0})
+    assert {name for name, _ in pruning} == {"GMPruningModifier"}
+    assert {settings["final_sparsity"]: settings["params"] for _, settings in pruning} == {
+        0.02: ["fc.weight"],
+        0.5: ["conv1.weight", "conv3.weight"],
+        0.8: ["conv2.weight"],
+    }
+    for _, settings in pruning:
+        assert settings["init_sparsity"] <= settings["final_sparsity"]
+        assert settings["end_epoch"] <= first[1]["end_epoch"]
+        assert settings["mask_type"] == "unstructured"
+
+
+def test_nni2_names_types_and_fractions_or_bits():
+    assert json.loads(written("nni2", PRUNED))[0] == {
+        "op_names": ["conv1"],
+        "op_types": ["Conv2d"],
+        "sparsity_per_layer": 0.25,
+    }
+    assert json.loads(written("nni2", QUANTIZED))[1] == {
+        "op_names": ["conv2"],
+        "op_types": ["Conv2d"],
+        "quant_types": ["weight"],
+        "quant_bits": {"weight": 4},
+    }
+
+
+def test_nni3_gives_ratios_or_integer_types():
+    assert json.loads(written("nni3", SPARSE)) == [
+        {"op_names": ["conv1"], "sparse_ratio": 0.005},
+        {"op_names": ["conv2"], "sparse_ratio": 0.07},
+        {"op_names": ["conv3"], "sparse_ratio": 0.8},
+    ]
+    entry = json.loads(written("nni3", QUANTIZED))[2]
+    assert (entry["quant_dtype"], entry["granularity"], entry["target_names"]) == ("int3", "out_channel", ["weight"])
+
+
+def transposed(name):
+    layers = tuple(replace(layer, channel_axis=1) if layer.name == name else layer for layer in PROFILE.layers)
+    return replace(PROFILE, layers=layers)
+
+
+def test_transposed_convolutions_have_their_channels_on_the_other_axis():
+    profile = transposed("conv1")
+    assert json.loads(written("nni3", QUANTIZED, profile))[0]["granularity"] == "in_channel"
+    assert json.loads(written("modelopt", QUANTIZED, profile))["quant_cfg"][1]["cfg"]["axis"] == 1
+    with pytest.raises(InvalidSchedule, match="conv1"):
+        written("torchao", QUANTIZED, profile)
+
+
+def test_modelopt_turns_everything_off_first():
+    config = json.loads(written("modelopt", QUANTIZED))
+    assert config["algorithm"] == "max"
+    assert config["quant_cfg"] == [
+        {"quantizer_name": "*", "enable": False},
+        {"quantizer_name": "conv1.weight_quantizer", "cfg": {"num_bits": 8, "axis": 0}},
+        {"quantizer_name": "conv2.weight_quantizer", "cfg": {"num_bits": 4, "axis": 0}},
+        {"quantizer_name": "conv3.weight_quantizer", "cfg": {"num_bits": 3, "axis": 0}},
+    ]
+
+
+def test_torchao_has_the_structure_of_its_own_writer():
+    config = json.loads(written("torchao", QUANTIZED))
+    assert (config["_type"], config["_version"]) == ("FqnToConfig", 1)
+    layers = config["_data"]["fqn_to_config"]
+    assert config["_data"]["module_fqn_to_config"] == layers
+    assert list(layers) == ["conv1", "conv2", "conv3"]
+    assert [layer["_data"]["weight_dtype"]["_data"] for layer in layers.values()] == ["int8", "int4", "int3"]
+    assert {(layer["_type"], layer["_version"]) for layer in layers.values()} == {("IntxWeightOnlyConfig", 2)}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES.split() if name != "model-explorer"])
+def test_a_schedule_of_another_model_names_the_first_missing_layers(name):
+    other = schedule_of(
+        FORMATS[name].compressions[0],
+        dict.fromkeys(("a", "b", "c", "d", "conv1"), 4 if name in ("torchao", "modelopt") else 0.5),
+    )
+    with pytest.raises(InvalidSchedule, match=r"4 of its 5 layers do not exist in toy \(a, b, c, …\)"):
+        written(name, other)
+
+
+@pytest.mark.parametrize(
+    ("compression", "level"),
+    [
+        ("sparsity", 1.0),
+        ("sparsity", -0.1),
+        ("sparsity", 50.0),
+        ("sparsity", float("nan")),
+        ("pruning", 30.0),
+        ("quantization", 1.0),
+        ("quantization", 9.0),
+        ("quantization", 0.5),
+        ("quantization", float("nan")),
+        ("magic", 0.5),
+    ],
+)
+def test_levels_out_of_range_are_never_written(compression, level):
+    with pytest.raises(InvalidSchedule, match="conv1"):
+        written("json", schedule_of(compression, {"conv1": level}))
