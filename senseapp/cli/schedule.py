@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
-from senseapp.service import level_for_people
+from senseapp.service import level_for_people, write_target_file
 from senseapp.spec import QuantizationConfig
-from senseapp.store import RunFolder, replace_file, storage_errors
+from senseapp.store import RunFolder
 
 __all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
 
@@ -45,11 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.export import FORMATS  # these load scipy and yaml, which the other commands do without
-    from senseapp.schedule import Limits, make_schedule
+    from senseapp.schedule import Limits, make_schedule  # loads scipy, which the other commands do without
 
-    if arguments.format not in FORMATS:
-        raise InvalidSpec(f"The format must be one of {', '.join(FORMATS)}, got {arguments.format!r}.")
     result = RunFolder(arguments.run_folder).load_result()
     schedule = make_schedule(
         result,
@@ -58,12 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
         limits=Limits(min_level=_level(arguments.min, result), max_level=_level(arguments.max, result)),
         gamma=arguments.gamma,
     )
-    target_format = FORMATS[arguments.format]
-    _write(arguments.out, target_format.write(schedule, result.profile))
-    if target_format.companion is not None:
-        name, text = target_format.companion
-        _write(arguments.out.with_name(name), text)
-    _report(schedule, result, arguments.out)
+    written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
+    _report(schedule, result, written)
 
 
 def _level(level: float | None, result: SensitivityResult) -> float | None:
@@ -72,20 +64,14 @@ def _level(level: float | None, result: SensitivityResult) -> float | None:
     return level / 100
 
 
-def _write(path: Path, text: str) -> None:
-    with storage_errors(f"the folder of {path.name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text)
-
-
-def _report(schedule: Schedule, result: SensitivityResult, path: Path) -> None:
+def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, ...]) -> None:
     levels = [entry.level for entry in schedule.entries if entry.compression != "none"]
     unit = "bits" if isinstance(result.spec.sensitivity.compression, QuantizationConfig) else "%"
     low, high = (f"{level_for_people(level, result):.3g}" for level in (min(levels), max(levels))) if levels else "00"
     print(f"{len(levels)} layers or groups compressed, from {low} to {high} {unit}.")
     print(f"Predicted rise of {schedule.metric}: {schedule.predicted_damage:.4g}, before it is measured.")
     for kind, figure in schedule.achieved.items():
-        print(f"{kind}: {figure:.4g}")
+        print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed")
     for note in schedule.notes:
         print(note)
-    print(f"Wrote {path}")
+    print(f"Wrote {' and '.join(str(path) for path in written)}")

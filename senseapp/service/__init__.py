@@ -9,6 +9,7 @@ from senseapp.service.run_outputs import write_outputs
 from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
 from senseapp.service.service import LOCAL_OWNER, Service
 from senseapp.service.session import AnalysisSession, OpenSession, open_engine_session
+from senseapp.service.target_file import write_target_file
 
 __all__ = [
     "COLUMNS",
@@ -31,4 +32,5 @@ __all__ = [
     "shown_metric",
     "uploads_folder",
     "write_outputs",
+    "write_target_file",
 ]

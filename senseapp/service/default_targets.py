@@ -35,7 +35,8 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
         return {}
     if isinstance(config, SparsityConfig) and config.granularity == "2:4":
         return dict.fromkeys(targets, 50.0)
-    return {layer: round(100 * fraction, 6) for layer, fraction in targets.items()}
+    percents = {layer: round(100 * fraction, 6) for layer, fraction in targets.items()}
+    return {layer.name: percents[layer.name] for layer in result.profile.layers if layer.name in percents}
 
 
 def _bits(result: SensitivityResult) -> dict[str, float]:

@@ -40,8 +40,8 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` whole or not at all; the parent folder must exist.
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write ``content`` (text as UTF-8) to ``path`` whole or not at all; the parent folder must exist.
 
     Raises:
         StorageFailed: it cannot be written; what was there before is untouched.
@@ -49,8 +49,8 @@ def replace_file(path: Path, text: str) -> None:
     with storage_errors(path.name):
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with temporary.open("x", encoding="utf-8") as stream:
-                stream.write(text)
+            with temporary.open("xb") as stream:
+                stream.write(content.encode() if isinstance(content, str) else content)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(path)

@@ -49,7 +49,9 @@ def without_times(result):
 
 
 @pytest.mark.parametrize(
-    "spec", [spec_of(SparsityConfig(), 0.5, 0.9), spec_of(QuantizationConfig(activations=True), 3)], ids=str
+    "spec",
+    [spec_of(SparsityConfig(), 0.5, 0.9), spec_of(QuantizationConfig(activations=True), 3)],
+    ids=["sparsity", "quantization"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     folder = RunFolder(tmp_path / "whole")

@@ -134,6 +134,13 @@ def test_every_option_reaches_the_settings(engine, out, tmp_path):
     assert settings.seed == 5
 
 
+def test_an_unknown_checkpoint_is_left_to_recognition(engine, out, tmp_path):
+    (tmp_path / "weights.pth").write_bytes(b"")
+    arguments = ("analyze", "--model", "auto", "--checkpoint", str(tmp_path / "weights.pth"), *DEMO[3:])
+    assert run(*arguments, out=out) == 0
+    assert spec_in(out).model.library == "auto"
+
+
 def test_a_file_of_images_is_an_archive(engine, out, tmp_path):
     (tmp_path / "photos.zip").write_bytes(b"")
     arguments = (*DEMO[:3], "--data", str(tmp_path / "photos.zip"), *DEMO[5:])

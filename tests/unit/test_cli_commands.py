@@ -8,7 +8,7 @@ import pytest
 
 from senseapp.cli import main
 from senseapp.cli.parser import COMMANDS
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
 from senseapp.store import RunFolder
 from tests.fake_session import LAYERS, a_measurement, a_result
 
@@ -46,6 +46,7 @@ def test_a_schedule_is_written_and_its_figures_printed(run_folder, tmp_path, cap
     assert [row["layer"] for row in written["layers"]] == list(LAYERS)
     printed = capsys.readouterr().out
     assert "Predicted rise of kl" in printed
+    assert f"params: {100 * written['achieved']['params']:.1f} % removed" in printed
     assert f"Wrote {out}" in printed
 
 
@@ -64,6 +65,24 @@ def test_bits(tmp_path):
     options = ("--budget", "bits", "--target", "6", "--max", "8", "--format", "csv")
     assert schedule(folder, *options, out=out) == 0
     assert "bits" in out.read_text()
+
+
+def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys):
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=LEVELS))
+    folder, out = save(tmp_path / "run", spec, LEVELS), tmp_path / "files" / "ratios.json"
+    options = ("--budget", "params", "--target", "0.3", "--format", "torch-pruning")
+    assert schedule(folder, *options, out=out) == 0
+    written = capsys.readouterr().out.splitlines()[-1].removeprefix("Wrote ").split(" and ")
+    assert {str(path) for path in out.parent.iterdir()} == set(written)
+    assert len(written) == 2
+
+
+def test_an_overlay_for_layers_that_the_network_lacks_is_refused(run_folder, tmp_path, capsys):
+    out = tmp_path / "overlay.json"
+    options = ("--budget", "params", "--target", "0.5", "--format", "model-explorer")
+    assert schedule(run_folder, *options, out=out) == 2
+    assert "has no node" in capsys.readouterr().err
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -114,5 +114,7 @@ def test_a_replaced_file_is_whole_or_as_before(tmp_path, monkeypatch):
             replace_file(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
-    replace_file(path, "new")
-    assert path.read_text() == "new"
+    replace_file(path, "neu für alle")
+    assert path.read_bytes() == "neu für alle".encode()
+    replace_file(path, b"\xff\r\n")
+    assert path.read_bytes() == b"\xff\r\n"
