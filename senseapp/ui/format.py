@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 __all__ = [
+    "about",
     "age",
     "bytes_size",
     "clock",
@@ -81,7 +82,7 @@ def levels(kind: str, values: Sequence[float]) -> str:
 
 def duration(seconds: float) -> str:
     """Return a length of time with the precision it deserves: ``0.4 s``, ``40 s``, ``2 min 10 s``, ``3 h 5 min``."""
-    if seconds < 9.95:
+    if seconds < 9.95 and seconds != int(seconds):
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
@@ -91,6 +92,11 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def about(seconds: float) -> str:
+    """Return a predicted length of time, no more exact than predictions are: ``a few seconds``, ``about 40 s``."""
+    return "a few seconds" if seconds < 4.5 else f"about {duration(round(seconds))}"
 
 
 def clock(seconds: float) -> str:

@@ -97,7 +97,7 @@ def _numbers(change: MetricChange, metric: MetricView, *, estimated: bool) -> di
         "high": metric.factor * high,
         "value": metric.factor * change.value,
         "change_text": metric.change(change.delta),
-        "interval_text": "none: estimate" if estimated else f"{metric.change(low)} to {metric.change(high)}",
+        "interval_text": "none: estimate" if estimated else metric.interval(low, high),
         "unclear": not estimated and low <= 0 <= high,
     }
 

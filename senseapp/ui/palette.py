@@ -22,7 +22,10 @@ MUTED = "#9AA3AE"
 
 
 def fragility_scale(largest: float) -> alt.Scale:
-    """Return the colour scale of drops from 0 (robust) to ``largest`` (fragile); what lies outside is clamped."""
+    """Return the colour scale of drops from 0 (robust) to ``largest`` (fragile); what lies outside is clamped.
+
+    Between its stops the scale is mixed in RGB: mixing hues would pass through green on its way to yellow.
+    """
     steps = len(FRAGILITY) - 1
     domain = [largest * step / steps for step in range(steps + 1)]
-    return alt.Scale(domain=domain, range=list(FRAGILITY), clamp=True)
+    return alt.Scale(domain=domain, range=list(FRAGILITY), clamp=True, interpolate="rgb")

@@ -22,9 +22,9 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
 def top_columns(metric: MetricView) -> dict[str, Any]:
     """Return the columns of the two top-N tables."""
     return {
-        "row": st.column_config.TextColumn("Layer", width="medium"),
-        "change_text": st.column_config.TextColumn(metric.label, help=metric.help),
-        "interval_text": st.column_config.TextColumn("95 % interval"),
+        "row": st.column_config.TextColumn("Layer", width=150),
+        "change_text": st.column_config.TextColumn("Change", help=f"{metric.label}. {metric.help}", width=95),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=105),
     }
 
 

@@ -50,6 +50,12 @@ class MetricView:
         """Return a metric drop as text: ``−6.4 points``, ``+0.120 nats``."""
         return fmt.signed((-1 if self.falls else 1) * self.factor * delta, digits=self.digits, unit=self.unit)
 
+    def interval(self, low: float, high: float) -> str:
+        """Return an interval in the unit of :meth:`change`, its smaller end first: ``−8.6 to −7.4``."""
+        factor = (-1 if self.falls else 1) * self.factor
+        first, last = sorted((factor * low, factor * high))
+        return f"{fmt.signed(first, digits=self.digits)} to {fmt.signed(last, digits=self.digits)}"
+
     def reading(self, value: float) -> str:
         """Return the metric itself as text: ``97.8 %``, ``0.081 nats``."""
         if self.falls:

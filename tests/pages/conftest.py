@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,13 +40,14 @@ def gate() -> threading.Semaphore:
 
 
 @pytest.fixture
-def backend(tmp_path: Path, request: pytest.FixtureRequest) -> Backend:
-    """A backend that works when told to; with the marker ``slow_engine``, in a thread, held by the gate."""
-    slow = request.node.get_closest_marker("slow_engine") is not None
-    open_session = opener(request.getfixturevalue("gate") if slow else None)
+def backend(tmp_path: Path, gate: threading.Semaphore, request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """A backend that works when told to; with the parameter ``"slow"`` in a thread, held by the gate."""
+    slow = getattr(request, "param", "") == "slow"
+    open_session = opener(gate if slow else None)
     made = Backend(tmp_path / "home", open_session=open_session, workers=1 if slow else 0, data_roots=(tmp_path,))
-    request.addfinalizer(made.close)
-    return made
+    yield made
+    gate.release(1000)
+    made.close()
 
 
 @pytest.fixture
@@ -81,3 +84,12 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     return app.switch_page(page).run()
+
+
+def wait_for_card(app: AppTest) -> AppTest:
+    """Rerun the page, as its timer would, until the model in the background has been read."""
+    deadline = time.monotonic() + 10
+    while any("Reading the model" in caption.value for caption in app.caption):
+        assert time.monotonic() < deadline, "the model card never came"
+        app.run()
+    return app

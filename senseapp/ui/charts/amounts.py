@@ -24,7 +24,9 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
         .mark_bar()
         .encode(
             y=layer_axis(list(rows["row"])),
-            x=alt.X("amount:Q", title=title, scale=alt.Scale(domain=[0, largest], nice=False)),
+            x=alt.X(
+                "amount:Q", title=title, axis=alt.Axis(orient="top"), scale=alt.Scale(domain=[0, largest], nice=False)
+            ),
             color=alt.Color("share:Q", scale=fragility_scale(1.0), legend=None),
             tooltip=[
                 alt.Tooltip("members:N", title="Layer"),

@@ -34,7 +34,15 @@ _CUT_LABEL = (
 
 def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
     """Return the y channel: one row per layer in the order of ``rows``, every name shown, cut in the middle."""
-    axis = alt.Axis(title=None, labelOverlap=False, labelLimit=220, labelExpr=_CUT_LABEL, ticks=False, domain=False)
+    axis = alt.Axis(
+        title=None,
+        labelOverlap=False,
+        labelLimit=220,
+        labelExpr=_CUT_LABEL,
+        ticks=False,
+        domain=False,
+        labelFlush=False,
+    )
     return alt.Y(f"{field}:N", sort=rows, axis=axis)
 
 

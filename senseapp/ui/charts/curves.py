@@ -26,6 +26,7 @@ def sensitivity_curves(
     level_texts: Sequence[str],
     picked: str = "",
     height: int = 380,
+    y_title: str | None = "",
 ) -> alt.LayerChart:
     """Return one line per layer over the levels, the strongest compression on the right.
 
@@ -36,14 +37,17 @@ def sensitivity_curves(
         level_texts: the levels in the order of the axis.
         picked: the layer whose points are larger.
         height: in pixels.
+        y_title: of the value axis; empty takes the metric's, None leaves it out.
     """
     base: alt.Chart = alt.Chart(rows).encode(
         x=alt.X("level_text:O", sort=list(level_texts), title="Compression level", axis=alt.Axis(labelAngle=0)),
         color=alt.Color("row:N", scale=_colours(all_layers), legend=None),
     )
-    layers = [zero_line(vertical=False), _lines(base, metric), _points(base, metric, picked)]
+    title = metric.axis if y_title == "" else y_title
+    drop = alt.Y("drop:Q", title=title)
+    layers = [zero_line(vertical=False), _lines(base, drop), _points(base, drop, metric, picked)]
     if rows["row"].nunique() <= _MOST_BANDS:
-        band = base.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("low:Q", title=metric.axis), y2="high:Q")
+        band = base.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
         layers.insert(0, band)
     return alt.LayerChart(layer=layers, height=height)
 
@@ -57,16 +61,16 @@ def _under_pointer() -> dict[str, Any]:
     return dict(alt.condition({"param": HOVER}, alt.value(1.0), alt.value(0.25)))
 
 
-def _lines(base: alt.Chart, metric: MetricView) -> alt.Chart:
+def _lines(base: alt.Chart, drop: alt.Y) -> alt.Chart:
     lines: alt.Chart = base.mark_line(strokeWidth=2, aria=False).encode(
-        y=alt.Y("drop:Q", title=metric.axis), detail="layer:N", opacity=_under_pointer()
+        y=drop, detail="layer:N", opacity=_under_pointer()
     )
     return lines.add_params(alt.selection_point(name=HOVER, fields=["layer"], on="pointerover"))
 
 
-def _points(base: alt.Chart, metric: MetricView, picked: str) -> alt.Chart:
+def _points(base: alt.Chart, drop: alt.Y, metric: MetricView, picked: str) -> alt.Chart:
     points: alt.Chart = base.mark_point(filled=True).encode(
-        y=alt.Y("drop:Q", title=metric.axis),
+        y=drop,
         opacity=_under_pointer(),
         size=alt.condition(alt.datum["layer"] == picked, alt.value(160), alt.value(60)),
         tooltip=layer_tooltip(metric),

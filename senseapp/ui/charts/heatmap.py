@@ -37,5 +37,7 @@ def sensitivity_heatmap(
         tooltip=layer_tooltip(metric),
         description="description:N",
     )
-    rings = base.transform_filter("datum.unclear").mark_point(size=30, color="white", strokeWidth=1.5, aria=False)
+    rings = base.transform_filter("datum.unclear").mark_point(
+        size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False
+    )
     return alt.LayerChart(layer=[cells.add_params(pick_layer()), rings], height=alt.Step(ROW_STEP))

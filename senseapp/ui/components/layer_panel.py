@@ -35,8 +35,8 @@ def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
     }
     others = [name for name in _group(layer.name, result) if name != layer.name]
     if others:
-        facts["Compressed together with"] = ", ".join(f"`{name}`" for name in others)
-    st.markdown("\n".join(f"- {label}: {value}" for label, value in facts.items()))
+        facts["Compressed together with"] = ", ".join(others)
+    st.markdown("  \n".join(f":small[{label}: **{value}**]" for label, value in facts.items()))
 
 
 def _share(part: int, whole: int) -> str:
@@ -50,10 +50,10 @@ def _group(name: str, result: SensitivityResult) -> tuple[str, ...]:
 def _curve(view: RunView, layer: LayerProfile) -> None:
     rows = view.frame[view.frame["layer"] == layer.name]
     chart = sensitivity_curves(
-        rows, view.metric, all_layers=list(rows["row"].unique()), level_texts=view.level_texts, height=170
+        rows, view.metric, all_layers=list(rows["row"].unique()), level_texts=view.level_texts, height=170, y_title=None
     )
     words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
     st.altair_chart(chart, alt=f"{view.metric.label} of {layer.name}: {words}", key=f"panel.curve.{view.run_id}")
-    columns = {"level_text": st.column_config.TextColumn("Level"), **top_columns(view.metric)}
+    columns = {"level_text": st.column_config.TextColumn("Level", width=70), **top_columns(view.metric)}
     del columns["row"]
     show_table(rows, columns, alt_text=f"{layer.name} at every level", key=f"panel.table.{view.run_id}")

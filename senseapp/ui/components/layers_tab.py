@@ -25,7 +25,7 @@ _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 def layers_tab(view: RunView) -> None:
     """Show how much each layer loses at the chosen level."""
     by_sensitivity = _choose_order(view)
-    chart, side = st.columns([5, 3], gap="large")
+    chart, side = st.columns([5, 4], gap="medium")
     with chart:
         bars_figure(view, key=f"bars.{view.run_id}.{session().pick_round}", by_sensitivity=by_sensitivity)
     with side:

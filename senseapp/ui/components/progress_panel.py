@@ -53,7 +53,7 @@ def _figures(snapshot: JobSnapshot) -> str:
     parts.append(f"{fmt.clock(snapshot.elapsed_seconds)} elapsed")
     if not snapshot.state.finished:
         remaining = snapshot.remaining_seconds
-        parts.append("time left not known yet" if remaining is None else f"about {fmt.duration(remaining)} left")
+        parts.append("time left not known yet" if remaining is None else f"{fmt.about(remaining)} left")
     return " · ".join(parts)
 
 

@@ -80,6 +80,7 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str) -> RunView
     name = row.selectbox(
         "Metric",
         metrics,
+        index=metrics.index(_best_covered(result, metrics)),
         format_func=lambda metric: METRICS[metric].label,
         key=f"{page}.metric.{run_id}",
         help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
@@ -89,6 +90,12 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str) -> RunView
     metric = METRICS[name if name in metrics else metrics[0]]
     frame = measurement_frame(result, metric.name)
     return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
+
+
+def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
+    """Return the metric to show first: the ranking one, unless a run that goes on has estimates of another only."""
+    covered = {name: sum(item.change(name) is not None for item in result.shown) for name in metrics}
+    return max(metrics, key=lambda name: covered[name])
 
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:

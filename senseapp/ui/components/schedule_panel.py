@@ -42,8 +42,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
         _amounts(schedule, result, run_id)
         for note in schedule.notes:
             st.caption(f":material/info: {note}")
-    with left:
-        downloads(schedule, result.profile, run_id)
+    downloads(schedule, result.profile, run_id)
 
 
 def _figures(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult) -> None:
@@ -54,7 +53,7 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
     else:
         changed = {
-            "Weights": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
+            "Weights left": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
             "MACs": f"{fmt.count(result.profile.macs)} → {fmt.count((1 - achieved['macs']) * result.profile.macs)}",
         }
     figures = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from senseapp.errors import SenseError
@@ -12,8 +14,9 @@ from senseapp.ui import format as fmt
 from senseapp.ui.components.measure_options import matching_layers
 from senseapp.ui.components.notices import complain, errors_here
 from senseapp.ui.state import RUN_PARAMETER, remember_run, session
+from senseapp.ui.vocabulary import COMPRESSIONS
 
-__all__ = ["plan_text", "start_bar"]
+__all__ = ["plan_text", "run_title", "start_bar"]
 
 
 def start_bar(
@@ -61,13 +64,19 @@ def plan_text(spec: RunSpec, profile: ModelProfile, seconds: float | None) -> st
     doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
     if seconds is None:
         return f"{work}{images}, {doing}; the time is known once the images have been counted."
-    return f"{work}{images}, {doing}: **about {fmt.duration(seconds)}** here"
+    return f"{work}{images}, {doing}: **{fmt.about(seconds)}** here"
+
+
+def run_title(spec: RunSpec) -> str:
+    """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
+    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
+    return f"{model} · {COMPRESSIONS[spec.sensitivity.compression.kind].label.lower()}"
 
 
 def _start(spec: RunSpec) -> None:
     session().draft = spec
     try:
-        run_id = backend.service().start(spec)
+        run_id = backend.service().start(spec, title=run_title(spec))
     except SenseError as error:
         complain(str(error))
         return

@@ -1,0 +1,207 @@
+"""The Analyze page: filled in, forgiving, and quick to start."""
+
+import time
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.errors import UnknownModel
+from senseapp.results import ModelProfile
+from senseapp.service import Service
+from senseapp.spec import ModelSpec, PruningConfig, QuantizationConfig, RunSpec, SparsityConfig
+from tests.pages.conftest import wait_for_card
+
+
+@pytest.fixture
+def analyze(app: AppTest) -> AppTest:
+    return wait_for_card(app.run())
+
+
+def started(service: Service) -> RunSpec:
+    return service.runs()[0].spec
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Service) -> None:
+    app.run()
+    assert not app.exception
+    assert not app.button(key="analyze.run").disabled
+    began = time.perf_counter()
+    app.button(key="analyze.run").click().run()
+    assert time.perf_counter() - began < 5  # the page came back, though nothing has been measured
+    assert started(service) == RunSpec()
+    assert app.query_params["run"] == service.runs()[0].run_id
+    assert app.title[0].value == "demo · sparsity"
+
+
+def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
+    assert "**6.50 k**" in texts(analyze)
+    assert "6 layers × 3 levels on all images, measured: **about 40 s** here" in texts(analyze)
+
+
+def test_every_field_has_help(analyze: AppTest) -> None:
+    for kind in ("sparsity", "pruning", "quantization"):
+        analyze.radio(key="analyze.compression.kind").set_value(kind).run()
+        fields = (
+            *analyze.button_group, *analyze.radio, *analyze.selectbox, *analyze.number_input, *analyze.text_input,
+            *analyze.toggle, *analyze.multiselect,
+        )  # fmt: skip
+        assert len(fields) > 10
+        assert [field.key for field in fields if not field.help] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "levels"),
+    [
+        ("sparsity", SparsityConfig(), (0.25, 0.5, 0.75)),
+        ("pruning", PruningConfig(), (0.1, 0.3, 0.5)),
+        ("quantization", QuantizationConfig(), (2, 4, 8)),
+    ],
+)
+def test_each_compression_starts_with_levels_of_its_own(
+    analyze: AppTest, service: Service, kind: str, config: object, levels: tuple[float, ...]
+) -> None:
+    analyze.radio(key="analyze.compression.kind").set_value(kind).run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.compression == config
+    assert started(service).sensitivity.levels == levels
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "sentence"),
+    [
+        ("sparsity", "0", "above 0 % and below 100 %"),
+        ("sparsity", "100", "above 0 % and below 100 %"),
+        ("sparsity", "nan", "above 0 % and below 100 %"),
+        ("pruning", "250", "above 0 % and below 100 %"),
+        ("quantization", "1", "whole number of bits from 2 to 8"),
+        ("sparsity", "many", "must be numbers"),
+    ],
+)
+def test_a_bad_level_gets_one_sentence_and_nothing_is_lost(
+    analyze: AppTest, kind: str, typed: str, sentence: str
+) -> None:
+    analyze.radio(key="analyze.compression.kind").set_value(kind).run()
+    analyze.text_input(key=f"analyze.levels.other.{kind}").set_value(typed).run()
+    assert [sentence in error.value for error in analyze.error] == [True]
+    assert analyze.button(key="analyze.run").disabled
+    assert analyze.text_input(key=f"analyze.levels.other.{kind}").value == typed
+    assert not analyze.exception
+
+
+def test_other_levels_are_added_to_the_chosen_ones(analyze: AppTest, service: Service) -> None:
+    analyze.text_input(key="analyze.levels.other.sparsity").set_value("35, 85").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.levels == (0.25, 0.35, 0.5, 0.75, 0.85)
+
+
+def test_no_level_at_all_is_said(analyze: AppTest) -> None:
+    analyze.button_group(key="analyze.levels.sparsity").set_value([]).run()
+    assert [error.value for error in analyze.error] == ["Choose at least one level."]
+
+
+def test_two_of_four_says_which_level_it_has(analyze: AppTest, service: Service) -> None:
+    analyze.selectbox(key="analyze.options.sparsity.granularity").set_value("2:4").run()
+    assert "its only level is 50" in analyze.error[0].value
+    analyze.button_group(key="analyze.levels.sparsity").set_value([0.5]).run()
+    assert not analyze.error
+
+
+def test_a_layer_pattern_that_matches_nothing_names_layers_that_exist(analyze: AppTest, service: Service) -> None:
+    analyze.text_input(key="analyze.options.layers").set_value("layer9.*").run()
+    assert "conv1, layer1.0.conv1" in analyze.error[0].value
+    assert analyze.button(key="analyze.run").disabled
+    analyze.text_input(key="analyze.options.layers").set_value("layer1.*, fc").run()
+    assert not analyze.error
+    assert "3 layers of 6 fit" in texts(analyze)
+    assert "3 layers × 3 levels" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.layers == ("layer1.*", "fc")
+
+
+def test_a_quick_estimate_is_asked_for_with_one_switch(analyze: AppTest, service: Service) -> None:
+    analyze.toggle(key="analyze.quick").set_value(True).run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.mode == "quick"
+
+
+def test_the_library_is_searched_and_its_first_hit_chosen(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    assert analyze.button(key="analyze.run").disabled
+    analyze.text_input(key="analyze.model.library.search").set_value("resnet18").run()
+    wait_for_card(analyze)
+    options = analyze.radio(key="analyze.model.library.entry").options
+    assert "timm/resnet18" in options[0]
+    analyze.button_group(key="analyze.data.source").set_value("None").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).model == ModelSpec(library="timm", name="resnet18", pretrained=True)
+    assert started(service).data.kind == "random"
+
+
+def test_a_search_without_a_hit_is_said(analyze: AppTest) -> None:
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    analyze.text_input(key="analyze.model.library.search").set_value("no such network").run()
+    assert "no such network" in analyze.error[0].value
+
+
+def test_digits_are_not_offered_to_another_model_without_a_word(analyze: AppTest) -> None:
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    analyze.text_input(key="analyze.model.library.search").set_value("resnet18").run()
+    assert "handwritten digits" in analyze.warning[0].value
+
+
+def test_an_uploaded_checkpoint_goes_to_disk_under_a_harmless_name(
+    analyze: AppTest, service: Service, tmp_path: Path
+) -> None:
+    analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    analyze.file_uploader[0].upload("../../my net.safetensors", b"weights" * 1000).run()
+    wait_for_card(analyze)
+    stored = list((tmp_path / "home" / "uploads").rglob("*.safetensors"))
+    assert [path.name for path in stored] == ["my_net.safetensors"]
+    assert stored[0].read_bytes() == b"weights" * 1000
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).model == ModelSpec(library="auto", checkpoint=str(stored[0]))
+
+
+def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SENSEAPP_DATA_ROOTS", str(tmp_path))
+    analyze.button_group(key="analyze.data.source").set_value("Server folder").run()
+    assert analyze.text_input(key="analyze.data.folder").value == str(tmp_path)
+    analyze.text_input(key="analyze.data.folder").set_value("/etc").run()
+    assert "'/etc' is not one" in analyze.error[0].value
+    assert analyze.button(key="analyze.run").disabled
+
+
+def test_a_model_that_cannot_be_loaded_is_said_at_its_field(
+    app: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Service, model: ModelSpec) -> ModelProfile:
+        raise UnknownModel("timm has no architecture named 'x'. The closest names are y.")
+
+    monkeypatch.setattr(type(service), "model_card", refuse)
+    app.run()
+    wait_for_card(app)
+    assert [error.value for error in app.error] == ["timm has no architecture named 'x'. The closest names are y."]
+    assert app.button(key="analyze.card.again")
+
+
+def test_a_full_queue_is_one_sentence_and_the_page_stays(
+    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service._backend.runner, "_max_queue", 0)
+    analyze.button(key="analyze.run").click().run()
+    assert "At most 0 runs may wait" in analyze.error[0].value
+    assert analyze.title[0].value == "Which layers can be made smaller?"
+
+
+def test_what_was_chosen_is_still_there_after_a_look_at_another_page(analyze: AppTest) -> None:
+    analyze.radio(key="analyze.compression.kind").set_value("quantization").run()
+    analyze.number_input(key="analyze.options.seed").set_value(7).run()
+    analyze.switch_page("pages/guide.py").run()
+    analyze.switch_page("pages/analyze.py").run()
+    assert analyze.radio(key="analyze.compression.kind").value == "quantization"
+    assert analyze.number_input(key="analyze.options.seed").value == 7

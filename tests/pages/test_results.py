@@ -1,0 +1,136 @@
+"""The Results page: the finding first, then linked views of it."""
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.service import Backend, Service
+from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec
+from tests.pages.conftest import finish, open_page
+from tests.pages.records import FRAGILE, NOT_PRUNABLE
+
+PAGE = "pages/results.py"
+
+
+@pytest.fixture
+def results(app: AppTest, finished_run: str) -> AppTest:
+    open_page(app, PAGE, run=finished_run)
+    assert not app.exception
+    return app
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def charts(app: AppTest) -> list[dict[str, Any]]:
+    return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
+
+
+def table(app: AppTest, heading: str) -> pd.DataFrame:
+    headings = [element.value for element in app.markdown if element.value.startswith("##### Most")]
+    found: pd.DataFrame = app.dataframe[headings.index(heading)].value
+    return found
+
+
+def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
+    app.session_state[f"results.tab.{run_id}"] = label
+    return app.run()
+
+
+def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
+    open_page(app, PAGE)
+    assert "There are no results to show" in texts(app)
+
+
+def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_always_there(results: AppTest) -> None:
+    assert "Most fragile: layer2.0.conv1, −8.0 points at 50 %. 3 of 6 layers lose nothing measurable." in texts(results)
+    for part in ("**Measured**", "512 images", "95 % intervals, paired by image", "precision fp32", "seed 0"):
+        assert part in texts(results)
+
+
+def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: str) -> None:
+    assert "What does each layer lose with 50 % of its weights at zero?" in texts(results)
+    results.button_group(key=f"results.level.{finished_run}").set_value(0.75).run()
+    assert "with 75 % of its weights at zero?" in texts(results)
+    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
+    assert "KL divergence" in json.dumps(charts(results)[0])
+    results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
+    assert charts(results)[0]["layer"][1]["encoding"]["y"]["sort"][0] == FRAGILE
+
+
+def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finished_run: str) -> None:
+    results.number_input(key=f"layers.top.{finished_run}").set_value(2).run()
+    assert list(table(results, "##### Most fragile at 50 %")["row"]) == [FRAGILE, "fc"]
+    assert list(table(results, "##### Most robust at 50 %")["row"]) == ["conv1", "layer1.0.conv1"]
+
+
+def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest, finished_run: str) -> None:
+    results.session_state[f"bars.{finished_run}.0"] = {"selection": {"pick": [{"layer": FRAGILE}]}}
+    results.session_state["senseapp.session"].picked[finished_run] = FRAGILE
+    results.run()
+    for part in ("16 × 8 × 3 × 3", "8 × 8 × 8 → 16 × 8 × 8", "1.15 k", "20.0 % of the model"):
+        assert part in texts(results)
+    assert len(charts(results)) == 2
+    results.button(key=f"panel.close.{finished_run}").click().run()
+    assert len(charts(results)) == 1
+
+
+def test_a_pick_of_a_layer_that_this_run_lacks_is_ignored(results: AppTest, finished_run: str) -> None:
+    results.session_state["senseapp.session"].picked[finished_run] = "layer9.conv"
+    results.run()
+    assert not results.exception
+    assert len(charts(results)) == 1
+
+
+@pytest.mark.parametrize(
+    ("label", "question"),
+    [
+        ("Curves", "How fast does the loss grow with compression?"),
+        ("Heat map", "Where in the network, and from which level on, does compression hurt?"),
+        ("Table", "All measurements of Top-1 accuracy"),
+    ],
+)
+def test_every_view_opens_with_its_question(results: AppTest, finished_run: str, label: str, question: str) -> None:
+    open_tab(results, finished_run, label)
+    assert not results.exception
+    assert question in texts(results)
+
+
+def test_the_table_holds_every_layer_at_every_level_and_both_downloads(results: AppTest, finished_run: str) -> None:
+    open_tab(results, finished_run, "Table")
+    assert len(results.dataframe[0].value) == 18
+    assert [button.label for button in results.get("download_button")] == ["Download CSV", "Download JSON"]
+
+
+def test_all_curves_can_be_drawn_at_once(results: AppTest, finished_run: str) -> None:
+    open_tab(results, finished_run, "Curves")
+    assert len(results.multiselect[0].value) == 5
+    results.toggle(key=f"curves.all.{finished_run}").set_value(True).run()
+    assert len(charts(results)[0]["layer"][-1]["encoding"]["color"]["scale"]["domain"]) == 6
+
+
+def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
+    open_page(app, PAGE, run=finish(service, backend, spec))
+    assert "##### 1 layer without a value" in texts(app)
+    apart = app.dataframe[-1].value
+    assert list(apart["layer"]) == [NOT_PRUNABLE]
+    assert "Its channels are added" in apart["reason"].iloc[0]
+
+
+def test_every_chart_and_table_has_a_text_alternative(results: AppTest, finished_run: str) -> None:
+    for label in ("Layers", "Curves", "Heat map", "Table"):
+        open_tab(results, finished_run, label)
+        for element in (*results.get("vega_lite_chart"), *results.get("arrow_data_frame")):
+            assert len(element.proto.alt) > 10
+
+
+def test_an_unfinished_run_has_a_way_to_its_page(app: AppTest, service: Service) -> None:
+    open_page(app, PAGE, run=service.start(RunSpec()))
+    assert "nothing has been measured yet" in app.info[0].value

@@ -1,0 +1,93 @@
+"""Numbers and words as people read them."""
+
+from typing import get_args
+
+import pytest
+
+from senseapp.results import RunState
+from senseapp.spec import MetricName, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.ui import format as fmt
+from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, STATES, strength
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (fmt.macs(1_822_177_768), "1.82 G MACs"),
+        (fmt.count(11_689_512), "11.7 M"),
+        (fmt.count(999), "999"),
+        (fmt.count(0), "0"),
+        (fmt.bytes_size(44_700_000), "44.7 MB"),
+        (fmt.bytes_size(25_600), "25.6 kB"),
+        (fmt.bytes_size(12), "12 bytes"),
+        (fmt.signed(-6.44, unit="points"), "−6.4 points"),
+        (fmt.signed(0.04), "0.0"),
+        (fmt.signed(-0.04, unit="points"), "0.0 points"),
+        (fmt.signed(0.12, digits=3, unit="nats"), "+0.120 nats"),
+        (fmt.percent(0.5), "50 %"),
+        (fmt.level("sparsity", 0.29), "29 %"),
+        (fmt.level("quantization", 4.0), "4 bits"),
+        (fmt.levels("sparsity", (0.75, 0.25)), "25, 75 %"),
+        (fmt.levels("quantization", (2, 8, 4)), "8, 4, 2 bits"),
+        (fmt.duration(0.42), "0.4 s"),
+        (fmt.duration(40.2), "40 s"),
+        (fmt.duration(130), "2 min 10 s"),
+        (fmt.duration(120), "2 min"),
+        (fmt.duration(3 * 3600 + 300), "3 h 5 min"),
+        (fmt.about(3.1), "a few seconds"),
+        (fmt.about(41.6), "about 42 s"),
+        (fmt.clock(7), "0:07"),
+        (fmt.clock(3723), "1:02:03"),
+        (fmt.age(100, 130), "just now"),
+        (fmt.age(0, 7200), "2 h ago"),
+        (fmt.age(0, 86400), "1 day ago"),
+        (fmt.plural(1, "layer"), "1 layer"),
+        (fmt.plural(1200, "layer"), "1,200 layers"),
+        (fmt.shape((64, 3, 7, 7)), "64 × 3 × 7 × 7"),
+        (fmt.shape(()), "–"),
+    ],
+)
+def test_a_number_is_written_with_its_unit_and_the_right_digits(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_a_long_name_is_cut_in_the_middle_and_keeps_both_ends() -> None:
+    name = "encoder.layers.encoder_layer_11.self_attention.out_proj"
+    cut = fmt.cut_middle(name, 24)
+    assert len(cut) == 24
+    assert name.startswith(cut.split("…")[0])
+    assert name.endswith(cut.split("…")[1])
+
+
+def test_a_short_name_is_left_alone() -> None:
+    assert fmt.cut_middle("fc", 24) == "fc"
+
+
+def test_a_worse_model_reads_as_a_minus_where_the_metric_falls_and_as_a_plus_where_it_rises() -> None:
+    assert METRICS["top1"].change(0.064) == "−6.4 points"
+    assert METRICS["kl"].change(0.064) == "+0.064 nats"
+
+
+def test_an_interval_names_its_smaller_end_first() -> None:
+    assert METRICS["top1"].interval(0.02, 0.05) == "−5.0 to −2.0"
+    assert METRICS["loss"].interval(-0.01, 0.05) == "−0.010 to +0.050"
+
+
+def test_a_reading_of_the_metric_itself_has_no_sign() -> None:
+    assert METRICS["top1"].reading(0.978) == "97.8 %"
+    assert METRICS["loss"].reading(0.0814) == "0.081 nats"
+
+
+def test_every_metric_compression_and_state_of_the_engine_has_words() -> None:
+    assert set(METRICS) == set(get_args(MetricName))
+    assert set(COMPRESSIONS) == {SparsityConfig.kind, PruningConfig.kind, QuantizationConfig.kind}
+    assert set(STATES) == set(RunState)
+
+
+def test_the_levels_offered_are_valid_and_run_from_mild_to_strong() -> None:
+    for config in (SparsityConfig(), PruningConfig(), QuantizationConfig()):
+        view = COMPRESSIONS[config.kind]
+        config.check_levels(view.choices)
+        assert set(view.default) <= set(view.choices)
+        strengths = [strength(view.kind, level) for level in view.choices]
+        assert strengths == sorted(strengths)

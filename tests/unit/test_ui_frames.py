@@ -1,0 +1,123 @@
+"""The frames that charts and tables are drawn from."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from senseapp.results import ResourceBudget, Status
+from senseapp.schedule import make_schedule
+from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.ui.frames import (
+    apart_frame,
+    at_level,
+    measurement_frame,
+    metrics_of,
+    ordered_levels,
+    schedule_frame,
+    top_frame,
+)
+from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
+
+BITS = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 2, 4)))
+PRUNING = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return measurement_frame(result(), "top1")
+
+
+def test_there_is_one_row_per_layer_and_level_in_network_order(frame: pd.DataFrame) -> None:
+    assert len(frame) == len(NAMES) * 3
+    assert tuple(dict.fromkeys(frame["layer"])) == NAMES
+    assert list(frame[frame["layer"] == FRAGILE]["level"]) == [0.25, 0.5, 0.75]
+
+
+def test_drops_are_in_points_and_an_interval_that_holds_zero_is_marked(frame: pd.DataFrame) -> None:
+    at_half = at_level(frame, 0.5).set_index("layer")
+    assert at_half["drop"][FRAGILE] == pytest.approx(8.0)
+    assert at_half["change_text"][FRAGILE] == "−8.0 points"
+    assert at_half["interval_text"][FRAGILE] == "−8.6 to −7.4"
+    assert not at_half["unclear"][FRAGILE]
+    assert at_half["unclear"]["conv1"]
+
+
+def test_levels_run_from_mild_to_strong_also_for_bits() -> None:
+    assert ordered_levels(result()) == (0.25, 0.5, 0.75)
+    assert ordered_levels(result(BITS)) == (8.0, 4.0, 2.0)
+
+
+def test_the_ranking_metric_comes_first() -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(metric="kl"))
+    assert metrics_of(result(spec))[0] == "kl"
+    assert set(metrics_of(result(spec))) == {"top1", "loss", "kl", "agreement", "sqnr"}
+
+
+def test_an_estimate_has_no_interval_and_is_never_called_unclear() -> None:
+    only_estimates = replace(result(estimates=True), measurements=())
+    frame = measurement_frame(only_estimates, "kl")
+    assert set(frame["source"]) == {"estimated"}
+    assert (frame["low"] == frame["high"]).all()
+    assert not frame["unclear"].any()
+    assert set(frame["interval_text"]) == {"none: estimate"}
+
+
+def test_a_measurement_replaces_its_estimate() -> None:
+    both = result(estimates=True)
+    partly = replace(both, measurements=both.measurements[:4])
+    assert list(measurement_frame(partly, "kl")["source"]).count("measured") == 4
+
+
+def test_most_fragile_first_and_the_two_ends_of_the_ranking(frame: pd.DataFrame) -> None:
+    ranked = at_level(frame, 0.5, by_sensitivity=True)
+    assert ranked["drop"].is_monotonic_decreasing
+    assert list(top_frame(frame, 0.5, 1, fragile=True)["layer"]) == [FRAGILE]
+    assert list(top_frame(frame, 0.5, 2, fragile=False)["layer"]) == ["conv1", "layer1.0.conv1"]
+
+
+def test_a_coupled_group_is_one_row_that_names_its_members() -> None:
+    whole = result()
+    grouped = replace(whole.measurements[0], members=("conv1", "fc"), group="g1")
+    frame = measurement_frame(replace(whole, measurements=(grouped,)), "top1")
+    assert frame["row"][0] == "conv1 (+1)"
+    assert frame["members"][0] == "conv1, fc"
+
+
+def test_layers_without_a_value_are_apart_with_their_reason_and_not_in_the_ranking() -> None:
+    pruned = result(PRUNING)
+    apart = apart_frame(pruned)
+    assert list(apart["layer"]) == [NOT_PRUNABLE]
+    assert apart["levels"][0] == "30, 50 %"
+    assert "layer2.0.conv2" in apart["reason"][0]
+    assert NOT_PRUNABLE not in set(measurement_frame(pruned, "top1")["layer"])
+
+
+def test_a_failed_measurement_is_apart_too() -> None:
+    whole = result()
+    failed = replace(whole.measurements[0], status=Status.FAILED, changes=(), reason="Not enough memory.")
+    apart = apart_frame(replace(whole, measurements=(failed, *whole.measurements[1:])))
+    assert list(apart["status"]) == ["Measurement failed"]
+
+
+def test_nothing_measured_gives_an_empty_frame_with_all_columns() -> None:
+    empty = measurement_frame(replace(result(), measurements=()), "top1")
+    assert empty.empty
+    assert {"layer", "drop", "source"} <= set(empty.columns)
+
+
+def test_a_schedule_of_fractions_is_shown_in_percent_in_network_order() -> None:
+    whole = result()
+    rows = schedule_frame(make_schedule(whole, budget=ResourceBudget(kind="params", target=0.5)), whole)
+    assert tuple(rows["layer"]) == NAMES
+    weights = [layer.num_params for layer in whole.profile.layers]
+    assert (rows["amount"] * weights).sum() / sum(weights) >= 50
+    assert rows.set_index("layer")["share"][FRAGILE] == 1.0
+
+
+def test_a_layer_left_alone_shows_no_zeros_or_all_bits() -> None:
+    bits = result(BITS)
+    rows = schedule_frame(make_schedule(bits, budget=ResourceBudget(kind="bits", target=20)), bits)
+    alone = rows[rows["amount_text"] == "left alone"]
+    assert len(alone) > 0
+    assert set(alone["amount"]) == {32.0}
