@@ -1,0 +1,24 @@
+"""Which layers of a neural network are fragile, which can be compressed, and per-layer schedules from that.
+
+Names are resolved on first use, so that importing the package does not load torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOMES = {
+    "LevelResult": "senseapp.api",
+    "SensitivityAnalyzer": "senseapp.api",
+    "analyze_sensitivity": "senseapp.api",
+    "measure": "senseapp.sensitivity",
+    "make_schedule": "senseapp.schedule",
+}
+
+__all__ = ["LevelResult", "SensitivityAnalyzer", "analyze_sensitivity", "make_schedule", "measure"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -77,11 +77,16 @@ class Replay:
             self._pass = None
         prefix.reached(position)
 
-    def resume(self, prefix: Prefix) -> Any:
-        """Return the model's output, computing only what starts at ``prefix.position`` or later."""
+    def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
+        """Return the model's output, computing only what starts at ``prefix.position`` or later.
+
+        Args:
+            prefix: what is kept.
+            entry: the wrapped forward of the model, for a caller that is inside a call of the model already.
+        """
         self._pass = _Pass(prefix=prefix, stop=None)
         try:
-            return self._model(prefix.inputs)
+            return (entry or self._model)(prefix.inputs)
         finally:
             self._pass = None
 
