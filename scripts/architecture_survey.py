@@ -16,6 +16,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from senseapp.errors import InvalidSpec
 from senseapp.layers import compressible_weights
 from senseapp.models.timm_library import input_configuration, output_width
 from senseapp.models.torchvision_library import build_torchvision
@@ -87,12 +88,21 @@ def survey_architecture(library: str, name: str) -> Survey:
 
 def build_on_meta(library: str, name: str, **overrides: int) -> nn.Module:
     """Build an architecture with random weights that take no memory."""
-    with torch.device("meta"):
-        if library == "timm":
-            module: nn.Module = timm.create_model(name, **overrides)  # type: ignore[arg-type]
-        else:
-            spec = dataclasses.replace(ModelSpec(library="torchvision", name=name), **overrides)  # type: ignore[arg-type]
-            module = build_torchvision(spec).module
+    try:
+        with torch.device("meta"):
+            return _build(library, name, overrides)
+    except (RuntimeError, InvalidSpec) as error:
+        if "meta tensor" not in str(error):
+            raise
+        return _build(library, name, overrides).to("meta")  # it computes its widths with tensors, like RegNet
+
+
+def _build(library: str, name: str, overrides: dict[str, int]) -> nn.Module:
+    if library == "timm":
+        module: nn.Module = timm.create_model(name, **overrides)  # type: ignore[arg-type]
+    else:
+        spec = dataclasses.replace(ModelSpec(library="torchvision", name=name), **overrides)  # type: ignore[arg-type]
+        module = build_torchvision(spec).module
     return module.eval()
 
 

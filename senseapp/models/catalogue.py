@@ -7,6 +7,7 @@ writes the index; a test holds it against the installed versions.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from senseapp.spec.run import ModelLibrary
 
 __all__ = ["CATALOGUE_FILE", "CatalogueEntry", "find_entry", "library_versions", "load_catalogue", "search"]
 
+_SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
 
 
@@ -96,7 +98,8 @@ def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> l
     """Return up to ``limit`` architectures that ``text`` may mean, the likeliest first.
 
     In order: the exact name, names that start with the text, names that contain it, names that contain each of
-    its words (``vit tiny``, ``resnet-18``, ``timm/vit``). Within each of these the shorter name first.
+    its words in any order. Capitals and separators do not matter (``ResNet-18``), and a library may stand in
+    front (``timm/vit``). Within each of these the shorter name comes first.
     """
     wanted = _Query(text)
     found = [
@@ -108,24 +111,30 @@ def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> l
     return [catalogue[position] for *_, position in sorted(found)[:limit]]
 
 
+@cache
+def _compact(text: str) -> str:
+    return _SEPARATORS.sub("", text.lower())
+
+
 class _Query:
     """A search text, taken apart once."""
 
     def __init__(self, text: str) -> None:
-        whole = text.strip().lower()
-        library, slash, name = whole.partition("/")
+        library, slash, name = text.strip().lower().partition("/")
         self._library = library if slash else ""
-        self._name = name if slash else whole
-        self._words = self._name.replace("-", " ").replace("_", " ").split()
+        name = name if slash else library
+        self._compact = _compact(name)
+        self._words = _SEPARATORS.sub(" ", name).split()
 
     def rank(self, entry: CatalogueEntry) -> int | None:
         """Return 0 for the best match and more for worse ones; None for no match."""
         if not entry.library.startswith(self._library):
             return None
-        if entry.name == self._name:
+        name = _compact(entry.name)
+        if name == self._compact:
             return 0
-        if entry.name.startswith(self._name):
+        if name.startswith(self._compact):
             return 1
-        if self._name in entry.name:
+        if self._compact in name:
             return 2
-        return 3 if all(word in entry.name for word in self._words) else None
+        return 3 if all(word in name for word in self._words) else None

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from senseapp.errors import InvalidSpec, UnsupportedModel
+from senseapp.models.from_checkpoint import load_from_checkpoint
 from senseapp.models.input_size import check_forward
 from senseapp.models.loaded import LoadedModel
 from senseapp.models.timm_library import build_timm
@@ -27,7 +28,8 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
 
     Args:
         spec: which architecture, and which weights. Without ``pretrained`` and without ``checkpoint`` the weights
-            are random but seeded: the same spec gives the same weights.
+            are random but seeded: the same spec gives the same weights. With a checkpoint, classes, channels and
+            image size are read off its shapes, and library ``auto`` recognises the architecture.
         progress: called with one short sentence before each long step.
 
     Raises:
@@ -39,6 +41,10 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
     report = progress if progress is not None else _ignore
     if spec.library == "demo":
         return _load_demo(spec, report)
+    if spec.checkpoint:
+        return load_from_checkpoint(spec, build_network, report)
+    if spec.library == "auto":
+        raise InvalidSpec("An architecture is recognised from a checkpoint: give one, or choose a model by name.")
     return _published_or_random(spec, report)
 
 

@@ -41,13 +41,15 @@ class ModelSpec:
         name: its name there (``resnet50``); empty for the demo and for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
-        num_classes, in_chans, img_size: overrides; None keeps the architecture's own.
+        use_ema: take the averaged (EMA) weights of a checkpoint that holds both.
+        num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
     """
 
     library: ModelLibrary = "demo"
     name: str = ""
     pretrained: bool = False
     checkpoint: str = ""
+    use_ema: bool = False
     num_classes: int | None = None
     in_chans: int | None = None
     img_size: int | None = None

@@ -1,0 +1,142 @@
+"""Write the index of architectures that ships with senseapp: ``catalogue.json`` and ``recognition.json.gz``.
+
+Every architecture of the installed timm and torchvision is built on torch's ``meta`` device, which takes no memory
+but about a second each; results are kept in a work file, so that an interrupted build goes on where it stopped.
+
+Usage: ``python -m scripts.build_catalogue [--work FILE] [--processes N] [--timeout SECONDS]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gzip
+import json
+import signal
+import sys
+from collections.abc import Iterable
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import timm
+import torch
+import torchvision
+
+from scripts.architecture_survey import OTHER_CHANNELS, OTHER_CLASSES, Survey, survey_architecture
+from senseapp.models.catalogue import CATALOGUE_FILE
+from senseapp.models.free_dimensions import BuiltWith
+from senseapp.models.recognition_index import RECOGNITION_FILE, Fingerprint, fingerprint_of, pack_fingerprints
+from senseapp.models.torchvision_library import torchvision_names
+
+__all__ = ["all_architectures", "write_index"]
+
+_TIMEOUT_SECONDS = 120
+
+
+def all_architectures() -> list[tuple[str, str]]:
+    """Return (library, name) of every architecture of the installed libraries, in the order of the index."""
+    in_timm = [("timm", name) for name in sorted(timm.list_models())]
+    return in_timm + [("torchvision", name) for name in torchvision_names()]
+
+
+def _survey_in_time(architecture: tuple[str, str], timeout_seconds: int) -> Survey | str:
+    """Survey one architecture; return the reason as text if it cannot be built or takes too long."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.alarm(timeout_seconds)
+    try:
+        return survey_architecture(*architecture)
+    except Exception as error:
+        return f"{'/'.join(architecture)}: {type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+
+
+def _too_late(*_: object) -> None:
+    raise TimeoutError("no result in time")
+
+
+def _read_work(path: Path) -> dict[tuple[str, str], Survey]:
+    if not path.exists():
+        return {}
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        surveys = [_survey_from(json.loads(line)) for line in file]
+    return {(survey.library, survey.name): survey for survey in surveys}
+
+
+def _survey_from(row: dict[str, object]) -> Survey:
+    for key in ("shapes", "other_shapes"):
+        shapes = row[key]
+        assert isinstance(shapes, dict)
+        row[key] = {name: tuple(shape) for name, shape in shapes.items()}
+    shape = row["input_shape"]
+    assert isinstance(shape, list)
+    row["input_shape"] = tuple(shape)
+    return Survey(**row)  # type: ignore[arg-type]
+
+
+def _survey_all(work: Path, processes: int, timeout_seconds: int) -> list[Survey]:
+    done = _read_work(work)
+    survey = partial(_survey_in_time, timeout_seconds=timeout_seconds)
+    missing = [architecture for architecture in all_architectures() if architecture not in done]
+    with gzip.open(work, "at", encoding="utf-8") as file, get_context("spawn").Pool(processes) as pool:
+        for count, outcome in enumerate(pool.imap(survey, missing), start=1):
+            if isinstance(outcome, str):
+                print(f"left out: {outcome}", file=sys.stderr)
+                continue
+            file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+            done[outcome.library, outcome.name] = outcome
+            print(f"\r{count} of {len(missing)}  {outcome.name:50.50}", end="", file=sys.stderr)
+    return [done[architecture] for architecture in all_architectures() if architecture in done]
+
+
+def write_index(surveys: Iterable[Survey]) -> None:
+    """Write both files of the index."""
+    surveys = list(surveys)
+    versions = {"timm": timm.__version__, "torchvision": torchvision.__version__.split("+")[0]}
+    lines = ",\n".join(json.dumps(_catalogue_row(survey), separators=(",", ":")) for survey in surveys)
+    text = f'{{"versions": {json.dumps(versions)},\n"architectures": [\n{lines}\n]}}\n'
+    CATALOGUE_FILE.write_text(text, encoding="utf-8")
+    RECOGNITION_FILE.write_bytes(pack_fingerprints(_fingerprint(survey) for survey in surveys))
+
+
+def _catalogue_row(survey: Survey) -> list[object]:
+    return [
+        survey.library,
+        survey.name,
+        survey.num_params,
+        survey.macs,
+        survey.input_shape,
+        survey.num_layers,
+        survey.num_classes,
+        int(survey.pretrained),
+    ]
+
+
+def _fingerprint(survey: Survey) -> Fingerprint:
+    channels, side = survey.input_shape[0], survey.input_shape[-1]
+    built = BuiltWith(num_classes=survey.shape_classes, in_chans=channels, img_size=side)
+    other = BuiltWith(num_classes=OTHER_CLASSES, in_chans=OTHER_CHANNELS, img_size=survey.other_size)
+    return fingerprint_of(
+        survey.library,
+        survey.name,
+        shapes=survey.shapes,
+        built=built,
+        other_shapes=survey.other_shapes,
+        other=other,
+    )
+
+
+def main() -> None:
+    """Build the index from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("catalogue_work.jsonl.gz"), help="where results are kept")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--timeout", type=int, default=_TIMEOUT_SECONDS, help="seconds for one architecture")
+    arguments = parser.parse_args()
+    write_index(_survey_all(arguments.work, arguments.processes, arguments.timeout))
+
+
+if __name__ == "__main__":
+    main()

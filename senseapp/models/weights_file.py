@@ -1,0 +1,111 @@
+"""What kind of file a checkpoint is, by its first bytes, and why some kinds are not read."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+from senseapp.errors import InvalidCheckpoint
+
+__all__ = ["CHECKPOINT_SUFFIXES", "RESAVE_ADVICE", "FileKind", "damaged", "kind_of"]
+
+CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
+RESAVE_ADVICE = (
+    "Save only the weights where the model was made: torch.save(model.state_dict(), 'weights.pth'), "
+    "or safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
+)
+_SNIFFED_BYTES = 4096
+_MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
+_TAR_MAGIC = slice(257, 262)
+_FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
+    (b"\x1f\x8b", "a gzip archive: unpack it first"),
+    (b"BZh", "a bzip2 archive: unpack it first"),
+    (b"\xfd7zXZ", "an xz archive: unpack it first"),
+    (b"7z\xbc\xaf", "a 7z archive: unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive: unpack it first"),
+    (b"\x89HDF", "an HDF5 file (Keras or TensorFlow), which holds no PyTorch weights"),
+    (b"\x93NUMPY", "a NumPy array, which has no layer names"),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"GIF8", "a picture"),
+    (b"%PDF", "a PDF document"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the weights it stands for: run git lfs pull"),
+)
+
+
+class FileKind(enum.Enum):
+    """The three forms that PyTorch weights are kept in."""
+
+    ZIP = "zip"
+    PICKLE = "pickle"
+    SAFETENSORS = "safetensors"
+
+
+def kind_of(path: Path) -> FileKind:
+    """Return the form of the file at ``path``, judged by its content.
+
+    Raises:
+        InvalidCheckpoint: missing, empty, of another suffix, or not a file that PyTorch or safetensors wrote.
+    """
+    if not path.is_file():
+        raise InvalidCheckpoint(f"There is no checkpoint file named {path.name}. Upload it again.")
+    if path.suffix.lower() not in CHECKPOINT_SUFFIXES:
+        raise InvalidCheckpoint(
+            f"A checkpoint ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {path.name}. "
+            "Choose the weights file, or rename it if it is one."
+        )
+    size = path.stat().st_size
+    if size == 0:
+        raise InvalidCheckpoint(f"{path.name} is empty (0 bytes). Upload it again.")
+    with path.open("rb") as file:
+        head = file.read(_SNIFFED_BYTES)
+    kind = _kind_by_magic(head, size)
+    if kind is None:
+        raise InvalidCheckpoint(f"{path.name} is {_describe(head)}. {RESAVE_ADVICE}")
+    if path.suffix.lower() == ".safetensors" and kind is not FileKind.SAFETENSORS:
+        raise InvalidCheckpoint(
+            f"{path.name} ends in .safetensors but was written by torch.save. Rename it to end in .pth."
+        )
+    return kind
+
+
+def _kind_by_magic(head: bytes, size: int) -> FileKind | None:
+    if head.startswith(b"PK"):
+        return FileKind.ZIP
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return FileKind.PICKLE
+    header_bytes = int.from_bytes(head[:8], "little")
+    if head[8:9] == b"{" and 2 <= header_bytes <= min(size - 8, _MAX_SAFETENSORS_HEADER_BYTES):
+        return FileKind.SAFETENSORS
+    return None
+
+
+def _describe(head: bytes) -> str:
+    for magic, description in _FOREIGN_KINDS:
+        if head.startswith(magic):
+            return description
+    if head[_TAR_MAGIC] == b"ustar":
+        return "a tar archive, a form that PyTorch has not written since 2017 and that cannot be read safely"
+    if head[8:9] == b"{":
+        return "a safetensors file that was cut short, or is damaged: upload it again"
+    if not head.strip(b"\0"):
+        return "not a checkpoint: it starts with zeros only"
+    if _is_text(head):
+        return "a text file, not weights"
+    return "not a file that PyTorch or safetensors wrote, or it is damaged"
+
+
+def _is_text(head: bytes) -> bool:
+    printable = sum(byte in b"\t\n\r" or 32 <= byte < 127 or byte >= 128 for byte in head)
+    try:
+        head[:-4].decode("utf-8")  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return printable == len(head)
+
+
+def damaged(path: Path, reason: str) -> InvalidCheckpoint:
+    """Return the error for a file of a known kind that cannot be read."""
+    return InvalidCheckpoint(
+        f"{path.name} was cut short or is damaged ({reason.rstrip('.')}). Upload it again, or save it again."
+    )

@@ -1,0 +1,135 @@
+"""The picker's index: reading, searching and naming need no torch and no waiting."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from senseapp.errors import UnknownModel
+from senseapp.models.catalogue import CATALOGUE_FILE, find_entry, load_catalogue, search
+from senseapp.models.names import closest_names, parse_model
+from senseapp.models.recognition_index import RECOGNITION_FILE
+from senseapp.spec import ModelSpec
+
+
+def titles(text, **options):
+    return [entry.title for entry in search(text, **options)]
+
+
+def test_searching_loads_neither_torch_nor_the_libraries():
+    program = (
+        "import sys; from senseapp.models.catalogue import search; from senseapp.models import parse_model;"
+        "assert search('vit_tiny'); parse_model('timm/resnet18');"
+        "sys.exit(' '.join({'torch', 'timm', 'torchvision', 'numpy'} & set(sys.modules)) or None)"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_the_index_is_small():
+    assert CATALOGUE_FILE.stat().st_size + RECOGNITION_FILE.stat().st_size < 5_000_000
+
+
+@pytest.mark.parametrize("text", ["", "r", "vit tiny patch16", "no such thing", "efficientnet"])
+def test_a_keystroke_is_answered_in_milliseconds(text):
+    search(text)  # reads the index once
+    start = time.perf_counter()
+    for _ in range(5):
+        search(text)
+    assert (time.perf_counter() - start) / 5 < 0.1  # about 5 ms on an idle machine
+
+
+def test_the_exact_name_comes_first_then_names_that_start_with_it():
+    assert titles("resnet50")[:2] == ["timm/resnet50", "torchvision/resnet50"]
+    assert all("/resnet50" in title for title in titles("resnet50", limit=5))
+    assert titles("vit_tiny_patch16_224")[0] == "timm/vit_tiny_patch16_224"
+
+
+@pytest.mark.parametrize("text", ["ResNet-18", "resnet 18", "RESNET18", " resnet_18 "])
+def test_separators_and_capitals_do_not_matter(text):
+    assert set(titles(text, limit=2)) == {"timm/resnet18", "torchvision/resnet18"}
+
+
+def test_words_may_come_in_any_order():
+    assert "timm/vit_tiny_patch16_224" in titles("tiny 224 vit")
+
+
+def test_names_that_start_with_the_text_come_before_those_that_contain_it():
+    found = titles("vit tiny")
+    assert found[0].startswith("timm/vit_tiny")
+    assert found.index("timm/vit_tiny_patch16_224") < found.index("timm/davit_tiny")
+
+
+def test_the_library_can_be_chosen():
+    assert {entry.library for entry in search("resnet", library="torchvision")} == {"torchvision"}
+    assert all(title.startswith("torchvision/") for title in titles("torchvision/resnet"))
+    assert titles("torchvision/resnet", limit=1) == ["torchvision/resnet18"]
+
+
+def test_no_match_is_no_result():
+    assert search("no such network") == []
+
+
+def test_the_number_of_results_is_limited():
+    assert len(search("", limit=7)) == 7
+
+
+def test_published_figures_are_in_the_index():
+    entry = find_entry("torchvision", "resnet18")
+    assert entry is not None
+    assert entry.num_params == 11_689_512
+    assert entry.macs == 1_814_073_344
+    assert entry.input_shape == (3, 224, 224)
+    assert entry.num_layers == 21
+    assert entry.num_classes == 1000
+    assert entry.pretrained
+    assert find_entry("timm", "resnet18.a1_in1k") == find_entry("timm", "resnet18")
+    assert find_entry("timm", "resnet19") is None
+
+
+def test_every_entry_is_plausible():
+    for entry in load_catalogue():
+        assert entry.num_params > 0, entry.title
+        assert entry.num_layers > 0, entry.title
+        assert entry.macs is None or entry.macs > 0, entry.title
+        assert min(entry.input_shape) > 0, entry.title
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("demo", ModelSpec()),
+        (" demo ", ModelSpec()),
+        ("auto", ModelSpec(library="auto")),
+        ("timm/resnet50", ModelSpec(library="timm", name="resnet50")),
+        ("timm/resnet50.a1_in1k", ModelSpec(library="timm", name="resnet50.a1_in1k")),
+        ("torchvision/resnet50", ModelSpec(library="torchvision", name="resnet50")),
+        ("vit_tiny_patch16_224", ModelSpec(library="timm", name="vit_tiny_patch16_224")),
+        ("squeezenet1_1", ModelSpec(library="torchvision", name="squeezenet1_1")),
+    ],
+)
+def test_a_model_is_named_in_text(text, spec):
+    assert parse_model(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("resnet18", "Both libraries have 'resnet18'. Write timm/resnet18 or torchvision/resnet18"),
+        ("resnet19", "Neither timm nor torchvision"),
+        ("timm/nope", "timm has no architecture named 'nope'"),
+        ("keras/resnet50", "demo, auto, timm/NAME or torchvision/NAME"),
+        ("", "Neither"),
+    ],
+)
+def test_names_that_mean_nothing_or_two_things_are_refused(text, said):
+    with pytest.raises(UnknownModel, match=said):
+        parse_model(text)
+
+
+def test_the_closest_names_are_close():
+    assert "timm/efficientnet_b0" in closest_names("eficientnet_b0", library="timm")
+    assert all(title.startswith("torchvision/") for title in closest_names("resnet", library="torchvision"))

@@ -1,0 +1,169 @@
+"""Loading somebody's weights: recognised or named, sized from the shapes, never silently changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from senseapp.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.models import load_model
+from senseapp.models.checkpoint import read_checkpoint
+from senseapp.models.fitting import load_tensors, match_state_dict
+from senseapp.spec import ModelSpec
+
+
+def build(library, name, **settings):
+    return load_model(ModelSpec(library=library, name=name, **settings)).module
+
+
+def save(module, path, change=None):
+    weights = dict(module.state_dict())
+    torch.save(change(weights) if change else weights, path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "settings"),
+    [
+        ("timm", "test_resnet", {"num_classes": 7}),
+        ("timm", "test_vit", {"num_classes": 3, "in_chans": 1, "img_size": 96}),
+        ("torchvision", "squeezenet1_1", {"num_classes": 12}),
+        ("torchvision", "shufflenet_v2_x0_5", {"num_classes": 4, "in_chans": 1}),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_classes_channels_and_size_are_read_off_the_weights(tmp_path, library, name, settings, named):
+    module = build(library, name, **settings)
+    for parameter in module.parameters():
+        parameter.add_(0.01)
+    path = save(module, tmp_path / "mine.pth")
+    spec = (
+        ModelSpec(library=library, name=name, checkpoint=path) if named else ModelSpec(library="auto", checkpoint=path)
+    )
+    loaded = load_model(spec)
+    assert loaded.title == f"{library}/{name}"
+    assert loaded.num_classes == settings["num_classes"]
+    assert loaded.preprocessing.input_shape[0] == settings.get("in_chans", 3)
+    if "img_size" in settings:
+        assert loaded.preprocessing.input_shape[1] == settings["img_size"]
+    assert loaded.pretrained
+    assert not any("Random" in note for note in loaded.notes)
+    for key, tensor in module.state_dict().items():
+        assert torch.equal(loaded.module.state_dict()[key], tensor), key
+
+
+def test_recognition_is_said_with_its_twins(tmp_path):
+    path = save(build("torchvision", "resnet18", num_classes=5), tmp_path / "a.pth")
+    notes = load_model(ModelSpec(library="auto", checkpoint=path)).notes
+    assert any("Recognised as" in note and "timm/resnet18" in note and "torchvision/resnet18" in note for note in notes)
+
+
+def test_wrapped_half_precision_weights_become_float32(tmp_path):
+    module = build("timm", "test_resnet", num_classes=4)
+    halved = {f"module.{name}": tensor.half() for name, tensor in module.state_dict().items()}
+    torch.save({"state_dict": halved, "epoch": 2}, tmp_path / "a.pth.tar")
+    loaded = load_model(ModelSpec(library="auto", checkpoint=str(tmp_path / "a.pth.tar")))
+    assert {parameter.dtype for parameter in loaded.module.parameters()} == {torch.float32}
+    assert any("float16" in note for note in loaded.notes)
+    assert torch.equal(loaded.module.state_dict()["fc.weight"], module.state_dict()["fc.weight"].half().float())
+
+
+def test_the_averaged_copy_is_taken_on_request(tmp_path):
+    weights = build("timm", "test_resnet").state_dict()
+    averaged = {name: tensor + 1 for name, tensor in weights.items()}
+    torch.save({"state_dict": weights, "state_dict_ema": averaged}, tmp_path / "a.pth")
+    spec = {"library": "timm", "name": "test_resnet", "checkpoint": str(tmp_path / "a.pth")}
+    plain, ema = load_model(ModelSpec(**spec)), load_model(ModelSpec(**spec, use_ema=True))
+    assert torch.equal(plain.module.state_dict()["fc.bias"], weights["fc.bias"])
+    assert torch.equal(ema.module.state_dict()["fc.bias"], averaged["fc.bias"])
+
+
+def test_contradicting_classes_are_refused(tmp_path):
+    path = save(build("timm", "test_resnet", num_classes=7), tmp_path / "a.pth")
+    with pytest.raises(InvalidCheckpoint, match=r"made for 7 classes, got num_classes 10"):
+        load_model(ModelSpec(library="timm", name="test_resnet", checkpoint=path, num_classes=10))
+
+
+def test_the_wrong_architecture_is_refused_with_counts_and_cause(tmp_path):
+    path = save(build("torchvision", "squeezenet1_1"), tmp_path / "a.pth")
+    with pytest.raises(
+        InvalidCheckpoint, match=r"does not fit timm/test_resnet: .*missing.*unexpected.*another architecture"
+    ):
+        load_model(ModelSpec(library="timm", name="test_resnet", checkpoint=path))
+
+
+def test_an_unknown_network_is_refused_with_the_closest(tmp_path):
+    torch.save(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)).state_dict(), tmp_path / "a.pth")
+    with pytest.raises(InvalidCheckpoint, match="no architecture of timm or torchvision"):
+        load_model(ModelSpec(library="auto", checkpoint=str(tmp_path / "a.pth")))
+
+
+def test_weights_without_classifier_are_refused(tmp_path):
+    def headless(weights):
+        return {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
+
+    path = save(build("timm", "test_resnet"), tmp_path / "a.pth", headless)
+    with pytest.raises(InvalidCheckpoint, match=r"timm/test_resnet \(\d+% alike\)"):
+        load_model(ModelSpec(library="auto", checkpoint=path))
+    with pytest.raises(InvalidCheckpoint, match="no classifier"):
+        load_model(ModelSpec(library="timm", name="test_resnet", checkpoint=path))
+
+
+def test_published_weights_and_a_checkpoint_exclude_each_other(tmp_path):
+    with pytest.raises(InvalidSpec, match="not both"):
+        load_model(ModelSpec(library="timm", name="resnet18", pretrained=True, checkpoint=str(tmp_path / "a.pth")))
+
+
+def test_heads_that_serve_training_only_are_left_out(tmp_path):
+    def with_auxiliary(weights):
+        return weights | {"aux1.fc2.weight": torch.zeros(1000, 2), "aux2.fc2.weight": torch.zeros(1000, 2)}
+
+    path = save(build("torchvision", "googlenet", num_classes=3), tmp_path / "a.pth", with_auxiliary)
+    notes = load_model(ModelSpec(library="torchvision", name="googlenet", checkpoint=path)).notes
+    assert any("Left out 2 weights" in note for note in notes)
+
+
+class Small(nn.Module):
+    def __init__(self, channels=3, width=8, classes=5):
+        super().__init__()
+        self.stem = nn.Conv2d(channels, width, 3)
+        self.norm = nn.BatchNorm2d(width)
+        self.head = nn.Linear(width, classes)
+
+
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        (Small(classes=9), "9 classes"),
+        (Small(channels=1), "number of channels"),
+        (Small(width=16), "variant of this architecture"),
+        (nn.Sequential(nn.Linear(2, 2)), "another architecture"),
+    ],
+)
+def test_the_likely_cause_is_said(other, cause):
+    report = match_state_dict(Small(), other.state_dict())
+    assert not report.fits
+    assert cause in report.cause
+
+
+def test_a_replaced_head_and_surplus_weights_have_their_own_cause():
+    weights = Small().state_dict()
+    replaced = {name.replace("head.", "classifier.1."): tensor for name, tensor in weights.items()}
+    assert "another classifier in place of head" in match_state_dict(Small(), replaced).cause
+    assert "more than this architecture" in match_state_dict(Small(), weights | {"extra.weight": torch.ones(1)}).cause
+
+
+def test_counters_may_be_missing():
+    weights = {name: tensor for name, tensor in Small().state_dict().items() if "num_batches" not in name}
+    assert match_state_dict(Small(), weights).fits
+
+
+def test_a_refused_checkpoint_leaves_the_network_as_it_was(tmp_path):
+    module = Small()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    torch.save(Small(classes=9).state_dict(), tmp_path / "a.pth")
+    with pytest.raises(InvalidCheckpoint):
+        load_tensors(module, read_checkpoint(tmp_path / "a.pth"), title="small")
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])

@@ -1,0 +1,121 @@
+"""Architectures recognised from names and shapes, and the sizes read off them."""
+
+from __future__ import annotations
+
+import timm
+import torch
+
+from senseapp.models.free_dimensions import BuiltWith, find_free_dimensions
+from senseapp.models.recognise import recognise
+from senseapp.models.recognition_index import fingerprint_of, load_fingerprints, pack_fingerprints
+from senseapp.models.signature import resemblance, signature_of, sketch_of
+
+
+def shapes_of(name, **settings):
+    with torch.device("meta"):
+        module = timm.create_model(name, **settings)
+    return {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+
+
+def test_all_that_the_shapes_tell_is_read_off():
+    best = recognise(shapes_of("vit_tiny_patch16_224", num_classes=12, in_chans=4, img_size=192))[0]
+    assert best.exact
+    assert (best.num_classes, best.in_chans, best.img_size) == (12, 4, 192)
+    assert best.name.startswith(("vit_tiny_patch16", "deit_tiny_patch16"))
+
+
+def test_the_patch_size_tells_architectures_apart():
+    assert recognise(shapes_of("vit_base_patch32_224"))[0].name == "vit_base_patch32_224"
+    assert recognise(shapes_of("vit_base_patch16_224"))[0].name == "vit_base_patch16_224"
+
+
+def test_the_image_size_tells_twins_apart():
+    found = recognise(shapes_of("vit_base_patch16_384", num_classes=3))
+    assert found[0].img_size == 384
+    assert found[0].name.endswith("384")
+    smaller = next(candidate for candidate in found if candidate.name == "vit_base_patch16_224")
+    assert smaller.exact
+    assert smaller.score < found[0].score
+
+
+def test_identical_twins_share_the_score_and_the_hint_decides():
+    shapes = shapes_of("efficientnet_b0", num_classes=10)
+    plain, hinted = recognise(shapes), recognise(shapes, arch_hint="tf_efficientnet_b0")
+    scores = {candidate.name: candidate.score for candidate in plain}
+    assert scores["efficientnet_b0"] == scores["tf_efficientnet_b0"] == 1.0
+    assert plain[0].name == "efficientnet_b0"
+    assert hinted[0].name == "tf_efficientnet_b0"
+
+
+def test_counters_do_not_matter():
+    shapes = {key: shape for key, shape in shapes_of("resnet18").items() if "num_batches_tracked" not in key}
+    assert recognise(shapes)[0].exact
+
+
+def test_a_network_with_another_head_is_alike_but_not_exact():
+    shapes = {key.replace("fc.", "fc.1."): shape for key, shape in shapes_of("resnet18").items()}
+    best = recognise(shapes)[0]
+    assert best.name == "resnet18"
+    assert not best.exact
+    assert 0.8 < best.score < 0.96
+
+
+def test_strangers_are_not_recognised():
+    assert recognise({}) == ()
+    assert not any(candidate.exact for candidate in recognise({"a.weight": (3, 3), "b.weight": (1,)}))
+
+
+def test_signatures_add_up_and_ignore_order():
+    shapes = {"a": (1, 2), "b": (3,)}
+    assert signature_of(shapes) == signature_of(dict(reversed(list(shapes.items()))))
+    assert signature_of(shapes) == (signature_of({"a": (1, 2)}) + signature_of({"b": (3,)})) % 2**64
+    assert signature_of(shapes) != signature_of({"a": (1, 2), "b": (4,)})
+
+
+def test_resemblance_estimates_the_jaccard_index():
+    first = {f"layer{index}": (index,) for index in range(1000)}
+    second = {f"layer{index}": (index,) for index in range(500, 1500)}
+    assert resemblance(sketch_of(first), sketch_of(first)) == 1.0
+    assert abs(resemblance(sketch_of(first), sketch_of(second)) - 1 / 3) < 0.15  # four standard errors
+    assert resemblance(sketch_of({}), sketch_of({})) == 0.0
+
+
+def test_a_packed_index_is_read_back_the_same(tmp_path, monkeypatch):
+    built = BuiltWith(num_classes=10, in_chans=3, img_size=32)
+    other = BuiltWith(num_classes=13, in_chans=5, img_size=64)
+    fingerprint = fingerprint_of(
+        "timm",
+        "tiny",
+        shapes={"stem.weight": (8, 3, 3, 3), "pos": (1, 65, 8), "mid": (8, 8), "head.weight": (10, 8)},
+        built=built,
+        other_shapes={"stem.weight": (8, 5, 3, 3), "pos": (1, 257, 8), "mid": (8, 8), "head.weight": (13, 8)},
+        other=other,
+    )
+    path = tmp_path / "index.json.gz"
+    path.write_bytes(pack_fingerprints([fingerprint]))
+    monkeypatch.setattr("senseapp.models.recognition_index.RECOGNITION_FILE", path)
+    load_fingerprints.cache_clear()
+    (read,) = load_fingerprints()
+    load_fingerprints.cache_clear()
+    assert read.free == fingerprint.free
+    assert read.fixed_signature == fingerprint.fixed_signature
+    assert list(read.sketch) == list(fingerprint.sketch)
+    assert set(read.free.patterns) == {"stem.weight", "pos", "head.weight"}
+    assert read.free.patterns["stem.weight"] == (8, None, 3, 3)
+
+
+def rule_for(a, b, side_a=32, side_b=64):
+    built = BuiltWith(num_classes=10, in_chans=3, img_size=side_a)
+    other = BuiltWith(num_classes=13, in_chans=3, img_size=side_b)
+    return find_free_dimensions({"table": (a, 7)}, built, {"table": (b, 7)}, other).size
+
+
+def test_the_three_laws_of_the_image_size():
+    area = rule_for(1 + 8**2, 1 + 16**2)  # a token per patch of 4, and one for the class
+    assert (area.law, area.side(1 + 12**2)) == ("area", 48)
+    assert area.side(100) is None
+    window = rule_for((2 * 8 - 1) ** 2 + 3, (2 * 16 - 1) ** 2 + 3)  # BEiT's relative positions
+    assert (window.law, window.side((2 * 12 - 1) ** 2 + 3)) == ("window", 48)
+    side = rule_for(2 * 8 - 1, 2 * 16 - 1)  # relative positions along one axis
+    assert (side.law, side.side(2 * 12 - 1)) == ("side", 48)
+    assert rule_for(7, 5) is None
