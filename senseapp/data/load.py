@@ -10,11 +10,12 @@ import torch
 
 from senseapp.data.demo import load_demo_images
 from senseapp.data.images import ImageSet, TensorImages
+from senseapp.data.preparation import effective_preprocessing
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.models.loaded import Preprocessing
 from senseapp.spec.run import DataSpec
 
-__all__ = ["ImageRequest", "draw", "load_images", "register_loader"]
+__all__ = ["ImageRequest", "draw", "draw_order", "load_images", "register_loader"]
 
 _RANDOM_IMAGES = 128
 
@@ -25,16 +26,18 @@ class ImageRequest:
 
     Attributes:
         spec: which images.
-        preprocessing: how the model wants them.
+        preprocessing: the model's own, with the overrides of ``spec``.
         num_classes: classes that labels may name.
         num_samples: images wanted; None means all.
         seed: of the draw when there are more.
         data_roots: folders that may be read; empty means any.
+        class_names: of the model, by index; empty where unknown.
     """
 
     spec: DataSpec
     preprocessing: Preprocessing
     num_classes: int
+    class_names: tuple[str, ...]
     num_samples: int | None
     seed: int
     data_roots: tuple[Path, ...]
@@ -62,6 +65,7 @@ def load_images(
     num_samples: int | None = None,
     seed: int = 0,
     data_roots: Sequence[Path] = (),
+    class_names: tuple[str, ...] = (),
 ) -> ImageSet:
     """Load the images of ``spec``, prepared as the model wants them.
 
@@ -72,6 +76,7 @@ def load_images(
         num_samples: how many to draw; None takes all (for random inputs, a fixed small number).
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
+        class_names: of the model, by index, to recognise folders by; empty where unknown.
 
     Raises:
         InvalidDataset: they cannot be read, trusted or matched to the classes.
@@ -79,8 +84,9 @@ def load_images(
     """
     request = ImageRequest(
         spec=spec,
-        preprocessing=preprocessing,
+        preprocessing=effective_preprocessing(spec, preprocessing),
         num_classes=num_classes,
+        class_names=class_names,
         num_samples=num_samples,
         seed=seed,
         data_roots=tuple(data_roots),
@@ -97,13 +103,23 @@ def draw(images: ImageSet, num_samples: int | None, seed: int) -> ImageSet:
     """
     if num_samples is None or num_samples == len(images):
         return images
-    if num_samples > len(images):
+    return images.subset(sorted(draw_order(len(images), num_samples, seed)[:num_samples]))
+
+
+def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
+    """Return the order in which ``count`` images are drawn; without ``num_samples``, the order they are in.
+
+    Raises:
+        InvalidSpec: more are wanted than there are.
+    """
+    if num_samples is None:
+        return list(range(count))
+    if num_samples > count:
         raise InvalidSpec(
-            f"There are {len(images)} images, fewer than the {num_samples} asked for. "
-            f"Choose at most {len(images)}, or bring more."
+            f"There are {count} images, fewer than the {num_samples} asked for. Choose at most {count}, or bring more."
         )
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    return images.subset(sorted(order[:num_samples].tolist()))
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
 
 
 @register_loader("demo")

@@ -72,6 +72,7 @@ class Session:
             num_samples=spec.sensitivity.num_samples,
             seed=spec.sensitivity.seed,
             data_roots=data_roots,
+            class_names=model.class_names,
         )
         progress("Measuring the uncompressed model")
         sweep = Sweep.open(model.module, images, spec.sensitivity, layout=layout, own=True)

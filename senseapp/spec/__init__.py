@@ -10,6 +10,7 @@ from senseapp.spec.compression import (
 from senseapp.spec.levels import fractions_from_percent, parse_numbers
 from senseapp.spec.run import (
     LABEL_FREE_METRICS,
+    WITHOUT_LABELS,
     DataSpec,
     MetricName,
     ModelSpec,
@@ -19,6 +20,7 @@ from senseapp.spec.run import (
 
 __all__ = [
     "LABEL_FREE_METRICS",
+    "WITHOUT_LABELS",
     "CompressionConfig",
     "DataSpec",
     "MetricName",

@@ -12,6 +12,7 @@ from senseapp.spec.compression import CompressionConfig, SparsityConfig
 
 __all__ = [
     "LABEL_FREE_METRICS",
+    "WITHOUT_LABELS",
     "DataKind",
     "DataSpec",
     "MetricName",
@@ -28,6 +29,9 @@ Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 ModelLibrary = Literal["demo", "timm", "torchvision", "auto"]
 DataKind = Literal["demo", "random", "folder", "archive"]
+
+WITHOUT_LABELS = "none"
+"""What :attr:`DataSpec.labels` says to measure without labels."""
 
 LABEL_FREE_METRICS: tuple[MetricName, ...] = ("kl", "agreement", "sqnr")
 
@@ -77,7 +81,8 @@ class DataSpec:
     Attributes:
         kind: the shipped digits, random inputs, a folder, or a zip or tar archive.
         path: where the folder or archive lies; empty for the first two.
-        labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none.
+        labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
+            ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
         mean, std: per channel, on the 0 to 1 scale; empty keeps the model's own.
         crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
         class_map: pairs (folder name, class index) that a person has confirmed; empty means proposed ones.

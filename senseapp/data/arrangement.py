@@ -1,0 +1,147 @@
+"""How pictures are arranged: in class folders, beside a table of labels, or in one heap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from senseapp.data.contents import Contents, Entry, PictureSource
+from senseapp.data.table import read_label_table
+from senseapp.data.wording import counted, listed, printable
+
+__all__ = ["Arrangement", "arrange"]
+
+_TABLE_NAME = "labels.csv"
+_SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
+
+Layout = Literal["class folders", "table", "unlabelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """The pictures in the order of their names, and what their places say about their classes.
+
+    Attributes:
+        layout: where labels come from, if anywhere.
+        entries: the pictures.
+        labels: name of the class of each picture, as the folder or table writes it; empty if unlabelled.
+        label_names: all class names, sorted; those of empty folders too.
+        notes: sentences on what was chosen or left out.
+    """
+
+    layout: Layout
+    entries: tuple[Entry, ...]
+    labels: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True) -> Arrangement:
+    """Find out how the pictures of ``source`` are arranged.
+
+    Folders around everything else are skipped. Of ``train``, ``val`` and ``test`` folders one is taken: pictures
+    that the network was not trained on, if there are any.
+
+    Args:
+        source: the folder or archive.
+        table: path in it of a CSV ``file,label``; empty takes ``labels.csv`` if there is one at the top.
+        with_labels: False takes every picture and no label.
+
+    Raises:
+        InvalidDataset: the table does not exist, cannot be read, or names no picture.
+    """
+    contents = source.contents
+    if not with_labels:
+        return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()))
+    table = table or _obvious_table(contents)
+    if table:
+        return _by_table(source, table)
+    prefix = _wrapper(contents, "")
+    split, notes = _choose_split(contents, prefix)
+    return _by_folder(contents, _wrapper(contents, split), notes)
+
+
+def _in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: entry.name.split("/")))
+
+
+def _obvious_table(contents: Contents) -> str:
+    places = ("", _wrapper(contents, ""))
+    return next((place + _TABLE_NAME for place in places if place + _TABLE_NAME in contents.tables), "")
+
+
+def _wrapper(contents: Contents, prefix: str) -> str:
+    """Return ``prefix`` extended by each folder that holds everything and at least one more level of folders."""
+    names = [name for name in contents.pictures if name.startswith(prefix)]
+    while True:
+        firsts = {name[len(prefix) :].partition("/")[0] for name in names}
+        longer = f"{prefix}{next(iter(firsts))}/"
+        if len(firsts) > 1 or not all("/" in name[len(longer) :] for name in names):
+            return prefix
+        prefix = longer
+
+
+def _choose_split(contents: Contents, prefix: str) -> tuple[str, tuple[str, ...]]:
+    """Return the path of the split to measure on, and a note on the others; ``prefix`` itself without splits."""
+    depths: dict[str, int] = {}
+    for name in contents.pictures:
+        if name.startswith(prefix):
+            first, *rest = name[len(prefix) :].split("/")
+            depths[first] = max(depths.get(first, 0), len(rest))
+    if len(depths) < 2 or any(first.lower() not in _SPLITS for first in depths):
+        return prefix, ()
+    # a test folder often has no class folders: its labels were kept back for a contest
+    chosen = min(depths, key=lambda first: (depths[first] < 2, _SPLITS.index(first.lower())))
+    others = listed(sorted(set(depths) - {chosen}))
+    return f"{prefix}{chosen}/", (f"Taken from the folder {chosen}; not used: {others}.",)
+
+
+def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arrangement:
+    entries = _in_order(entry for name, entry in contents.pictures.items() if name.startswith(prefix))
+    depth = prefix.count("/")
+    firsts = [entry.name.split("/")[depth:] for entry in entries]
+    if not any(len(parts) > 1 for parts in firsts):
+        return Arrangement(layout="unlabelled", entries=entries, notes=notes)
+    inside = [(entry, parts[0]) for entry, parts in zip(entries, firsts, strict=True) if len(parts) > 1]
+    if len(inside) < len(entries):
+        loose = counted(len(entries) - len(inside), "picture")
+        notes = (*notes, f"{loose} outside of the class folders left out.")
+    labels = tuple(label for _, label in inside)
+    present = set(labels)
+    empty = {
+        folder.split("/")[depth]
+        for folder in contents.folders
+        if folder.startswith(prefix) and folder.count("/") >= depth
+    } - present
+    if empty:
+        classes = counted(len(empty), "class folder holds", "class folders hold")
+        notes = (*notes, f"{classes} no picture: {listed(sorted(empty))}.")
+    return Arrangement(
+        layout="class folders",
+        entries=tuple(entry for entry, _ in inside),
+        labels=labels,
+        label_names=tuple(sorted(present | empty)),
+        notes=(*notes, *_uneven(labels)),
+    )
+
+
+def _uneven(labels: tuple[str, ...]) -> tuple[str, ...]:
+    present = Counter(labels)
+    if len(present) > 1:
+        return ()
+    return (f"All pictures are of one class, {printable(labels[0])}: accuracy says little about the others.",)
+
+
+def _by_table(source: PictureSource, table: str) -> Arrangement:
+    rows, notes = read_label_table(source, table)
+    entries = _in_order(source.contents.pictures[name] for name in rows)
+    labels = tuple(rows[entry.name] for entry in entries)
+    return Arrangement(
+        layout="table",
+        entries=entries,
+        labels=labels,
+        label_names=tuple(sorted(set(labels))),
+        notes=(*notes, *_uneven(labels)),
+    )

@@ -1,0 +1,148 @@
+"""What a folder or archive holds: its pictures, tables and folders, and a count of what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from senseapp.data.wording import counted, listed, printable
+from senseapp.errors import InvalidDataset
+
+__all__ = ["PICTURE_SUFFIXES", "Contents", "Entry", "PictureSource", "Unreadable", "safe_member_name"]
+
+PICTURE_SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+_ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
+_TABLE_SUFFIX = ".csv"
+_JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
+
+
+class Unreadable(Exception):
+    """One file cannot be used as a picture; it is left out, and the run goes on. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file. ``position`` orders files as they lie in the archive, so that they are read in one sweep."""
+
+    name: str
+    position: int
+
+
+class PictureSource(Protocol):
+    """A folder or archive whose files can be read one by one, in any order; nothing is unpacked to disk."""
+
+    title: str
+    contents: Contents
+
+    def read(self, entry: Entry) -> bytes:
+        """Return the bytes of one file.
+
+        Raises:
+            Unreadable: it is too large, damaged or gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+
+@dataclass(slots=True)
+class Contents:
+    """A listing that grows while a folder or archive is walked.
+
+    Attributes:
+        pictures: files with the name of an image format, by path with forward slashes.
+        tables: CSV files, by path.
+        folders: paths of all folders, also of empty ones.
+        links: links, devices and other things that are not plain files.
+    """
+
+    pictures: dict[str, Entry] = field(default_factory=dict)
+    tables: dict[str, Entry] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+    links: int = 0
+    _repeated: int = 0
+    _archives: int = 0
+    _others: Counter[str] = field(default_factory=Counter)
+
+    def add_folder(self, name: str) -> None:
+        """Note a folder and the folders around it."""
+        path = PurePosixPath(name)
+        if not _is_junk(path):
+            self._add_parents(path)
+            self.folders.add(name)
+
+    def add_file(self, name: str, position: int) -> None:
+        """Note one plain file; a name that comes twice counts once, with its last contents."""
+        path = PurePosixPath(name)
+        if _is_junk(path):
+            return
+        self._add_parents(path)
+        suffix = path.suffix.lower()
+        if suffix in PICTURE_SUFFIXES or suffix == _TABLE_SUFFIX:
+            kept = self.tables if suffix == _TABLE_SUFFIX else self.pictures
+            self._repeated += name in kept
+            kept[name] = Entry(name, position)
+        elif suffix in _ARCHIVE_SUFFIXES:
+            self._archives += 1
+        else:
+            self._others[suffix] += 1
+
+    def _add_parents(self, path: PurePosixPath) -> None:
+        parent = str(path.parent)
+        if parent != "." and parent not in self.folders:
+            self.folders.update(str(folder) for folder in path.parents if str(folder) != ".")
+
+    def require_pictures(self, title: str) -> None:
+        """Raise InvalidDataset if there is not one picture."""
+        if self.pictures:
+            return
+        reason = "; ".join(note.rstrip(".") for note in self.notes()) or "it is empty"
+        advice = " Unpack the archives inside it first." if self._archives else ""
+        raise InvalidDataset(
+            f"There are no pictures in {title} ({reason}). Bring JPEG, PNG, WebP, TIFF, BMP, GIF or PPM files, "
+            f"best in one folder per class.{advice}"
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return one sentence for each kind of thing that is left out."""
+        notes: list[str] = []
+        if self._others:
+            kinds = listed([suffix or "no suffix" for suffix, _ in self._others.most_common(4)])
+            notes.append(f"{counted(self._others.total(), 'other file')} left out: {kinds}.")
+        if self._archives:
+            notes.append(f"{counted(self._archives, 'archive')} inside not opened.")
+        if self.links:
+            notes.append(f"{counted(self.links, 'link or special file', 'links or special files')} left out.")
+        if self._repeated:
+            notes.append(f"{counted(self._repeated, 'file name')} used twice: the last file of each name is taken.")
+        return tuple(notes)
+
+
+def _is_junk(path: PurePosixPath) -> bool:
+    """Return whether this is what operating systems leave behind: hidden files, previews, Mac resource forks."""
+    return any(part.startswith(".") or part.lower() in _JUNK for part in path.parts)
+
+
+def safe_member_name(name: str, title: str) -> str:
+    """Return the name of an archive member as a relative path with forward slashes; '' for the archive itself.
+
+    Nothing is ever written under these names. An archive that holds such a name was made to do harm, or by a
+    broken program, so it is refused as a whole.
+
+    Raises:
+        InvalidDataset: the name is absolute, has a drive letter, or climbs out of the archive.
+    """
+    parts = name.replace("\\", "/").split("/")
+    drive = len(parts[0]) == 2 and parts[0][1] == ":" and parts[0][0].isalpha()
+    if (parts[0] == "" and name) or drive or ".." in parts or "\0" in name:
+        raise InvalidDataset(
+            f"{title} holds the file name {printable(name)!r}, which leads outside of the archive. "
+            "Make the archive again from inside the folder of images."
+        )
+    return "/".join(part for part in parts if part not in ("", "."))

@@ -1,0 +1,104 @@
+"""From the bytes of a picture file to eight bits per channel."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from senseapp.data.contents import Unreadable
+from senseapp.data.picture_budget import PictureBudget
+
+__all__ = ["MAX_ASPECT", "MAX_PIXELS", "ChannelMode", "Decoded", "Remark", "decode_picture"]
+
+MAX_PIXELS = 64_000_000
+"""A larger picture is left out unread; a file of a few bytes can announce any size."""
+MAX_ASPECT = 50
+"""Resizing the shorter side of a longer strip to the network's would blow it up."""
+
+ChannelMode: TypeAlias = Literal["L", "RGB"]
+Remark: TypeAlias = Literal["animated", "transparent", "rotated", "sixteen bit", "CMYK"]
+
+# the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_ORIENTATION = 0x0112
+_UPRIGHT = 1
+_SIXTEEN_BITS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A picture and what a person may want to know about it."""
+
+    picture: Image.Image
+    remarks: tuple[Remark, ...]
+
+
+def decode_picture(file: bytes, mode: ChannelMode, budget: PictureBudget) -> Decoded:
+    """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do.
+
+    The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored: this is
+    what networks are trained and tested on. Sixteen bits per channel are scaled to eight, not clipped.
+
+    Raises:
+        Unreadable: not a picture, damaged, too large, or of a kind without a known range of values.
+    """
+    if not file:
+        raise Unreadable("empty file")
+    try:
+        with Image.open(io.BytesIO(file), formats=_FORMATS) as image:
+            width, height = image.size
+            _check_size(width, height)
+            with budget.hold(width * height):
+                remarks = _remarks(image)
+                image.load()
+                return Decoded(picture=_eight_bits(image).convert(mode), remarks=remarks)
+    except Unreadable:
+        raise
+    except UnidentifiedImageError as error:
+        raise Unreadable("not a picture") from error
+    except Image.DecompressionBombError as error:
+        raise Unreadable("too many pixels") from error
+    except Exception as error:  # on damaged files Pillow's readers raise whatever their parsing runs into
+        raise Unreadable("damaged") from error
+
+
+def _check_size(width: int, height: int) -> None:
+    if width < 1 or height < 1:
+        raise Unreadable("no pixels")
+    if width * height > MAX_PIXELS:
+        raise Unreadable(f"{width:,} × {height:,} pixels, more than {MAX_PIXELS // 1_000_000} million")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise Unreadable(f"a strip of {width:,} × {height:,} pixels")
+
+
+def _remarks(image: Image.Image) -> tuple[Remark, ...]:
+    remarks: list[Remark] = []
+    if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a photo with its preview
+        remarks.append("animated")
+    if image.has_transparency_data:
+        remarks.append("transparent")
+    if image.mode.startswith("I"):
+        remarks.append("sixteen bit")
+    if image.mode == "CMYK":
+        remarks.append("CMYK")
+    if image.format in ("JPEG", "MPO", "TIFF") and image.getexif().get(_ORIENTATION, _UPRIGHT) != _UPRIGHT:
+        remarks.append("rotated")
+    return tuple(remarks)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Return the image in a mode that converts to grey and colour by the usual rules."""
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() >= _SIXTEEN_BITS:
+            raise Unreadable("whole numbers of more than 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise Unreadable("fractional numbers, whose range is not known")
+    if image.mode in ("P", "PA") and image.has_transparency_data:
+        return image.convert("RGBA")  # otherwise Pillow warns about each of them
+    return image

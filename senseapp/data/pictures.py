@@ -1,0 +1,146 @@
+"""The loaders of folders and archives, and a look at what is in one before it is measured on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from senseapp.data.archive import open_archive
+from senseapp.data.arrangement import Arrangement, Layout, arrange
+from senseapp.data.class_map import ClassMapProposal, propose_class_map
+from senseapp.data.contents import PictureSource
+from senseapp.data.folder import FolderSource, resolve_readable
+from senseapp.data.labelling import LabelledEntries, label_entries
+from senseapp.data.load import ImageRequest, draw_order, register_loader
+from senseapp.data.preparation import channel_mode
+from senseapp.data.prepared import PreparedImages
+from senseapp.data.reading import DrawnPictures, read_drawn
+from senseapp.data.wording import printable
+from senseapp.errors import InvalidSpec
+from senseapp.spec.run import WITHOUT_LABELS, DataSpec
+
+__all__ = ["ImageSurvey", "load_pictures", "survey_images"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSurvey:
+    """What a folder or archive holds, told without decoding a picture.
+
+    Attributes:
+        title: its name.
+        layout: where labels come from, if anywhere.
+        num_images: pictures there, by their names; damaged ones are found when they are read.
+        label_counts: (class name as written, number of pictures); empty without labels.
+        proposal: what those names mean for the model; None without labels.
+        notes: sentences a person should read.
+    """
+
+    title: str
+    layout: Layout
+    num_images: int
+    label_counts: tuple[tuple[str, int], ...]
+    proposal: ClassMapProposal | None
+    notes: tuple[str, ...]
+
+
+def survey_images(
+    spec: DataSpec,
+    *,
+    num_classes: int,
+    class_names: Sequence[str] = (),
+    data_roots: Sequence[Path] = (),
+) -> ImageSurvey:
+    """List a folder or archive and propose which class each of its folders means.
+
+    Args:
+        spec: of kind ``folder`` or ``archive``.
+        num_classes: outputs of the model.
+        class_names: of the model, by index; empty where unknown.
+        data_roots: folders that may be read; empty means any.
+
+    Raises:
+        InvalidDataset: it cannot be read, may not be, or holds no picture.
+    """
+    with _opened(spec, data_roots) as source:
+        arrangement = _arranged(source, spec)
+        notes = (*source.contents.notes(), *arrangement.notes)
+    counts = Counter(arrangement.labels)
+    names = arrangement.label_names
+    return ImageSurvey(
+        title=source.title,
+        layout=arrangement.layout,
+        num_images=len(arrangement.entries),
+        label_counts=tuple((name, counts[name]) for name in names),
+        proposal=propose_class_map(names, class_names, num_classes) if names else None,
+        notes=notes,
+    )
+
+
+@register_loader("folder")
+@register_loader("archive")
+def load_pictures(request: ImageRequest) -> PreparedImages:
+    """Load the drawn pictures of a folder or archive; only these are decoded.
+
+    Raises:
+        InvalidDataset: they cannot be read, trusted or matched to the model's classes.
+        InvalidSpec: more are wanted than there are.
+    """
+    channel_mode(request.preprocessing)  # a model that takes no pictures is refused before anything is read
+    with _opened(request.spec, request.data_roots) as source:
+        arrangement = _arranged(source, request.spec)
+        labelled = label_entries(
+            arrangement,
+            class_names=request.class_names,
+            num_classes=request.num_classes,
+            confirmed=request.spec.class_map,
+        )
+        order = draw_order(len(labelled.entries), request.num_samples, request.seed)
+        wanted = len(order) if request.num_samples is None else request.num_samples
+        drawn = read_drawn(source, labelled.entries, order, wanted, request.preprocessing)
+    if request.num_samples is not None and len(drawn.rows) < request.num_samples:
+        raise InvalidSpec(
+            f"{len(drawn.rows)} of {len(order)} pictures can be used, fewer than the {wanted} asked for "
+            f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
+        )
+    return _image_set(request, labelled, drawn, order, source.contents.notes())
+
+
+@contextmanager
+def _opened(spec: DataSpec, roots: Sequence[Path]) -> Iterator[PictureSource]:
+    path = resolve_readable(spec.path, roots)
+    source: PictureSource = FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
+    try:
+        source.contents.require_pictures(source.title)
+        yield source
+    finally:
+        source.close()
+
+
+def _arranged(source: PictureSource, spec: DataSpec) -> Arrangement:
+    with_labels = spec.labels != WITHOUT_LABELS
+    return arrange(source, table=spec.labels if with_labels else "", with_labels=with_labels)
+
+
+def _image_set(
+    request: ImageRequest,
+    labelled: LabelledEntries,
+    drawn: DrawnPictures,
+    order: Sequence[int],
+    listing_notes: tuple[str, ...],
+) -> PreparedImages:
+    """Put the drawn pictures into the order of their names."""
+    chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
+    return PreparedImages(
+        drawn.pixels,
+        request.preprocessing,
+        None if labelled.labels is None else labelled.labels[torch.tensor(chosen)],
+        rows=torch.tensor([drawn.rows[index] for index in chosen]),
+        class_names=labelled.class_names,
+        names=tuple(printable(labelled.entries[index].name) for index in chosen),
+        notes=(*labelled.notes, *drawn.notes(), *listing_notes),
+    )
