@@ -61,7 +61,7 @@ def main(folder: Path, kills: int) -> None:
     run_id = service.start(SPEC)
     idle, done = 0, 0
     for _ in range(kills):
-        while not killed_after(random.uniform(0.02, 0.12), home, run_id):
+        while not killed_after(random.uniform(0.05, 0.4), home, run_id):
             service.delete(run_id)
             run_id, done = service.start(SPEC), 0
         state = serve(home).run(run_id).state
