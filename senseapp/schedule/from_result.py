@@ -88,7 +88,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         compression=config.kind,
         profile=result.profile,
         left_alone=tuple(left_alone),
-        notes=_notes(by_layer, name, left_alone, without_value),
+        notes=(*_notes(by_layer, name, left_alone, without_value), *_pattern_notes(config)),
     )
 
 
@@ -152,6 +152,17 @@ def _notes(
     if estimated:
         notes.append(f"{estimated} of {len(values)} damages are estimates of the quick scan, not measurements.")
     return tuple(notes)
+
+
+def _pattern_notes(config: CompressionConfig) -> tuple[str, ...]:
+    """Say what a schedule and its target files, which hold one number per layer, do not say."""
+    if isinstance(config, SparsityConfig) and config.granularity != "weight":
+        return (f"Measured with {config.granularity} granularity, which most target files do not state.",)
+    if isinstance(config, QuantizationConfig) and config.number_format != "int":
+        return (f"Measured in {config.number_format}; target files say 8 bits and mean integers.",)
+    if isinstance(config, QuantizationConfig) and config.granularity == "tensor":
+        return ("Measured with one scale per tensor; target files ask for one per output channel.",)
+    return ()
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -167,3 +167,16 @@ def test_patterns_with_fixed_levels_have_no_levels_in_between():
     assert curves_of(run_of({"a": 10}, {"a": (0.1,)}, (8,), compression="quantization", config=fp8)).curves[
         0
     ].grid() == (32.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "levels", "words"),
+    [
+        (SparsityConfig(granularity="filter"), (0.5,), "filter granularity"),
+        (QuantizationConfig(number_format="fp8_e4m3"), (8,), "mean integers"),
+        (QuantizationConfig(granularity="tensor"), (4,), "one scale per tensor"),
+    ],
+)
+def test_what_a_level_alone_does_not_say_is_noted(config, levels, words):
+    result = run_of({"a": 10}, {"a": (0.1,)}, levels, compression=config.kind, config=config)
+    assert words in curves_of(result).notes[0]

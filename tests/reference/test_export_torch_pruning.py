@@ -1,0 +1,50 @@
+"""Torch-Pruning reads its own target file through the loader that ships with it."""
+
+import torch
+import torch_pruning as tp
+from torch import nn
+
+from senseapp.export import FORMATS
+from senseapp.results import Schedule, ScheduleEntry
+from tests.schedule_cases import profile_of
+
+
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 20, 3, padding=1)
+        self.fc = nn.Linear(20, 10)
+
+    def forward(self, x):
+        return self.fc(self.conv2(self.conv1(x).relu()).relu().mean((2, 3)))
+
+
+def entry(layer, level):
+    return ScheduleEntry(layer=layer, members=(layer,), compression="pruning", level=level)
+
+
+def test_it_removes_the_channels_that_the_file_asks_for(tmp_path):
+    schedule = Schedule(model="toy", method="manual", entries=(entry("conv1", 0.25), entry("conv2", 0.5)))
+    target = FORMATS["torch-pruning"]
+    path = tmp_path / "ratios.json"
+    path.write_text(target.write(schedule, profile_of({"conv1": 432, "conv2": 2880, "fc": 200})))
+    loader: dict[str, object] = {}
+    exec(target.companion[1], loader)
+
+    model = Chain().eval()
+    pruner = tp.pruner.BasePruner(
+        model,
+        torch.zeros(1, 3, 8, 8),
+        importance=tp.importance.GroupMagnitudeImportance(p=2),
+        pruning_ratio=0.0,
+        pruning_ratio_dict=loader["load_ratios"](model, path),
+        ignored_layers=[model.fc],
+        num_heads={},
+        in_channel_groups={},
+        out_channel_groups={},
+    )
+    pruner.step()
+    assert (model.conv1.out_channels, model.conv2.in_channels, model.conv2.out_channels) == (12, 12, 10)
+    assert model.fc.in_features == 10
+    assert model(torch.zeros(1, 3, 8, 8)).shape == (1, 10)

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from senseapp.errors import InfeasibleBudget
+from senseapp.schedule import pareto
+from senseapp.schedule.knapsack import solve
+from senseapp.schedule.pareto import pareto_search
+
+COSTS = [np.array([0.0, 3.0, 9.0]), np.array([0.0, 4.0]), np.array([0.0, 1.0])]
+SAVINGS = [np.array([0.0, 5.0, 8.0]), np.array([0.0, 6.0]), np.array([0.0, 1.0])]
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"), [(0, [0, 0, 0]), (1, [0, 0, 1]), (6, [0, 1, 0]), (11, [1, 1, 0]), (15, [2, 1, 1])]
+)
+@pytest.mark.parametrize("price", [0.0, 0.3, 1.0])
+def test_the_cheapest_that_saves_enough_for_any_price(required, expected, price):
+    assert pareto_search(COSTS, SAVINGS, required, price=price, below=14.0) == expected
+
+
+def test_what_cannot_be_saved_has_no_answer():
+    assert pareto_search(COSTS, SAVINGS, 15.5, price=0.0, below=100.0) is None
+
+
+def test_a_large_problem_is_given_up(monkeypatch):
+    monkeypatch.setattr(pareto, "_MOST_PARTIAL", 2)
+    assert pareto_search(COSTS, SAVINGS, 6, price=0.0, below=14.0) is None
+
+
+def test_highs_takes_over_where_the_exact_search_gives_up(monkeypatch):
+    rng = np.random.default_rng(3)
+    damages = [np.sort(rng.random(6)) for _ in range(12)]
+    savings = [np.sort(rng.random(6)) for _ in range(12)]
+    exact = solve(damages, savings, 7.0)
+    monkeypatch.setattr("senseapp.schedule.knapsack._EXACT_CHOICES", 0)
+    monkeypatch.setattr("senseapp.schedule.knapsack._RELATIVE_GAP", 0.0)
+    by_highs = solve(damages, savings, 7.0)
+    cost = [sum(own[i] for own, i in zip(damages, chosen, strict=True)) for chosen in (exact, by_highs)]
+    assert cost[1] == pytest.approx(cost[0], rel=1e-6)
+
+
+def test_too_much_to_ask_names_what_is_possible():
+    with pytest.raises(InfeasibleBudget) as caught:
+        solve(COSTS, SAVINGS, 15.5)
+    assert caught.value.nearest == 15.0
+
+
+def test_no_damage_anywhere_takes_the_gentlest():
+    none = [np.zeros(3), np.zeros(2), np.zeros(2)]
+    assert solve(none, SAVINGS, 0.0) == [0, 0, 0]
+    assert sum(own[i] for own, i in zip(SAVINGS, solve(none, SAVINGS, 6.0), strict=True)) == 6.0
