@@ -202,7 +202,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "coat_lite_tiny": _timm("hybrid", "coat_lite_tiny", 64, img_size=64),
     "pvt_v2_b0": _timm("hybrid", "pvt_v2_b0", 64),
     "visformer_tiny": _timm("hybrid", "visformer_tiny", 64, img_size=64),
-    "maxvit_pico": _timm("hybrid", "maxvit_rmlp_pico_rw_256", 64, img_size=64),
+    "maxvit_pico": _timm("hybrid", "maxvit_rmlp_pico_rw_256", 64, img_size=64, depths=(1, 1, 1, 1)),
 }
 """Name to network, at least one per family."""
 

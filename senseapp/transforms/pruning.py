@@ -39,10 +39,11 @@ class PruningCompressor:
     def __init__(self, config: PruningConfig, request: CompressionRequest) -> None:
         if not request.calibration:
             raise InvalidDataset("Pruning follows one image through the network to see what is coupled, got none.")
-        example = request.calibration[0][:EXAMPLE_IMAGES]
         self._config, self._model, self._seed = config, request.model, request.seed
-        self._profiles = {layer.name: layer for layer in profile_model(request.model, example).layers}
-        found = find_groups(request.model, self._profiles, example, request.seed)
+        with torch.inference_mode(False):
+            example = request.calibration[0][:EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
+            self._profiles = {layer.name: layer for layer in profile_model(request.model, example).layers}
+            found = find_groups(request.model, self._profiles, example, request.seed)
         selected = {layer.name for layer in request.layers}
         self._groups = {name: group for name, group in found.groups.items() if selected.intersection(group.members)}
         self._orders: dict[str, list[int]] = {}

@@ -13,6 +13,7 @@ from torch import nn
 from torch_pruning import _helpers
 
 from senseapp.errors import MeasurementFailed
+from senseapp.transforms.pruning_undo import restored
 
 __all__ = ["ChannelGraph", "Cut", "Untraceable", "left_as_found", "mixes_neighbours"]
 
@@ -62,7 +63,7 @@ class ChannelGraph:
         self.model = model
         self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self._graph = torch_pruning.DependencyGraph()
-        with left_as_found(model), torch.inference_mode(False), torch.enable_grad():
+        with left_as_found(model):
             try:
                 self._graph.build_dependency(
                     model,
@@ -195,14 +196,15 @@ def _free_parameters(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
 
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
-    """Trace with gradients on, then put back training flags, ``requires_grad``, gradients and buffers."""
+    """Let gradients flow from every parameter inside, then put back flags, attributes and the values of buffers."""
     training = {module: module.training for module in model.modules()}
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        yield
+        with restored(model.modules()), torch.inference_mode(False), torch.enable_grad():
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            yield
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)

@@ -45,14 +45,21 @@ def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int
     if isinstance(cut.module, nn.Parameter):
         name = graph.parameter_name(cut.module).rpartition(".")[2]
         setattr(owner, name, cut.dependency(positions))
-        if getattr(owner, "normalized_shape", None) == (width,):  # norms that are no nn.LayerNorm, such as RMSNorm
-            owner.normalized_shape = (width - len(positions),)  # type: ignore[assignment]
+        _write_sizes(owner, width, width - len(positions))
     else:
         cut.dependency(positions)
         if is_layer(owner) and graph.is_out_cut(cut):
             _shrink_gains(owner, width, positions)
     for name, flag in trainable.items():
         getattr(owner, name).requires_grad_(flag)
+
+
+def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
+    """Write the new width into the shape that a norm (RMSNorm) or a scale keeps beside its parameter."""
+    for name in ("normalized_shape", "shape"):
+        sizes = getattr(owner, name, None)
+        if isinstance(sizes, tuple):
+            setattr(owner, name, tuple(remaining if size == width else size for size in sizes))
 
 
 def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:

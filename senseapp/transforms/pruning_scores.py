@@ -7,11 +7,13 @@ from collections.abc import Callable
 import torch
 import torch_pruning
 from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 from torch_pruning import _helpers
 
 from senseapp.errors import MeasurementFailed
 from senseapp.spec import PruningConfig
 from senseapp.transforms.criteria import layer_generator
+from senseapp.transforms.pruning_graph import Cut
 from senseapp.transforms.pruning_groups import ChannelGroup
 
 __all__ = ["unit_order"]
@@ -35,7 +37,7 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
     importance = IMPORTANCES[config.criterion]()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
         torch.manual_seed(layer_generator(seed, group.members[0]).initial_seed())
-        scores = importance(_as_torch_pruning(group))
+        scores = importance(_as_torch_pruning(group, grouped_readers=config.criterion != "fpgm"))
     if scores is None:
         raise MeasurementFailed(
             f"The {config.criterion} criterion finds nothing to rank {group.members[0]} by (it has no BatchNorm). "
@@ -46,14 +48,20 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
     return order
 
 
-def _as_torch_pruning(group: ChannelGroup) -> torch_pruning.Group:
+def _as_torch_pruning(group: ChannelGroup, *, grouped_readers: bool) -> torch_pruning.Group:
     """Return the group in torch-pruning's own form, with the cuts that hold all channels first.
 
-    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first.
+    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM
+    fails on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
     """
     converted = torch_pruning.Group()
-    for cut in sorted(group.cuts, key=lambda cut: -len(set(cut.root_indices))):
+    cuts = [cut for cut in group.cuts if grouped_readers or not _is_grouped_reader(group, cut)]
+    for cut in sorted(cuts, key=lambda cut: -len(set(cut.root_indices))):
         item = _helpers.GroupItem(dep=cut.dependency, idxs=list(cut.indices))
         item.root_idxs = list(cut.root_indices)
         converted._group.append(item)
     return converted
+
+
+def _is_grouped_reader(group: ChannelGroup, cut: Cut) -> bool:
+    return isinstance(cut.module, _ConvNd) and cut.module.groups > 1 and not group.graph.is_out_cut(cut)

@@ -10,7 +10,6 @@ from torch import nn
 
 __all__ = ["restored"]
 
-_TENSORS = ("_parameters", "_buffers")
 _ABSENT = object()
 
 
@@ -19,30 +18,29 @@ def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
 
     Pruning gives a module new parameters and buffers and writes new sizes into it; the old tensors are never written
-    to. So it is enough to put the old objects back: no tensor is copied. Children, hooks and training flags are left
-    alone, for whoever else holds on to the module.
+    to. So it is enough to put the old objects back: no tensor is copied. Dictionaries get their old entries back, too:
+    some modules keep what they computed from their weights in one. Children, hooks and training flags are left alone,
+    for whoever else holds on to the module.
     """
-    saved = [(module, _attributes(module), _tensors(module)) for module in dict.fromkeys(modules)]
+    saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
     try:
         yield
     finally:
-        for module, attributes, tensors in saved:
-            _restore(vars(module), attributes)
-            for kind, before in tensors.items():
-                _restore(vars(module)[kind], before)
+        for table, before in saved:
+            _restore(table, before)
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return what a module holds itself: sizes such as ``in_channels``, not its tables of tensors and hooks."""
-    return {name: value for name, value in vars(module).items() if not name.startswith("_") and name != "training"}
+def _tables(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the dictionaries that hold a module's own state: attributes, parameters, buffers, and its own ones."""
+    attributes = vars(module)
+    own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
+    return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
 
 
-def _tensors(module: nn.Module) -> dict[str, dict[str, Any]]:
-    return {kind: dict(vars(module)[kind]) for kind in _TENSORS}
-
-
-def _restore(held: dict[str, Any], before: dict[str, Any]) -> None:
-    """Make ``held`` equal to ``before`` again, in its order, touching only what differs."""
+def _restore(table: dict[str, Any], before: dict[str, Any]) -> None:
+    """Make ``table`` equal to ``before`` again, touching only what differs."""
+    for name in table.keys() - before.keys():
+        del table[name]
     for name, value in before.items():
-        if held.get(name, _ABSENT) is not value:
-            held[name] = value
+        if name != "training" and table.get(name, _ABSENT) is not value:
+            table[name] = value

@@ -47,7 +47,7 @@ def miswired(graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tenso
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = [_half(group, generator) for group in groups]
-    with left_as_found(graph.model), torch.inference_mode(False), torch.enable_grad():
+    with left_as_found(graph.model):
         segments = _run_in_segments(graph, example, generator)
         towards_chosen = _gradients(segments, _read(graph, groups, chosen), generator, elsewhere=False)
         every = [group.channels(range(len(group.units))) for group in groups]
