@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from senseapp.api.level_result import LayerSensitivity, LevelResult
 from senseapp.errors import InvalidSpec, MeasurementFailed
-from senseapp.layers import profile_of_trace, select_layers, trace_calls
+from senseapp.layers import profile_of_trace, select_layers, watched_pass
 from senseapp.results import ModelProfile
 from senseapp.sensitivity.evaluation import ReplayedEvaluation
 from senseapp.sensitivity.plan import PlannedTarget, plan_targets
@@ -86,7 +86,8 @@ class SensitivityAnalyzer:
             verbose: show a progress bar.
 
         Raises:
-            InvalidInput: a setting is out of range, or no layer matches.
+            InvalidInput: a setting is out of range, no layer matches, or the model does not take the sample or does
+                not return class scores.
         """
         (result,) = self.sweep(
             compression,
@@ -118,8 +119,9 @@ class SensitivityAnalyzer:
         inner = shown if compression == "quantization" else [level / 100 for level in shown]
         config.check_levels(inner)
         with _evaluating(self._model):
-            trace = trace_calls(self._model, self._sample)
-            profile = profile_of_trace(self._model, self._sample, trace)
+            image = self._sample[:1]
+            trace = watched_pass(self._model, image)
+            profile = profile_of_trace(self._model, image, trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
             request = CompressionRequest(
                 model=self._model, layers=selected, calibration=(self._sample,), seed=self._seed
@@ -128,7 +130,7 @@ class SensitivityAnalyzer:
             planned = plan_targets(compressor.targets, trace)
             positions = [item.position for item in planned]
             evaluation = ReplayedEvaluation(self._model, self._eval_fn, trace, positions)
-            evaluation.replayable = not unsafe_positions(self._model, trace, self._sample[:1], positions)
+            evaluation.replayable = not unsafe_positions(self._model, trace, image, positions)
             baseline = evaluation.baseline()
             values = dict(_values(evaluation, compressor, planned, inner, verbose=verbose))
         return [

@@ -76,11 +76,13 @@ def profile_of_trace(
 def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
     first_calls = {call.module: call for call in reversed(trace.calls)}
     shared = {id(parameter): name for name, parameter in model.named_parameters()}
+    first_names: dict[str, str] = {}  # of a weight, by the name that this layer gives it
     found = []
     for name, module, attribute in compressible_weights(model):
         weight: Tensor = getattr(module, attribute)
         parameter = f"{name}.{attribute}" if name else attribute
-        use = trace.uses.get(shared.get(id(weight), parameter))
+        first_names[parameter] = shared.get(id(weight), parameter)
+        use = trace.uses.get(first_names[parameter])
         call = first_calls.get(name)
         first_event = trace.first_event(frozenset([name])) if use is None or call else use.first_event
         profile = LayerProfile(
@@ -97,7 +99,14 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
         )
         found.append((torch.inf if first_event is None else first_event, profile))
     found.sort(key=lambda pair: pair[0])  # stable: layers that never ran keep their order, at the end
-    return tuple(replace(profile, order=order) for order, (_, profile) in enumerate(found))
+    counted: set[str] = set()
+    layers = []
+    for order, (_, profile) in enumerate(found):
+        weight_name = first_names[profile.parameter]
+        macs = 0 if weight_name in counted else profile.macs  # all calls with a shared weight count at its first layer
+        counted.add(weight_name)
+        layers.append(replace(profile, order=order, macs=macs))
+    return tuple(layers)
 
 
 def _describe(output: object) -> str:

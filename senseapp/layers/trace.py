@@ -140,6 +140,15 @@ def wrapped_forwards(
                 module.__dict__["forward"] = forward
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Where a parameter lies in its storage, in elements."""
+
+    start: int
+    stop: float
+    name: str
+
+
 @dataclass(slots=True)
 class _Watcher:
     """State of a traced pass. Tensors are kept alive so that their identities stay unique."""
@@ -152,12 +161,16 @@ class _Watcher:
     alive: list[Any] = field(default_factory=list)
     returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
     uses: dict[str, WeightUse] = field(default_factory=dict)
-    parameter_names: dict[int, str] = field(default_factory=dict)  # storage pointer -> dotted name
+    parameters: dict[int, list[_Span]] = field(default_factory=dict)  # storage pointer -> what lies in it
 
     def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             call = self._start(name, args)
-            output = forward(*args, **kwargs)
+            try:
+                output = forward(*args, **kwargs)
+            except BaseException:  # the model itself may catch it and go on
+                self._close(call)
+                raise
             self._end(call, output)
             return output
 
@@ -172,12 +185,15 @@ class _Watcher:
         self.stack.append(call.index)
         return call
 
-    def _end(self, call: Call, output: Any) -> None:
+    def _close(self, call: Call) -> None:
         self.stack.pop()
         call.end = self.events
         call.after = len(self.calls)
-        call.output_shape = _first_shape(output)
         self.events += 1
+
+    def _end(self, call: Call, output: Any) -> None:
+        self._close(call)
+        call.output_shape = _first_shape(output)
         for tensor in tensors_in(output):
             self.producers.setdefault(id(tensor), []).append(call.index)
             self.returned.append((call.index, tensor, tensor._version))
@@ -190,9 +206,20 @@ class _Watcher:
         tensors = list(tensors_in(arguments))
         for tensor in tensors:
             self.readers.setdefault(id(tensor), []).append(innermost)
-            name = self.parameter_names.get(_pointer(tensor))
+            name = self._name_of(tensor)
             if name is not None:
                 self._use(name, tensor, tensors, next(tensors_in(output), None), transposed)
+
+    def add_parameter(self, name: str, parameter: Tensor) -> None:
+        """Recognise ``parameter`` and its views; of tied ones, the first name counts."""
+        start = int(parameter.storage_offset())
+        span = _Span(start, start + parameter.numel(), name)  # several may share one storage (flattened weights)
+        self.parameters.setdefault(_pointer(parameter), []).append(span)
+
+    def _name_of(self, tensor: Tensor) -> str | None:
+        spans = self.parameters.get(_pointer(tensor), ())
+        offset = tensor.storage_offset()
+        return next((span.name for span in spans if span.start <= offset < span.stop), None)
 
     def _use(self, name: str, weight: Tensor, arguments: list[Tensor], result: Tensor | None, transposed: bool) -> None:
         use = self.uses.setdefault(name, WeightUse(first_event=self.events))
@@ -200,7 +227,7 @@ class _Watcher:
             return
         if len(arguments) == 1:  # a transpose, cast or normalised copy: what reads that, uses the weight
             if result.numel() == weight.numel():
-                self.parameter_names.setdefault(_pointer(result), name)
+                self.parameters.setdefault(_pointer(result), [_Span(0, math.inf, name)])
         elif weight.dim() >= 2:
             data = next((t for t in arguments if t.dim() >= 2 and _pointer(t) != _pointer(weight)), None)
             if data is not None:
@@ -246,12 +273,13 @@ class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
     """Run ``model`` once on ``inputs`` (N, C, H, W) and return what was seen.
 
-    The pass runs under ``no_grad`` rather than ``inference_mode``, whose tensors have no version counter and
-    so could not show what is overwritten in place.
+    The model gets a copy of ``inputs``, in case it writes into them. The pass runs under ``no_grad`` rather than
+    ``inference_mode``, whose tensors have no version counter and so could not show what is overwritten in place.
     """
     watcher = _Watcher()
     for name, parameter in model.named_parameters():
-        watcher.parameter_names.setdefault(_pointer(parameter), name)
+        watcher.add_parameter(name, parameter)
+    inputs = inputs.clone()
     version = inputs._version
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), _OperationWatch(watcher):
         output = model(inputs)

@@ -17,7 +17,8 @@ class LayerProfile:
         parameter: dotted name of its weight (``layer1.0.conv1.weight``).
         weight_shape: shape of the weight.
         num_params: numbers in the weight; biases are never compressed and not counted.
-        macs: multiply-accumulates of the layer for one image.
+        macs: multiply-accumulates of the layer for one image; those of a weight that several layers share count at
+            the first of them, as do the savings.
         input_shape, output_shape: of its first call for one image, without the batch axis; empty if it never ran.
         channel_axis: the weight axis of output channels (0; 1 for transposed convolutions).
         order: place in execution order, from 0; layers that never ran come last.

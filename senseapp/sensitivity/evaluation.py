@@ -27,13 +27,28 @@ class _Seen:
     version: int
     prefix: Prefix
 
+    @classmethod
+    def of(cls, given: Tensor, trace: CallTrace) -> _Seen:
+        # A tensor made in inference mode has no version that would show whether it is written to later.
+        if trace.input_overwritten or given.is_inference():
+            with torch.inference_mode(False):
+                given = given.clone()
+        return cls(given, given._version, Prefix(trace, given))
+
     def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return False
         given = args[0]
+        if self.inputs._version != self.version:  # a buffer that eval_fn fills anew for each batch
+            return False
         if given is self.inputs:
-            return given._version == self.version
-        return given.shape == self.inputs.shape and given.dtype == self.inputs.dtype and torch.equal(given, self.inputs)
+            return True
+        return (
+            given.device == self.inputs.device
+            and given.shape == self.inputs.shape
+            and given.dtype == self.inputs.dtype
+            and torch.equal(given, self.inputs)
+        )
 
 
 @dataclass(slots=True)
@@ -41,7 +56,7 @@ class ReplayedEvaluation:
     """Evaluates a model again and again, continuing from kept outputs where it is called on the same inputs.
 
     The model's calls are told apart by their order. A call on another input than in the baseline, with other
-    arguments, or with gradients switched on runs as usual: correct first.
+    arguments, with gradients or autocast switched on, or with hooks that look inside runs as usual: correct first.
 
     Attributes:
         model: the caller's model; its forwards are wrapped only while :meth:`evaluate` runs.
@@ -112,10 +127,14 @@ class ReplayedEvaluation:
 
     def _remember(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replayable = count == len(self._seen) and not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
-        if replayable and self._fits(args[0]) and not torch.is_grad_enabled():
-            inputs = args[0].clone() if self.trace.input_overwritten else args[0]
-            self._seen.append(_Seen(inputs, inputs._version, Prefix(self.trace, inputs)))
+        if replayable and self._fits(args[0]) and _is_ordinary(args[0]) and not self._is_hooked():
+            self._seen.append(_Seen.of(args[0], self.trace))
         return forward(*args, **kwargs)
+
+    def _is_hooked(self) -> bool:
+        """Tell whether hooks may collect what happens inside the model, where skipped calls would be missing."""
+        inner = (module for module in self.model.modules() if module is not self.model)
+        return any(module._forward_hooks or module._forward_pre_hooks for module in inner)
 
     def _fits(self, inputs: Tensor) -> bool:
         each = prefix_bytes_per_image(self.trace, self.positions)
@@ -124,9 +143,14 @@ class ReplayedEvaluation:
 
     def _continue(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = self._seen[count] if count < len(self._seen) else None
-        if seen is None or torch.is_grad_enabled() or not seen.matches(args, kwargs):
+        if seen is None or not seen.matches(args, kwargs) or not _is_ordinary(seen.inputs):
             return forward(*args, **kwargs)
         try:
             return self._replay.resume(seen.prefix, entry=forward)
         except ReplayMismatch:  # the changed model calls its modules in another order
             return forward(*args, **kwargs)
+
+
+def _is_ordinary(inputs: Tensor) -> bool:
+    """Tell whether passes run as kept outputs are computed: without gradients, in the model's own precision."""
+    return not torch.is_grad_enabled() and not torch.is_autocast_enabled(inputs.device.type)

@@ -133,7 +133,7 @@ class Sweep:
         if spec.precision == "auto" and layout is None:
             notes.append(choose_precision(bench, compressor, planned, spec.levels))
         if bench.unsafe:
-            notes.append(f"Measured by whole passes, which takes longer: {bench.unsafe}.")
+            notes.append(_plain_note(bench.unsafe))
         yardstick = Yardstick(bench.baseline(), images.labels, metrics)
         return cls(bench, spec, compressor, planned, yardstick, metric, notes)
 
@@ -200,11 +200,10 @@ class Sweep:
         tally: Tally,
     ) -> Iterator[LayerMeasurement]:
         replay = Replay(self.bench.model, self.bench.trace)
-        if not self.bench.unsafe:
-            self.bench.advance(replay, prefixes, item.position)
         for level in levels:
             started = time.perf_counter()
             try:
+                self._advance(replay, prefixes, item.position)
                 with self.compressor.compress(item.target, level) as applied:
                     logits = self._pass(replay, prefixes, span)
                 moments = self.yardstick.moments(logits, *span)
@@ -213,13 +212,24 @@ class Sweep:
             else:
                 yield tally.add(item, level, moments, applied, time.perf_counter() - started)
 
+    def _advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
+        if self.bench.unsafe:
+            return
+        try:
+            self.bench.advance(replay, prefixes, position)
+        except ReplayMismatch as mismatch:  # these images take another way through the model than the watched one
+            self.bench.unsafe = str(mismatch)
+            self.notes.append(_plain_note(self.bench.unsafe))
+
     def _pass(self, replay: Replay, prefixes: Sequence[Prefix], span: tuple[int, int]) -> Tensor:
         if self.bench.unsafe:
             return self.bench.logits(*span)
         try:
-            return self.bench.resume(replay, prefixes)
+            logits = self.bench.resume(replay, prefixes)
         except ReplayMismatch:  # the compressed model calls its modules in another order
             return self.bench.logits(*span)
+        # Kept outputs that nothing should read any more hold NaN. Code that decides by its data may have read one.
+        return logits if logits.isfinite().all() else self.bench.logits(*span)
 
     def _unsettled(self, tally: Tally, active: set[tuple[str, float]], stop: int) -> set[tuple[str, float]]:
         """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
@@ -253,6 +263,10 @@ def _broken_rows(baseline: Tensor) -> str:
     if not bad:
         return ""
     return f"The uncompressed model's output is not finite for {bad} of {len(baseline)} images, so nothing compares."
+
+
+def _plain_note(reason: str) -> str:
+    return f"Measured by whole passes, which takes longer: {reason}."
 
 
 def _reason(error: Exception) -> str:

@@ -61,8 +61,8 @@ class Tally:
 
     def change(self, key: Key, metric: str, *, stop: int) -> MetricChange | None:
         """Return the change of ``metric`` for ``key`` as it was known once ``stop`` images were measured."""
-        items = [item for item in self._history.get(key, ()) if _images(item) <= stop]
-        return items[-1].change(metric) if items else None
+        changes = [item.change(metric) for item in self._history.get(key, ()) if 0 < _images(item) <= stop]
+        return changes[-1] if changes else None
 
     def add(
         self,

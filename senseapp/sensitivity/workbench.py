@@ -95,7 +95,7 @@ class Workbench:
             chosen, self.seconds_per_image = choose_layout(
                 self.model,
                 self.trace,
-                lambda size: self.images.batch(0, size),
+                lambda size: self._arrange(self.images.batch(0, size)),
                 most=most,
                 forwards=forwards,
                 has_convolutions=convolutional,
@@ -157,4 +157,6 @@ class Workbench:
 
     def _arrange(self, batch: Tensor) -> Tensor:
         batch = batch.to(self.device, non_blocking=True)
+        if self.trace.input_overwritten:  # the images must stay as they are
+            batch = batch.clone()
         return batch.contiguous(memory_format=torch.channels_last) if self.layout.channels_last else batch

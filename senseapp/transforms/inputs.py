@@ -87,4 +87,4 @@ def observe_inputs(
         for module, observe in observers:
             stack.enter_context(_watched(module, observe))
         for batch in batches:
-            model(batch.to(first.device, first.dtype))
+            model(batch.to(first.device, first.dtype, copy=True))  # some models write into their input

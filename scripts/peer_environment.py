@@ -1,0 +1,75 @@
+"""Environments for other tools that ours is compared with; they share this one's torch, and nothing else gets in.
+
+``python scripts/peer_environment.py fasterai`` makes ``.cache/peers/fasterai`` if need be and prints its Python.
+What a peer is made of is pinned in ``tests/peers/<name>.txt``. A ``.pth`` file lets it see this environment's
+packages after its own, so that torch (gigabytes) is not installed twice and both sides compute with the same one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["PeerFailed", "ensure"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PEERS = _ROOT / ".cache" / "peers"
+_PINS = _ROOT / "tests" / "peers"
+
+
+class PeerFailed(RuntimeError):
+    """The environment of another tool could not be made."""
+
+
+def ensure(name: str) -> Path:
+    """Return the Python of the environment called ``name``, which is made first if it is missing or out of date.
+
+    Two processes may ask at the same time; one makes it and the other waits.
+
+    Raises:
+        PeerFailed: there are no pins of that name, or they cannot be installed; with what pip said.
+    """
+    pins = _PINS / f"{name}.txt"
+    if not pins.is_file():
+        known = ", ".join(sorted(path.stem for path in _PINS.glob("*.txt")))
+        raise PeerFailed(f"There is no peer called {name}; there are {known}.")
+    place = _PEERS / name
+    python = place / "bin" / "python"
+    mark = place / ".installed"
+    wanted = f"{sysconfig.get_path('purelib')}\n{pins.read_text()}"
+    _PEERS.mkdir(parents=True, exist_ok=True)
+    with _locked(_PEERS / f"{name}.lock"):
+        if not (mark.is_file() and mark.read_text() == wanted):
+            _make(place, python, pins)
+            mark.write_text(wanted)
+    return python
+
+
+def _make(place: Path, python: Path, pins: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    venv.create(place, with_pip=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, "--requirement", str(pins)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        shutil.rmtree(place, ignore_errors=True)
+        raise PeerFailed(f"pip could not install {pins.name}:\n{done.stdout}\n{done.stderr}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
+        yield
+
+
+if __name__ == "__main__":
+    print(ensure(sys.argv[1] if len(sys.argv) > 1 else "fasterai"))
