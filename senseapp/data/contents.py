@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,6 +18,7 @@ PICTURE_SUFFIXES = frozenset(
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIX = ".csv"
+_DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
 
 
@@ -138,11 +140,11 @@ def safe_member_name(name: str, title: str) -> str:
     Raises:
         InvalidDataset: the name is absolute, has a drive letter, or climbs out of the archive.
     """
-    parts = name.replace("\\", "/").split("/")
-    drive = len(parts[0]) == 2 and parts[0][1] == ":" and parts[0][0].isalpha()
-    if (parts[0] == "" and name) or drive or ".." in parts or "\0" in name:
+    absolute = name.startswith(("/", "\\"))
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    if absolute or ".." in parts or "\0" in name or (parts and _DRIVE.fullmatch(parts[0])):
         raise InvalidDataset(
             f"{title} holds the file name {printable(name)!r}, which leads outside of the archive. "
             "Make the archive again from inside the folder of images."
         )
-    return "/".join(part for part in parts if part not in ("", "."))
+    return "/".join(parts)

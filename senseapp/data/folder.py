@@ -69,6 +69,7 @@ class FolderSource:
 
     def _list_everything(self) -> None:
         try:
+            self._is_new(self._folder.stat())
             for position, name in enumerate(self._files("")):
                 self._limits.check_members(position + 1, self.title)
                 self.contents.add_file(name, position)
@@ -89,7 +90,7 @@ class FolderSource:
                     if not self._is_allowed(child):
                         self.contents.links += 1
                     elif child.is_dir():
-                        folders += [name + "/"] if self._is_new(child) else []
+                        folders += [name + "/"] if self._is_new(child.stat()) else []
                         self.contents.add_folder(name)
                     else:
                         yield name
@@ -97,14 +98,16 @@ class FolderSource:
 
     def _is_allowed(self, child: os.DirEntry[str]) -> bool:
         """Return whether this is a file or folder, or a link to one inside the roots; opening others could block."""
-        if child.is_symlink() and not _is_under(Path(child.path).resolve(), self._roots):
+        try:
+            if child.is_symlink() and not _is_under(Path(child.path).resolve(strict=True), self._roots):
+                return False
+            return child.is_file() or child.is_dir()
+        except (OSError, RuntimeError):  # a link to nothing, or to itself
             return False
-        return child.is_file() or child.is_dir()
 
-    def _is_new(self, child: os.DirEntry[str]) -> bool:
+    def _is_new(self, folder: os.stat_result) -> bool:
         """Return whether this folder was not walked yet: links can form circles."""
-        status = child.stat()
-        identity = (status.st_dev, status.st_ino)
+        identity = (folder.st_dev, folder.st_ino)
         is_new = identity not in self._walked
         self._walked.add(identity)
         return is_new

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from senseapp.data.demo import load_demo_images
+from senseapp.data.demo import demo_pictures, load_demo_images
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.preparation import effective_preprocessing
+from senseapp.data.prepared import PreparedImages
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.models.loaded import Preprocessing
 from senseapp.spec.run import DataSpec
@@ -124,18 +125,24 @@ def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
 
 @register_loader("demo")
 def _demo(request: ImageRequest) -> ImageSet:
-    images = load_demo_images("heldout")
-    wanted, present = request.preprocessing.input_shape, tuple(images.batch(0, 1).shape[1:])
-    if wanted != present or request.num_classes < 10:
+    digits, shape = load_demo_images("heldout"), request.preprocessing.input_shape
+    pictures = torch.tensor(demo_pictures("heldout")).unsqueeze(1)  # (N, 1, H, W)
+    if shape != pictures.shape[1:] or request.num_classes < len(digits.class_names):
         raise InvalidDataset(
-            f"The demo digits are images of shape {present} with 10 classes, and this model takes {wanted} with "
-            f"{request.num_classes}. Bring your own images, or choose the demo model."
+            f"The demo digits are images of shape {tuple(pictures.shape[1:])} with 10 classes, and this model takes "
+            f"{shape} with {request.num_classes}. Bring your own images, or choose the demo model."
         )
-    return images
+    _refuse_overrides(request.spec, "crop_pct", reason="The demo digits have the network's size and are not cropped.")
+    return PreparedImages(
+        pictures, request.preprocessing, digits.labels, class_names=digits.class_names, names=digits.names
+    )
 
 
 @register_loader("random")
 def _random(request: ImageRequest) -> ImageSet:
+    _refuse_overrides(
+        request.spec, "mean", "std", "crop_pct", reason="Random inputs are drawn as the network sees them."
+    )
     generator = torch.Generator().manual_seed(request.seed)
     count = request.num_samples or _RANDOM_IMAGES
     return TensorImages(
@@ -143,3 +150,10 @@ def _random(request: ImageRequest) -> ImageSet:
         notes=("There are no images: inputs are random noise, so every figure is indicative only.",),
         indicative=True,
     )
+
+
+def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
+    """Refuse settings that would change nothing: a person who gives one expects it to count."""
+    given = [name for name in names if getattr(spec, name) not in ((), None)]
+    if given:
+        raise InvalidSpec(f"{reason} Leave out {', '.join(given)}.")

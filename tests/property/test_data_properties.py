@@ -1,0 +1,71 @@
+"""Laws of class maps, draws and member names."""
+
+import string
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from senseapp.data.class_map import propose_class_map
+from senseapp.data.contents import safe_member_name
+from senseapp.data.load import draw_order
+from senseapp.data.wording import listed, printable
+from senseapp.errors import InvalidDataset
+
+NAMES = st.lists(
+    st.one_of(st.integers(0, 30).map(str), st.text(string.ascii_letters + " _-,", min_size=1, max_size=6)),
+    min_size=1,
+    max_size=12,
+    unique=True,
+)
+
+
+@given(folders=NAMES, classes=NAMES, num_classes=st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_a_proposal_gives_each_folder_one_class_that_exists_and_no_class_twice(folders, classes, num_classes):
+    proposal = propose_class_map(folders, classes[:num_classes], num_classes)
+    matched = dict(proposal.pairs)
+    assert sorted([*matched, *proposal.unmatched]) == sorted(folders)
+    assert all(0 <= index < num_classes for index in matched.values())
+    assert len(set(matched.values())) == len(proposal.pairs)
+
+
+@given(folders=NAMES, num_classes=st.integers(1, 20))
+@settings(max_examples=50, deadline=None)
+def test_a_proposal_does_not_depend_on_the_order_of_folders(folders, num_classes):
+    assert propose_class_map(folders, (), num_classes) == propose_class_map(folders[::-1], (), num_classes)
+
+
+@given(class_names=st.lists(st.text(string.ascii_lowercase, min_size=1), min_size=1, max_size=8, unique=True))
+@settings(max_examples=50, deadline=None)
+def test_the_models_own_names_are_matched_to_themselves(class_names):
+    proposal = propose_class_map(class_names, class_names, len(class_names))
+    assert dict(proposal.pairs) == {name: index for index, name in enumerate(class_names)}
+
+
+@given(count=st.integers(1, 200), seed=st.integers(0, 2**31), part=st.floats(0, 1))
+@settings(max_examples=50, deadline=None)
+def test_a_draw_is_a_permutation_whose_beginning_does_not_depend_on_the_number_wanted(count, seed, part):
+    order = draw_order(count, count, seed)
+    assert sorted(order) == list(range(count))
+    assert draw_order(count, max(1, int(part * count)), seed) == order
+
+
+@given(name=st.text(st.sampled_from("ab./\\:\0C"), max_size=12))
+@settings(max_examples=300, deadline=None)
+def test_a_safe_name_stays_inside(name):
+    try:
+        safe = safe_member_name(name, "a.zip")
+    except InvalidDataset:
+        return
+    parts = safe.split("/")
+    assert ".." not in parts
+    assert "\\" not in safe
+    assert not safe.startswith("/")
+    assert parts[0] not in ("a:", "b:", "C:")
+
+
+@given(names=st.lists(st.text(max_size=400), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_names_in_sentences_are_short_and_printable(names):
+    assert listed(names).isprintable()
+    assert all(len(printable(name)) <= 80 for name in names)

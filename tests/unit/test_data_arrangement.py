@@ -1,0 +1,166 @@
+"""Class folders, splits, tables and heaps of pictures."""
+
+import pytest
+
+from senseapp.data.arrangement import arrange
+from senseapp.data.contents import Contents
+from senseapp.errors import InvalidDataset
+
+
+class ListedFiles:
+    """A source that holds names, and text for its tables."""
+
+    title = "set.zip"
+
+    def __init__(self, *names, **tables):
+        self.contents = Contents()
+        self._tables = {name.replace("__", "/") + ".csv": text for name, text in tables.items()}
+        for position, name in enumerate((*names, *self._tables)):
+            if name.endswith("/"):
+                self.contents.add_folder(name.rstrip("/"))
+            else:
+                self.contents.add_file(name, position)
+
+    def read(self, entry):
+        text = self._tables[entry.name]
+        return text if isinstance(text, bytes) else text.encode()
+
+    def close(self):
+        pass
+
+
+def pairs(arrangement):
+    names = [entry.name for entry in arrangement.entries]
+    return list(zip(names, arrangement.labels, strict=True)) if arrangement.labels else names
+
+
+def test_class_folders_in_the_order_of_their_names():
+    found = arrange(ListedFiles("b/2.png", "a/1.png", "b/1.png", "a-b/1.png"))
+    assert found.layout == "class folders"
+    assert pairs(found) == [("a/1.png", "a"), ("a-b/1.png", "a-b"), ("b/1.png", "b"), ("b/2.png", "b")]
+    assert found.notes == ()
+
+
+def test_folders_around_everything_are_skipped():
+    found = arrange(ListedFiles("download/set/a/1.png", "download/set/b/1.png", "download/readme.txt"))
+    assert found.label_names == ("a", "b")
+
+
+def test_folders_inside_a_class_folder_belong_to_it():
+    assert arrange(ListedFiles("a/x/1.png", "b/y/z/1.png")).labels == ("a", "b")
+
+
+def test_pictures_in_one_heap_have_no_labels():
+    found = arrange(ListedFiles("2.png", "1.png"))
+    assert (found.layout, pairs(found)) == ("unlabelled", ["1.png", "2.png"])
+
+
+def test_one_folder_is_one_class():
+    found = arrange(ListedFiles("a/1.png", "a/2.png"))
+    assert found.labels == ("a", "a")
+    assert found.notes == ("All pictures are of one class, a: accuracy says little about the others.",)
+
+
+def test_loose_pictures_beside_class_folders_are_left_out_and_told():
+    found = arrange(ListedFiles("a/1.png", "b/1.png", "overview.png"))
+    assert pairs(found) == [("a/1.png", "a"), ("b/1.png", "b")]
+    assert found.notes == ("1 picture outside of the class folders left out.",)
+
+
+def test_empty_classes_are_told_and_keep_their_place():
+    found = arrange(ListedFiles("a/1.png", "c/1.png", "b/", "d/notes.txt", "d/x/"))
+    assert found.label_names == ("a", "b", "c", "d")
+    assert found.notes == ("2 class folders hold no picture: b, d.",)
+
+
+@pytest.mark.parametrize(
+    ("folders", "chosen"),
+    [
+        (("train", "val", "test"), "val"),
+        (("train", "test"), "test"),
+        (("Training", "Validation"), "Validation"),
+        (("train", "valid"), "valid"),
+    ],
+)
+def test_of_splits_one_that_was_not_trained_on_is_taken(folders, chosen):
+    files = [f"data/{folder}/{label}/1.png" for folder in folders for label in "ab"]
+    found = arrange(ListedFiles(*files))
+    assert pairs(found) == [(f"data/{chosen}/a/1.png", "a"), (f"data/{chosen}/b/1.png", "b")]
+    others = ", ".join(sorted(set(folders) - {chosen}))
+    assert found.notes == (f"Taken from the folder {chosen}; not used: {others}.",)
+
+
+def test_a_split_without_class_folders_is_not_preferred():
+    found = arrange(ListedFiles("train/a/1.png", "train/b/1.png", "test/1.png"))
+    assert found.labels == ("a", "b")
+    assert found.notes == ("Taken from the folder train; not used: test.",)
+
+
+def test_a_class_that_is_called_test_is_no_split():
+    assert arrange(ListedFiles("test/1.png", "cat/1.png")).label_names == ("cat", "test")
+
+
+def test_without_labels_every_picture_is_taken():
+    found = arrange(ListedFiles("train/a/1.png", "val/a/1.png", "0.png"), with_labels=False)
+    assert (found.layout, len(found.entries), found.labels) == ("unlabelled", 3, ())
+
+
+def test_table_at_the_top_is_found():
+    found = arrange(ListedFiles("x/1.png", "x/2.png", labels="file,label\nx/1.png,cat\nx/2.png,dog\n"))
+    assert found.layout == "table"
+    assert pairs(found) == [("x/1.png", "cat"), ("x/2.png", "dog")]
+    assert found.notes == ("Labels are read from labels.csv.",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "images/1.png,cat\nimages/2.png,dog",
+        "file;label\n1.png;cat\n2.png;dog\n",
+        "\ufefffile\tlabel\r\n./images/1.png\tcat\r\nimages\\2.png\tdog\r\n\r\n",
+        '"1.png","cat"\n"2.png", dog ,0.9',
+    ],
+)
+def test_ways_to_write_a_table(text):
+    found = arrange(ListedFiles("set/images/1.png", "set/images/2.png", set__labels=text))
+    assert found.labels == ("cat", "dog")
+
+
+def test_a_named_table_wins_over_the_obvious_one():
+    source = ListedFiles("1.png", labels="1.png,cat", other="1.png,dog")
+    assert arrange(source, table="other.csv").labels == ("dog",)
+
+
+def test_lines_and_pictures_that_do_not_match_are_told():
+    found = arrange(ListedFiles("1.png", "2.png", labels="file,label\n1.png,cat\n9.png,dog"))
+    assert found.notes[1:3] == (
+        "1 line of it names no picture: 9.png.",
+        "1 picture without a line in it left out.",
+    )
+
+
+def test_a_bare_name_that_two_pictures_have_is_not_guessed():
+    with pytest.raises(InvalidDataset, match=r"names none of the 2 pictures: .* found 1\.png"):
+        arrange(ListedFiles("x/1.png", "y/1.png", labels="file,label\n1.png,cat"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1.png,cat\n1.png,dog", "two labels"),
+        ("1.png\n", "must hold a file and a label, got '1.png'"),
+        ("1.png,\n", "must hold a file and a label"),
+        ("", "names none of the 1 picture"),
+        ("8.png,a\n9.png,b", r"names none of the 1 picture.*found 9\.png"),
+        (b"\xff\xfe1\x00.\x00", "cannot be read .* UTF-8"),
+        ("1.png," + "x" * 200_000, "is not CSV"),
+    ],
+)
+def test_tables_that_are_refused(text, words):
+    with pytest.raises(InvalidDataset, match=words):
+        arrange(ListedFiles("1.png", labels=text))
+
+
+def test_a_table_that_is_not_there():
+    with pytest.raises(InvalidDataset, match=r"no table truth\.csv in set\.zip; CSV files there: labels\.csv"):
+        arrange(ListedFiles("1.png", labels="1.png,a"), table="truth.csv")

@@ -1,0 +1,184 @@
+"""Pictures of every kind come out as eight bits grey or colour, and those that cannot are named a reason."""
+
+import io
+import struct
+import threading
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from senseapp.data import decoding
+from senseapp.data.contents import Unreadable
+from senseapp.data.decoding import decode_picture
+from senseapp.data.picture_budget import PictureBudget
+from tests.pictures import encoded, png, random_picture
+
+
+def decode(file, mode="RGB"):
+    return decode_picture(file, mode, PictureBudget(1_000_000))
+
+
+def pixels(file, mode="RGB"):
+    return np.asarray(decode(file, mode).picture)
+
+
+def png_header(width, height):
+    """Return the start of a PNG that announces a size and holds no pixels."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return start + struct.pack(">I", 100) + b"IDAT"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
+def test_colour_is_kept_bit_for_bit(kind):
+    picture = random_picture()
+    assert np.array_equal(pixels(encoded(picture, kind)), np.asarray(picture))
+    assert decode(encoded(picture, kind)).remarks == ()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("JPEG", {"quality": 95}), ("WEBP", {"quality": 95})])
+def test_lossy_formats_are_read(kind, options):
+    picture = Image.new("RGB", (16, 16), (200, 100, 50))
+    assert np.abs(pixels(encoded(picture, kind, **options)).astype(int) - (200, 100, 50)).max() <= 3
+
+
+def test_grey_for_a_model_with_one_channel():
+    picture = random_picture()
+    assert np.array_equal(pixels(png(), "L"), np.asarray(picture.convert("L")))
+
+
+def test_grey_pictures_for_a_model_with_three_channels():
+    grey = random_picture(mode="L")
+    assert np.array_equal(pixels(encoded(grey)), np.repeat(np.asarray(grey)[..., None], 3, axis=2))
+
+
+def test_printing_colours():
+    decoded = decode(encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"))
+    assert decoded.remarks == ("CMYK",)
+    assert np.asarray(decoded.picture)[0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_palette_is_looked_up():
+    picture = Image.new("RGB", (4, 4), (10, 200, 30)).quantize(4)
+    assert pixels(encoded(picture, "GIF"))[0, 0].tolist() == [10, 200, 30]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_palette_with_transparency():
+    picture = Image.new("P", (4, 4))
+    picture.putpalette([10, 200, 30] + [0] * 765)
+    decoded = decode(encoded(picture, transparency=bytes([128, 255])))
+    assert decoded.remarks == ("transparent",)
+    assert np.asarray(decoded.picture)[0, 0].tolist() == [10, 200, 30]
+
+
+def test_transparency_is_dropped_as_image_folders_do():
+    picture = random_picture(mode="RGBA")
+    decoded = decode(encoded(picture))
+    assert decoded.remarks == ("transparent",)
+    assert np.array_equal(np.asarray(decoded.picture), np.asarray(picture)[..., :3])
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_not_clipped(kind):
+    values = np.array([[0, 256, 32_768, 65_535]], dtype=np.uint16)
+    decoded = decode(encoded(Image.fromarray(values), kind), "L")
+    assert decoded.remarks == ("sixteen bit",)
+    assert np.asarray(decoded.picture).tolist() == [[0, 1, 128, 255]]
+
+
+def test_whole_numbers_beyond_sixteen_bits_are_left_out():
+    with pytest.raises(Unreadable, match="more than 16 bits"):
+        decode(encoded(Image.fromarray(np.full((4, 4), 70_000, dtype=np.int32)), "TIFF"))
+
+
+def test_fractional_numbers_are_left_out():
+    with pytest.raises(Unreadable, match="fractional numbers"):
+        decode(encoded(Image.fromarray(np.ones((4, 4), dtype=np.float32)), "TIFF"))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_the_first_frame_of_an_animation(kind):
+    red, blue = (Image.new("RGB", (8, 8), colour) for colour in ((255, 0, 0), (0, 0, 255)))
+    options = {"lossless": True} if kind == "WEBP" else {}
+    decoded = decode(encoded(red, kind, save_all=True, append_images=[blue], **options))
+    assert decoded.remarks == ("animated",)
+    assert np.asarray(decoded.picture)[0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_cameras_rotation_mark_is_ignored_and_told():
+    picture = Image.new("RGB", (16, 8))
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    decoded = decode(encoded(picture, "JPEG", exif=exif))
+    assert (decoded.remarks, decoded.picture.size) == (("rotated",), (16, 8))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (b"", "empty file"),
+        (b"hello", "not a picture"),
+        (b"<svg></svg>", "not a picture"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture"),
+        (encoded(random_picture(), "PDF"), "not a picture"),
+        (encoded(random_picture(), "ICO"), "not a picture"),
+        (png()[:100], "damaged"),
+        (encoded(random_picture(size=(64, 64)), "JPEG")[:600], "damaged"),
+        (png_header(100, 100), "damaged"),
+        (png_header(100_000, 100_000), "too many pixels"),
+        (png_header(8_001, 8_000), "8,001 × 8,000 pixels, more than 64 million"),
+        (png_header(51, 1), "a strip of 51 × 1 pixels"),
+        (png_header(0, 5), "not a picture|no pixels|damaged"),
+    ],
+)
+def test_files_that_are_no_picture_of_ours(file, words):
+    with pytest.raises(Unreadable, match=words):
+        decode(file)
+
+
+def test_a_picture_at_the_limits_is_read(monkeypatch):
+    monkeypatch.setattr(decoding, "MAX_PIXELS", 120)
+    decode(png())
+    monkeypatch.setattr(decoding, "MAX_PIXELS", 119)
+    with pytest.raises(Unreadable, match="more than"):
+        decode(png())
+    decode(encoded(Image.new("RGB", (50, 1))))
+
+
+def test_budget_lets_only_so_many_pixels_in_at_once():
+    budget, inside, most = PictureBudget(100), [], []
+
+    def work(size):
+        for _ in range(20):
+            with budget.hold(size):
+                inside.append(size)
+                most.append(sum(inside))
+                inside.remove(size)
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (30, 40, 50, 60, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) <= 100
+
+
+def test_a_picture_above_the_budget_is_decoded_alone_and_gives_it_back():
+    budget = PictureBudget(100)
+    for _ in range(3):
+        with budget.hold(1_000):
+            pass
+    with pytest.raises(ZeroDivisionError), budget.hold(100):
+        raise ZeroDivisionError
+    with budget.hold(100):
+        pass
+
+
+def test_reading_leaves_the_bytes_alone():
+    file = png()
+    before = io.BytesIO(file).getvalue()
+    decode(file)
+    assert file == before

@@ -1,0 +1,123 @@
+"""Folders of the server: what may be read, links, things that are not files, and many files."""
+
+import os
+import time
+
+import pytest
+
+from senseapp.data.contents import Unreadable
+from senseapp.data.folder import FolderSource, resolve_readable
+from senseapp.data.limits import ArchiveLimits
+from senseapp.errors import InvalidDataset
+from tests.pictures import class_files, png, write_folder
+
+
+def names_in(source):
+    return sorted(source.contents.pictures)
+
+
+def test_files_are_listed_and_read(tmp_path):
+    files = class_files()
+    source = FolderSource(write_folder(tmp_path / "set", files))
+    assert {name: source.read(entry) for name, entry in source.contents.pictures.items()} == files
+    assert source.contents.folders == {"0", "1", "2"}
+
+
+def test_anything_may_be_read_where_no_roots_are_set(tmp_path):
+    assert resolve_readable(str(tmp_path), ()) == tmp_path.resolve()
+
+
+def test_only_folders_under_the_roots_may_be_read(tmp_path):
+    inside, outside = tmp_path / "roots" / "set", tmp_path / "secret"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+    assert resolve_readable(str(inside), (tmp_path / "roots",)) == inside.resolve()
+    for path in (outside, inside / ".." / ".." / "secret", tmp_path / "roots" / ".."):
+        with pytest.raises(InvalidDataset, match=r"outside of the folders .* SENSEAPP_DATA_ROOTS"):
+            resolve_readable(str(path), (tmp_path / "roots",))
+
+
+def test_a_root_with_the_same_beginning_is_another_folder(tmp_path):
+    for name in ("data", "database"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InvalidDataset, match="outside"):
+        resolve_readable(str(tmp_path / "database"), (tmp_path / "data",))
+
+
+def test_a_link_out_of_the_roots_may_not_be_read(tmp_path):
+    (tmp_path / "roots").mkdir()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "roots" / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidDataset, match="outside"):
+        resolve_readable(str(tmp_path / "roots" / "link"), (tmp_path / "roots",))
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "bad\0name", "x" * 5000])
+def test_a_path_that_does_not_exist(path):
+    with pytest.raises(InvalidDataset, match="There is no folder or archive at"):
+        resolve_readable(path, ())
+
+
+def test_links_to_files_and_folders_outside_are_left_out(tmp_path):
+    write_folder(tmp_path / "secret", {"a/1.png": png()})
+    root = write_folder(tmp_path / "root", {"b/1.png": png()})
+    (root / "b" / "2.png").symlink_to(tmp_path / "secret" / "a" / "1.png")
+    (root / "c").symlink_to(tmp_path / "secret" / "a")
+    assert names_in(FolderSource(root)) == ["b/1.png", "b/2.png", "c/1.png"]
+    source = FolderSource(root, (root,))
+    assert names_in(source) == ["b/1.png"]
+    assert source.contents.notes() == ("2 links or special files left out.",)
+
+
+def test_links_that_form_a_circle_end(tmp_path):
+    root = write_folder(tmp_path / "root", {"a/1.png": png()})
+    (root / "a" / "up").symlink_to(root)
+    (root / "loop").symlink_to(root / "loop")
+    (root / "b").symlink_to(root / "nowhere")
+    source = FolderSource(root, (root,))
+    assert names_in(source) == ["a/1.png"]
+    assert source.contents.links == 2
+
+
+def test_pipes_are_not_opened(tmp_path):
+    root = write_folder(tmp_path / "root", {"1.png": png()})
+    os.mkfifo(root / "2.png")
+    source = FolderSource(root)
+    assert names_in(source) == ["1.png"]
+    assert source.contents.links == 1
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "a.png").write_bytes(png())
+    with pytest.raises(InvalidDataset, match=r"a\.png is not a folder"):
+        FolderSource(tmp_path / "a.png")
+
+
+def test_a_file_that_vanishes_or_is_too_large_is_left_out(tmp_path):
+    root = write_folder(tmp_path / "root", {"1.png": png(), "2.png": bytes(2000)})
+    source = FolderSource(root, limits=ArchiveLimits(file_bytes=1000))
+    (root / "1.png").unlink()
+    with pytest.raises(Unreadable, match="No such file"):
+        source.read(source.contents.pictures["1.png"])
+    with pytest.raises(Unreadable, match="larger than"):
+        source.read(source.contents.pictures["2.png"])
+
+
+def test_names_that_are_not_unicode_do_no_harm(tmp_path):
+    root = write_folder(tmp_path / "root", {"1.png": png()})
+    (root / os.fsdecode(b"caf\xe9.png")).write_bytes(png())
+    source = FolderSource(root)
+    assert len(names_in(source)) == 2
+    assert all(source.read(entry) for entry in source.contents.pictures.values())
+
+
+def test_ten_thousand_tiny_files_are_listed_quickly(tmp_path):
+    for name in range(100):
+        folder = tmp_path / str(name)
+        folder.mkdir()
+        for i in range(100):
+            (folder / f"{i}.png").touch()
+    started = time.perf_counter()
+    source = FolderSource(tmp_path)
+    assert len(source.contents.pictures) == 10_000
+    assert time.perf_counter() - started < 2
