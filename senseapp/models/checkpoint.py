@@ -11,6 +11,7 @@ from torch import Tensor
 
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.checkpoint_payload import read_payload
+from senseapp.models.mapped_memory import release_pages
 from senseapp.models.unwrapping import Unwrapped, unwrap
 
 __all__ = ["Checkpoint", "read_checkpoint"]
@@ -104,9 +105,10 @@ def _is_finite(tensor: Tensor) -> bool:
     """Return whether every number is finite; the extremes tell, and finding them takes no memory."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
-    if tensor.element_size() == 1:  # 8-bit floats have no arithmetic
-        tensor = tensor.float()
-    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
+    numbers = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no arithmetic
+    finite = all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))
+    release_pages(tensor)
+    return finite
 
 
 def _named(names: tuple[str, ...]) -> str:

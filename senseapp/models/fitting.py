@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.checkpoint import Checkpoint
+from senseapp.models.mapped_memory import release_pages
 from senseapp.models.signature import COMPUTED_SUFFIXES
 
 __all__ = ["MatchReport", "WrongShape", "load_tensors", "match_state_dict"]
@@ -129,6 +130,7 @@ def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str) -> tu
         for name, tensor in module.state_dict().items():
             if name in checkpoint.tensors and not name.endswith(COMPUTED_SUFFIXES):
                 tensor.copy_(checkpoint.tensors[name])
+                release_pages(checkpoint.tensors[name])
     ignored = [name for name in report.ignored if name.startswith(_TRAINING_ONLY_PREFIXES)]
     return (f"Left out {len(ignored)} weights of heads that serve training only.",) if ignored else ()
 

@@ -11,6 +11,7 @@ from senseapp.models.fitting import load_tensors
 from senseapp.models.free_dimensions import ReadOff
 from senseapp.models.loaded import LoadedModel
 from senseapp.models.recognise import Candidate, fingerprint_named, recognise
+from senseapp.models.seeded import unset_weights
 from senseapp.models.signature import weights_only
 from senseapp.spec import ModelSpec
 
@@ -41,7 +42,8 @@ def load_from_checkpoint(
         report("Recognising the architecture")
     named, notes = propose_spec(spec, checkpoint)
     report(f"Building {named.title}")
-    loaded = build(named)
+    with unset_weights():
+        loaded = build(named)
     fitted = load_tensors(loaded.module, checkpoint, title=named.title)
     return dataclasses.replace(loaded, pretrained=True, notes=(*loaded.notes, *checkpoint.notes, *notes, *fitted))
 

@@ -1,0 +1,50 @@
+"""Dropping pages of mapped weights, and building without drawing weights: both leave every number right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from senseapp.models.mapped_memory import release_pages
+from senseapp.models.seeded import seeded_weights, unset_weights
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1000,), (300, 1000), (3, 512, 512)])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_released_weights_keep_their_numbers(tmp_path, shape, mapped):
+    weights = torch.randn(shape)
+    torch.save({"a": weights, "b": weights + 1}, tmp_path / "a.pth")
+    read = torch.load(tmp_path / "a.pth", mmap=mapped)
+    release_pages(read["a"])
+    release_pages(read["a"].t() if read["a"].dim() == 2 else read["a"])
+    assert torch.equal(read["a"], weights)
+    assert torch.equal(read["b"], weights + 1)
+
+
+def test_unset_weights_draw_nothing_but_compute_the_rest():
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    with unset_weights():
+        layer = nn.Linear(50, 50)
+        nn.init.normal_(layer.weight)
+        nn.init.xavier_normal_(layer.weight)
+        nn.init.kaiming_uniform_(layer.weight)
+        ordinary = torch.ones(3).mul_(2)
+        norm = nn.BatchNorm2d(4)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert ordinary.tolist() == [2, 2, 2]
+    assert norm.running_var.tolist() == [1, 1, 1, 1]
+    assert norm.weight.tolist() == [1, 1, 1, 1]
+
+
+def test_seeded_weights_do_not_disturb_the_callers_generator():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with seeded_weights():
+        first = nn.Linear(3, 3).weight
+    with seeded_weights():
+        second = nn.Linear(3, 3).weight
+    assert torch.equal(first, second)
+    assert torch.equal(torch.rand(2), expected)
