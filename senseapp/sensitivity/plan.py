@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.layers import CallTrace
 from senseapp.transforms import Target
 
-__all__ = ["PlannedTarget", "chunk_spans", "plan_targets"]
+__all__ = ["PlannedTarget", "chunk_spans", "plan_targets", "telling_positions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,18 @@ def plan_targets(targets: Sequence[Target], trace: CallTrace) -> list[PlannedTar
         after = sum(macs for event, macs in events if event >= position)
         planned.append(PlannedTarget(target=target, position=position, suffix=after / total))
     return sorted(planned, key=lambda item: item.position)
+
+
+def telling_positions(planned: Sequence[PlannedTarget]) -> list[int]:
+    """Return positions that stand for all: the first and last of each kind of place in the network.
+
+    Whether a model can be replayed is a property of its code. Layers whose names differ only in their numbers
+    (``layer1.0.conv2``, ``layer3.4.conv2``) are run by the same code.
+    """
+    kinds: dict[str, list[int]] = {}
+    for item in planned:
+        kinds.setdefault(re.sub(r"\d+", "#", item.target.layer), []).append(item.position)
+    return sorted({position for found in kinds.values() for position in (found[0], found[-1])})
 
 
 def chunk_spans(

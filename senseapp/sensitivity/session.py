@@ -16,6 +16,7 @@ from senseapp.models.loaded import LoadedModel
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.quick import quick_scan
+from senseapp.sensitivity.split import split
 from senseapp.sensitivity.sweep import Sweep
 from senseapp.spec import RunSpec
 
@@ -35,12 +36,14 @@ class Session:
         model: what was loaded; its module belongs to :attr:`sweep`.
         images: what is measured on.
         sweep: the prepared measurement.
+        held_out: images kept from the measurement, to prove schedules on; empty where a number was asked for.
     """
 
     spec: RunSpec
     model: LoadedModel
     images: ImageSet
     sweep: Sweep
+    held_out: ImageSet
 
     @classmethod
     def open(
@@ -74,9 +77,12 @@ class Session:
             data_roots=data_roots,
             class_names=model.class_names,
         )
+        held_out = images.subset([])
+        if spec.sensitivity.num_samples is None:
+            images, held_out = split(images, spec.sensitivity.seed)
         progress("Measuring the uncompressed model")
         sweep = Sweep.open(model.module, images, spec.sensitivity, layout=layout, own=True)
-        return cls(spec, model, sweep.bench.images, sweep)
+        return cls(spec, model, sweep.bench.images, sweep, held_out)
 
     @property
     def profile(self) -> ModelProfile:
@@ -107,7 +113,9 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on anything approximated, skipped or unusual."""
-        return (*self.model.notes, *self.sweep.notes)
+        kept, total = len(self.held_out), len(self.held_out) + len(self.images)
+        split_note = (f"{kept} of {total} images were kept to prove schedules on.",) if kept else ()
+        return (*self.model.notes, *split_note, *self.sweep.notes)
 
     @property
     def layout(self) -> Layout:
@@ -157,7 +165,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of the model and the images."""
-        del self.sweep, self.model, self.images
+        del self.sweep, self.model, self.images, self.held_out
 
 
 def estimate_agreement(

@@ -15,7 +15,7 @@ from senseapp.evaluate import metric_names, undecided
 from senseapp.layers import select_layers
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.layout import Layout
-from senseapp.sensitivity.plan import PlannedTarget, chunk_spans, plan_targets
+from senseapp.sensitivity.plan import PlannedTarget, chunk_spans, plan_targets, telling_positions
 from senseapp.sensitivity.precision import choose_precision
 from senseapp.sensitivity.prefix import Prefix, prefix_bytes_per_image
 from senseapp.sensitivity.replay import Replay, ReplayMismatch
@@ -129,7 +129,7 @@ class Sweep:
         )
         compressor = build_compressor(spec.compression, request)
         planned = plan_targets(compressor.targets, bench.trace)
-        bench.check_replay([item.position for item in planned])
+        bench.check_replay(telling_positions(planned))
         if spec.precision == "auto" and layout is None:
             notes.append(choose_precision(bench, compressor, planned, spec.levels))
         if bench.unsafe:
