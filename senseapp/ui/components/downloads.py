@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.errors import SenseError
-from senseapp.export import FORMATS, ExportFormat, export_zip
+from senseapp.export import FORMATS, ExportFormat, build_zip
 from senseapp.results import ModelProfile, Schedule
 from senseapp.ui.components.notices import complain
 
 __all__ = ["downloads"]
 
 _PREVIEW_LINES = 30
-_STEM = "targets"
+_STEM = "schedule"
 
 
 def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
@@ -61,7 +61,7 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, profile: Model
     )
     st.download_button(
         "Download every format (zip)",
-        lambda: export_zip(schedule, profile),
+        lambda: build_zip(schedule, profile)[0],
         file_name=f"{_STEM}.zip",
         mime="application/zip",
         key=f"schedule.zip.{run_id}",

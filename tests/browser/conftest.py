@@ -1,0 +1,100 @@
+"""A real server with the real engine on a home of its own, and Chromium to drive it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60
+ANSWER_MILLISECONDS = 60_000  # of a page on a machine that other tests keep busy
+CANDIDATES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"The app did not start:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server") / "log.txt"
+
+
+@pytest.fixture(scope="module")
+def app_url(server_log: Path) -> Iterator[str]:
+    """The address of a running app."""
+    port = free_port()
+    environment = os.environ | {"SENSEAPP_HOME": str(server_log.parent / "home")}
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}", "--server.headless=true"]
+    with server_log.open("wb") as log:
+        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    url = f"http://localhost:{port}"
+    try:
+        wait_for_health(url, server, server_log)
+        yield url
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """An installed Chrome or Chromium."""
+    path = os.environ.get("CHROME") or next(filter(None, map(shutil.which, CANDIDATES)), None)
+    assert path, "Browser tests need Chrome or Chromium: install Debian's package chromium, or set CHROME to its path."
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield launched
+        launched.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    report = yield
+    if report.failed and "server_log" in getattr(item, "funcargs", {}):
+        report.sections.append(("server log", item.funcargs["server_log"].read_text()[-4000:]))
+    return report
+
+
+@pytest.fixture
+def page(browser: Browser, app_url: str, server_log: Path) -> Iterator[Page]:
+    """A page of a visitor who has just come; nothing may be fetched from anywhere but the app."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000}, accept_downloads=True)
+    context.set_default_timeout(ANSWER_MILLISECONDS)
+    expect.set_options(timeout=ANSWER_MILLISECONDS)
+    foreign: list[str] = []
+    opened = context.new_page()
+    local = (app_url, app_url.replace("http", "ws"), "data:", "blob:")
+    opened.on("request", lambda request: None if request.url.startswith(local) else foreign.append(request.url))
+    opened.goto(app_url)
+    yield opened
+    context.close()
+    assert foreign == []

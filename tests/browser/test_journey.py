@@ -1,0 +1,122 @@
+"""The whole way as a person goes it, with the demo and the real engine."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+RUN_MILLISECONDS = 240_000
+DONE = re.compile(r"([1-9]\d*) of (\d+) done")
+
+
+def start(page: Page, *, images: int | None = None) -> None:
+    """Press Run on the demo; with few images where the test waits for the end."""
+    if images is not None:
+        page.get_by_text("More options").click()
+        field = page.get_by_role("spinbutton", name="Images to measure on")
+        field.fill(str(images))
+        field.press("Tab")
+        expect(page.get_by_text(f"on {images} images")).to_be_visible()
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/run\?run=[0-9a-f]{32}$"))
+
+
+def done_so_far(page: Page) -> int:
+    """Return how many measurements are done, once there is one."""
+    text = page.get_by_text(DONE).first
+    expect(text).to_be_visible(timeout=RUN_MILLISECONDS)
+    found = DONE.search(text.inner_text())
+    assert found is not None
+    return int(found.group(1))
+
+
+def wait_for_more(page: Page, than: int) -> None:
+    """Wait until more measurements are done, or all are and the results are there."""
+    page.wait_for_function(
+        """than => [...document.querySelectorAll('[role=tab]')].some(tab => tab.innerText === 'Heat map')
+                || (document.body.innerText.match(/([1-9]\\d*) of \\d+ done/) ?? [0, 0])[1] > than""",
+        arg=than,
+        timeout=RUN_MILLISECONDS,
+    )
+
+
+def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
+    start(page, images=128)
+    wait_for_more(page, done_so_far(page))
+
+    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}$"))
+    expect(page.get_by_role("heading", name=re.compile("Most fragile: .*|No layer loses"))).to_be_visible()
+    expect(page.get_by_text("128 images")).to_be_visible()
+
+    bar = page.locator("path[aria-roledescription=bar]").filter(visible=True).first
+    layer = (bar.get_attribute("aria-label") or "").split(":")[0]
+    bar.click(force=True)  # the whisker lies over the bar; a click on either picks the layer
+    panel = page.locator(".st-key-layer_panel")
+    expect(panel.get_by_text(layer, exact=True)).to_be_visible()
+    expect(panel.get_by_text("Parameters")).to_be_visible()
+
+    page.get_by_text("Make a schedule from these results").click()
+    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download JSON").click()
+    file = tmp_path / "schedule.json"
+    download.value.save_as(file)
+    schedule = json.loads(file.read_text())
+    assert schedule["budget"] == {"kind": "params", "target": 0.5}
+    assert schedule["achieved"]["params"] >= 0.5
+    levels = {layer["layer"]: layer["level"] for layer in schedule["layers"]}
+    assert len(levels) >= 18
+    assert all(0 <= level <= 90 for level in levels.values())
+
+
+def test_cancel_stops_the_run_and_keeps_what_was_measured(page: Page) -> None:
+    start(page)
+    done_so_far(page)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("What was measured is kept")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(page.get_by_text("What does each layer lose")).to_be_visible()
+
+
+def test_a_reload_in_mid_run_finds_it_again_and_so_does_a_click_in_the_sidebar(page: Page) -> None:
+    start(page)
+    before = done_so_far(page)
+    address = page.url
+    page.reload()
+    assert done_so_far(page) >= before
+    assert page.url == address
+    page.get_by_role("link", name="Guide").click()
+    expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
+    page.get_by_role("link", name="Run", exact=True).click()
+    assert done_so_far(page) >= before
+    expect(page).to_have_url(address)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_no_page_scrolls_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for name, heading in (("", "Which layers can be made smaller?"), ("runs", "Runs"), ("guide", "Guide")):
+        page.goto(page.url.split("/", 3)[0] + "//" + page.url.split("/")[2] + "/" + name)
+        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_run_can_be_reached_and_pressed_with_the_keyboard(page: Page) -> None:
+    button = page.get_by_role("button", name="Run", exact=True)
+    expect(button).to_be_visible()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if button.evaluate("element => element === document.activeElement"):
+            break
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()

@@ -1,0 +1,18 @@
+"""The app paints before torch has loaded: nothing that a page imports may import it."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import pkgutil, sys
+import senseapp.ui
+for module in pkgutil.walk_packages(senseapp.ui.__path__, "senseapp.ui."):
+    __import__(module.name)
+heavy = {"torch", "timm", "torchvision", "torch_pruning", "sklearn"} & set(sys.modules)
+print(sorted(heavy))
+"""
+
+
+def test_no_module_of_the_interface_imports_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
