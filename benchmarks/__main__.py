@@ -1,0 +1,164 @@
+"""``make bench``: ours beside fasterai 0.3.2, the plain loop and the floor, in turn; writes ``benchmarks/RESULTS.md``.
+
+Each figure is a run in a process of its own; tools take turns, so that a slow minute of the machine hits all of them, and
+ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import MODELS, NUM_IMAGES
+from scripts.peer_environment import ensure
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison."""
+
+    model: str
+    compression: str
+    levels: int
+    tools: tuple[str, ...]
+
+
+@dataclass
+class Runs:
+    """All runs of one row, by tool."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    peak_bytes: dict[str, list[int]] = field(default_factory=dict)
+    deltas: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def median(self, tool: str) -> float:
+        return statistics.median(self.seconds[tool])
+
+    def ratio(self, tool: str, over: str) -> str:
+        if tool not in self.seconds or over not in self.seconds:
+            return "–"
+        return f"{self.median(over) / self.median(tool):.2f}"
+
+
+def rows(models: Sequence[str]) -> Iterator[Row]:
+    for model in models:
+        yield Row(model, "sparsity", 1, ("fasterai", "plain", "ours", "ours-auto", "floor"))
+        yield Row(model, "quantization", 1, ("fasterai", "ours", "floor"))
+        yield Row(model, "pruning", 1, ("fasterai", "ours", "floor"))
+        yield Row(model, "sparsity", 5, ("fasterai", "ours", "quick", "floor"))
+
+
+def run(tool: str, row: Row, peer: Path, images: int = NUM_IMAGES) -> dict[str, Any]:
+    python = peer if tool == "fasterai" else Path(sys.executable)
+    arguments = [str(python), "-W", "ignore", "-m", "benchmarks.worker", tool, row.model, row.compression]
+    answer = subprocess.run(
+        [*arguments, str(row.levels), str(images)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
+    return found
+
+
+def compare(row: Row, repeats: int, peer: Path) -> Runs:
+    runs = Runs()
+    for _ in range(repeats):
+        for tool in row.tools:
+            found = run(tool, row, peer)
+            runs.seconds.setdefault(tool, []).append(found["seconds"])
+            runs.peak_bytes.setdefault(tool, []).append(found["peak_bytes"])
+            runs.deltas[tool] = found["deltas"]
+            print(f"{row.model} {row.compression} x{row.levels} {tool}: {found['seconds']:.1f} s", flush=True)
+    return runs
+
+
+def largest_difference(runs: Runs) -> str:
+    """Return the largest difference of a delta to fasterai's, as a share of their range; sparsity only."""
+    theirs, mine = runs.deltas.get("fasterai"), runs.deltas.get("ours")
+    if not theirs or not mine:
+        return "–"
+    shared = [(theirs[name][0], mine[name][0]) for name in theirs if name in mine]
+    span = max(value for value, _ in shared) - min(value for value, _ in shared)
+    return f"{max(abs(a - b) for a, b in shared) / span:.1e}" if span else "–"
+
+
+def line(row: Row, runs: Runs) -> str:
+    cells = [row.model, row.compression, str(row.levels)]
+    cells += [f"{runs.median(tool):.1f}" if tool in runs.seconds else "–" for tool in ("fasterai", "plain", "ours")]
+    cells += [runs.ratio("ours", "fasterai"), runs.ratio("ours-auto", "fasterai"), runs.ratio("quick", "fasterai")]
+    cells += [runs.ratio("floor", "ours"), largest_difference(runs) if row.compression == "sparsity" else "–"]
+    return "| " + " | ".join(cells) + " |"
+
+
+HEADER = """| model | compression | levels | fasterai s | plain s | ours s | ours × | ours auto × | quick × | ours / floor | Δ |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def linear_fit(peer: Path) -> str:
+    """Show that cost grows linearly with images and levels: seconds per unit over a grid, on ResNet-18."""
+    cells = []
+    for images in (16, 32, 64):
+        for levels in (1, 2, 4):
+            seconds = run("ours", Row("resnet18", "sparsity", levels, ()), peer, images)["seconds"]
+            cells.append((images * levels, seconds))
+    mean_x, mean_y = (statistics.fmean(column) for column in zip(*cells, strict=True))
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in cells) / sum((x - mean_x) ** 2 for x, _ in cells)
+    fixed = mean_y - slope * mean_x
+    residual = sum((y - fixed - slope * x) ** 2 for x, y in cells)
+    r2 = 1 - residual / sum((y - mean_y) ** 2 for _, y in cells)
+    return f"ResNet-18, sparsity: seconds = {fixed:.2f} + {slope:.4f} × images × levels, R² = {r2:.3f} over 9 runs."
+
+
+def memory(peer: Path) -> str:
+    row = Row("resnet50", "sparsity", 1, ())
+    sweep, forward = run("ours", row, peer)["peak_bytes"], run("forward", row, peer)["peak_bytes"]
+    return f"ResNet-50, {NUM_IMAGES} images: peak {sweep / 1e9:.2f} GB in a sweep, {forward / 1e9:.2f} GB in one plain evaluation: {sweep / forward:.2f}."
+
+
+def machine() -> str:
+    model = next(
+        (row.split(":")[1].strip() for row in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in row),
+        platform.processor(),
+    )
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved runs of each tool")
+    parser.add_argument("--compressions", default="sparsity,quantization,pruning")
+    parser.add_argument("--levels", default="1,5")
+    options = parser.parse_args()
+    peer = ensure("fasterai")
+    wanted = set(options.compressions.split(","))
+    chosen = [
+        row
+        for row in rows(options.models.split(","))
+        if row.compression in wanted and str(row.levels) in options.levels.split(",")
+    ]
+    lines = [line(row, compare(row, options.repeats, peer)) for row in chosen]
+    report = [
+        "# Results",
+        "",
+        machine(),
+        "",
+        f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, medians of {options.repeats} interleaved runs.",
+        "",
+    ]
+    report += [HEADER, *lines, "", "## Growth", "", linear_fit(peer), "", "## Memory", "", memory(peer), ""]
+    (ROOT / "benchmarks" / "RESULTS.md").write_text("\n".join(report), encoding="utf-8")
+    print("\n".join(report))
+
+
+if __name__ == "__main__":
+    main()
