@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Protocol
 
 from senseapp.data.wording import counted, listed, printable
@@ -74,18 +73,19 @@ class Contents:
 
     def add_folder(self, name: str) -> None:
         """Note a folder and the folders around it."""
-        path = PurePosixPath(name)
-        if not _is_junk(path):
-            self._add_parents(path)
-            self.folders.add(name)
+        if not _is_junk(name):
+            parts = name.split("/")
+            self.folders.update("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
     def add_file(self, name: str, position: int) -> None:
         """Note one plain file; a name that comes twice counts once, with its last contents."""
-        path = PurePosixPath(name)
-        if _is_junk(path):
+        folder, _, file = name.rpartition("/")
+        if folder and folder not in self.folders:
+            self.add_folder(folder)
+        if (folder and folder not in self.folders) or _is_junk(file):
             return
-        self._add_parents(path)
-        suffix = path.suffix.lower()
+        stem, dot, ending = file.rpartition(".")
+        suffix = dot + ending.lower() if stem else ""
         if suffix in PICTURE_SUFFIXES or suffix == _TABLE_SUFFIX:
             kept = self.tables if suffix == _TABLE_SUFFIX else self.pictures
             self._repeated += name in kept
@@ -94,11 +94,6 @@ class Contents:
             self._archives += 1
         else:
             self._others[suffix] += 1
-
-    def _add_parents(self, path: PurePosixPath) -> None:
-        parent = str(path.parent)
-        if parent != "." and parent not in self.folders:
-            self.folders.update(str(folder) for folder in path.parents if str(folder) != ".")
 
     def require_pictures(self, title: str) -> None:
         """Raise InvalidDataset if there is not one picture."""
@@ -126,9 +121,9 @@ class Contents:
         return tuple(notes)
 
 
-def _is_junk(path: PurePosixPath) -> bool:
+def _is_junk(name: str) -> bool:
     """Return whether this is what operating systems leave behind: hidden files, previews, Mac resource forks."""
-    return any(part.startswith(".") or part.lower() in _JUNK for part in path.parts)
+    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
 
 
 def safe_member_name(name: str, title: str) -> str:

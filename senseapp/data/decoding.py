@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -12,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from senseapp.data.contents import Unreadable
 from senseapp.data.picture_budget import PictureBudget
 
-__all__ = ["MAX_ASPECT", "MAX_PIXELS", "ChannelMode", "Decoded", "Remark", "decode_picture"]
+__all__ = ["MAX_ASPECT", "MAX_PIXELS", "ChannelMode", "Decoded", "Remark", "decoded_picture"]
 
 MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
@@ -37,25 +39,35 @@ class Decoded:
     remarks: tuple[Remark, ...]
 
 
-def decode_picture(file: bytes, mode: ChannelMode, budget: PictureBudget) -> Decoded:
+@contextmanager
+def decoded_picture(file: bytes, mode: ChannelMode, budget: PictureBudget) -> Iterator[Decoded]:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do.
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored: this is
     what networks are trained and tested on. Sixteen bits per channel are scaled to eight, not clipped.
+    The picture's share of ``budget`` is held until the block ends.
 
     Raises:
         Unreadable: not a picture, damaged, too large, or of a kind without a known range of values.
     """
     if not file:
         raise Unreadable("empty file")
+    with _as_unreadable():
+        image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
+    width, height = image.size
+    _check_size(width, height)
+    with budget.hold(width * height):
+        with _as_unreadable():
+            decoded = _decode(image, mode)
+        del image  # its pixels, where they were converted
+        yield decoded
+
+
+@contextmanager
+def _as_unreadable() -> Iterator[None]:
+    """Turn whatever goes wrong while a picture is read into the reason why it is left out."""
     try:
-        with Image.open(io.BytesIO(file), formats=_FORMATS) as image:
-            width, height = image.size
-            _check_size(width, height)
-            with budget.hold(width * height):
-                remarks = _remarks(image)
-                image.load()
-                return Decoded(picture=_eight_bits(image).convert(mode), remarks=remarks)
+        yield
     except Unreadable:
         raise
     except UnidentifiedImageError as error:
@@ -64,6 +76,14 @@ def decode_picture(file: bytes, mode: ChannelMode, budget: PictureBudget) -> Dec
         raise Unreadable("too many pixels") from error
     except Exception as error:  # on damaged files Pillow's readers raise whatever their parsing runs into
         raise Unreadable("damaged") from error
+
+
+def _decode(image: Image.Image, mode: ChannelMode) -> Decoded:
+    with image:
+        remarks = _remarks(image)
+        image.load()
+        picture = _eight_bits(image)
+        return Decoded(picture=picture if picture.mode == mode else picture.convert(mode), remarks=remarks)
 
 
 def _check_size(width: int, height: int) -> None:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, Remark, decode_picture
+from senseapp.data.decoding import ChannelMode, Remark, decoded_picture
 from senseapp.data.picture_budget import PictureBudget
 from senseapp.data.preparation import channel_mode, cropping
 from senseapp.data.prepared import allocate_pixels
@@ -24,8 +24,8 @@ from senseapp.models.loaded import Preprocessing
 
 __all__ = ["DrawnPictures", "read_drawn"]
 
-_PIXELS_IN_FLIGHT = 24_000_000
-_BYTES_IN_FLIGHT = 64_000_000
+_PIXELS_IN_FLIGHT = 24_000_000  # two photos of a phone, 4 bytes per pixel in Pillow
+_BYTES_IN_FLIGHT = 32_000_000
 _FILES_IN_FLIGHT = 16
 _MOST_THREADS = 4
 _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
@@ -171,7 +171,7 @@ def _prepare(
     file: bytes, *, mode: ChannelMode, crop: Callable[[Image.Image], torch.Tensor], budget: PictureBudget
 ) -> _Outcome:
     try:
-        decoded = decode_picture(file, mode, budget)
+        with decoded_picture(file, mode, budget) as decoded:
+            return crop(decoded.picture), decoded.remarks
     except Unreadable as reason:
         return reason
-    return crop(decoded.picture), decoded.remarks

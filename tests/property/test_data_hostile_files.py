@@ -8,7 +8,7 @@ import pytest
 
 from senseapp.data import load_images, survey_images
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import decode_picture
+from senseapp.data.decoding import decoded_picture
 from senseapp.data.picture_budget import PictureBudget
 from senseapp.errors import InvalidInput
 from senseapp.spec import DataSpec
@@ -97,11 +97,10 @@ def test_mutated_pictures(kind):
     reasons = set()
     for _ in range(_EACH):
         try:
-            decoded = decode_picture(mutated(original, generator), "RGB", budget)
+            with decoded_picture(mutated(original, generator), "RGB", budget) as decoded:
+                assert decoded.picture.mode == "RGB"
         except Unreadable as reason:
             reasons.add(str(reason))
-        else:
-            assert decoded.picture.mode == "RGB"
     assert reasons
     assert "" not in reasons
     with budget.hold(1_000_000):  # a picture that fails gives its share back

@@ -11,13 +11,14 @@ from PIL import Image
 
 from senseapp.data import decoding
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import decode_picture
+from senseapp.data.decoding import decoded_picture
 from senseapp.data.picture_budget import PictureBudget
 from tests.pictures import encoded, png, random_picture
 
 
 def decode(file, mode="RGB"):
-    return decode_picture(file, mode, PictureBudget(1_000_000))
+    with decoded_picture(file, mode, PictureBudget(1_000_000)) as decoded:
+        return decoded
 
 
 def pixels(file, mode="RGB"):

@@ -81,8 +81,8 @@ def test_the_seed_decides_the_draw(load):
 
 def test_only_drawn_pictures_are_decoded(load, monkeypatch):
     decoded = []
-    original = reading.decode_picture
-    monkeypatch.setattr(reading, "decode_picture", lambda file, *rest: decoded.append(file) or original(file, *rest))
+    original = reading.decoded_picture
+    monkeypatch.setattr(reading, "decoded_picture", lambda file, *rest: decoded.append(file) or original(file, *rest))
     load(class_files(each=30), num_samples=7)
     assert len(decoded) == 7
 
