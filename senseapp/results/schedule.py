@@ -94,14 +94,15 @@ class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
 
     Attributes:
-        schedule: what was applied.
+        schedule: what was applied; the one asked for, unless it was solved again.
         changes: measured on held-out images, by metric.
         repaired: the same after repair without training; empty if none was asked for.
         uniform: of the uniform schedule of equal cost; empty where there is none.
         uniform_repaired: of that one after the same repair.
-        predicted: the predicted drop in the ranking metric.
-        rounds: how often it was re-measured and solved again.
-        sizes: figures before and after: ``params``, ``zeros``, ``bytes``, ``macs``, ``latency_seconds``.
+        predicted: the damage that was predicted, in the schedule's own metric.
+        rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
+        sizes: figures before and after: ``params``, ``zeros``, ``bytes``, ``macs`` (those with a weight that is not
+            zero), ``latency_seconds`` (of one image).
         notes: sentences on anything a person should know.
     """
 

@@ -19,6 +19,7 @@ from senseapp.service.machine_speed import SpeedBook, time_convolutions
 from senseapp.service.model_cards import ModelCards
 from senseapp.service.session import OpenSession, open_engine_session
 from senseapp.service.time_estimate import MachineSpeed, work_of
+from senseapp.service.verification import Verification
 from senseapp.spec import RunSpec
 from senseapp.store import INTERRUPTED_SENTENCE, RunStore
 
@@ -61,6 +62,7 @@ class Backend:
         self._open_session = open_session
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
+        self._verifications: dict[str, Verification] = {}
         self._warming = threading.Lock()
         self.runner = JobRunner(self._work, on_change=self._keep_state, max_queue=max_queue, workers=workers)
 
@@ -77,6 +79,21 @@ class Backend:
         live = self._live.get(run_id)
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
+
+    def verify(self, verification: Verification) -> None:
+        """Put the proof of a schedule in the queue; one that waits or runs already stays where it is.
+
+        Raises:
+            QueueFull: too many jobs wait.
+        """
+        self._verifications[verification.job_id] = verification
+        self.runner.submit(verification.job_id)
+
+    def cancel_verifications(self, run_id: str) -> None:
+        """End every proof of a schedule of ``run_id``."""
+        for job_id, verification in list(self._verifications.items()):
+            if verification.run_id == run_id:
+                self.runner.cancel(job_id)
 
     def warm_up(self) -> None:
         """Load torch and time this machine in the background; later calls do nothing."""
@@ -95,7 +112,16 @@ class Backend:
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 
-    def _work(self, run_id: str, control: JobControl) -> None:
+    def _work(self, job_id: str, control: JobControl) -> None:
+        verification = self._verifications.get(job_id)
+        if verification is None:
+            self._measure(job_id, control)
+            return
+        owner = self.store.record(verification.run_id).owner
+        folder = self.store.folder(verification.run_id)
+        verification.carry_out(folder, progress=control.phase, data_roots=self.readable_folders(owner))
+
+    def _measure(self, run_id: str, control: JobControl) -> None:
         record = self.store.record(run_id)
         live = LiveRun(control, on_plan=lambda done, total: self._keep_plan(run_id, done, total))
         self._live[run_id] = live
@@ -122,6 +148,8 @@ class Backend:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
+        if snapshot.run_id in self._verifications:  # its outcome is a file; a run keeps the state it had
+            return
         interrupted = snapshot.state is RunState.INTERRUPTED
         known = {"done": snapshot.done, "total": snapshot.total} if snapshot.total else {}
         try:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from senseapp.errors import QueueFull
-from senseapp.results import JobSnapshot, ModelProfile, RunRecord, RunState, SensitivityResult
+from senseapp.results import (
+    JobSnapshot,
+    ModelProfile,
+    RunRecord,
+    RunState,
+    Schedule,
+    SensitivityResult,
+    ValidationResult,
+)
 from senseapp.service.access import check_paths
 from senseapp.service.backend import Backend, backend_at, kind_of
 from senseapp.service.time_estimate import work_of
+from senseapp.service.verification import Verification
 from senseapp.spec import ModelSpec, RunSpec
 from senseapp.store import home as default_home
 
@@ -143,7 +152,63 @@ class Service:
             NotFound: there is no such run of this person.
         """
         self.cancel(run_id)
+        self._backend.cancel_verifications(run_id)
         self._store.delete(run_id, self.owner)
+
+    def verify(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> str:
+        """Prove ``schedule`` in the background, and return the id of the job.
+
+        The compressed model is measured on images that the curves have not seen, beside a uniform schedule of equal
+        cost; then :meth:`validation` and :meth:`compressed_model` have answers. One that is proven is not again.
+
+        Raises:
+            NotFound: there is no such run of this person.
+            QueueFull: too many jobs wait.
+        """
+        record = self._store.owned(run_id, self.owner)
+        verification = Verification(run_id=record.run_id, schedule=schedule, repair=repair)
+        self._backend.verify(verification)
+        return verification.job_id
+
+    def verification(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> JobSnapshot | None:
+        """Return this moment of the proof of ``schedule``; None if none was asked for since the app started.
+
+        Raises:
+            NotFound: there is no such run for this person.
+        """
+        return self._backend.runner.snapshot(self._verification(run_id, schedule, repair).job_id)
+
+    def cancel_verification(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> None:
+        """Ask the proof of ``schedule`` to stop.
+
+        Raises:
+            NotFound: there is no such run of this person.
+        """
+        self._store.owned(run_id, self.owner)
+        self._backend.runner.cancel(self._verification(run_id, schedule, repair).job_id)
+
+    def validation(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> ValidationResult | None:
+        """Return what was measured of ``schedule``, or None before it is proven.
+
+        Raises:
+            NotFound: there is no such run for this person.
+            InvalidFile: the file is damaged.
+        """
+        verification = self._verification(run_id, schedule, repair)
+        return self._store.folder(verification.run_id).load_validation(verification.key)
+
+    def compressed_model(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> tuple[Path, ...]:
+        """Return the files of the compressed model: its state dict, and where channels were removed the network.
+
+        Raises:
+            NotFound: there is no such run for this person, or the schedule is not proven yet.
+        """
+        verification = self._verification(run_id, schedule, repair)
+        return verification.files(self._store.folder(verification.run_id))
+
+    def _verification(self, run_id: str, schedule: Schedule, repair: bool) -> Verification:
+        record = self._store.get(run_id, self.owner)
+        return Verification(run_id=record.run_id, schedule=schedule, repair=repair)
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return what is known about a model; the first time this loads it, which may take seconds.
@@ -183,6 +248,7 @@ def _num_images(spec: RunSpec) -> int | None:
         return spec.sensitivity.num_samples
     if spec.data.kind == "demo":
         from senseapp.data.demo import demo_pictures
+        from senseapp.sensitivity.split import num_held_out
 
-        return len(demo_pictures())
+        return len(demo_pictures()) - num_held_out(len(demo_pictures()))
     return None

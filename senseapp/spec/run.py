@@ -123,7 +123,8 @@ class SensitivitySpec:
         levels: fractions (sparsity, pruning) or bits (quantization), each measured on its own.
         metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
             where there are labels and KL where there are none.
-        num_samples: images to measure on; None means all of them.
+        num_samples: images to measure on; None means all of them, less a share that is kept to prove schedules on
+            where there are plenty.
         batch_size: most images in one forward pass; None lets a timed trial choose.
         layers: shell patterns of layer names (``layer1.*``); empty means all.
         layer_types: class names (``Conv2d``); empty means all.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from senseapp.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.results import LayerMeasurement, SensitivityResult
+from senseapp.results import LayerMeasurement, SensitivityResult, ValidationResult
 from senseapp.spec import RunSpec, dumps, loads
 from senseapp.store.disk import replace_file, storage_errors
 from senseapp.store.journal import Journal
@@ -22,7 +22,8 @@ class RunFolder:
 
     ``spec.json`` holds the settings, ``head.json`` what is known once the model is loaded (profile, baseline; a
     result without measurements), ``estimates.jsonl`` the whole quick scan, ``measurements.jsonl`` what was measured
-    so far, and ``result.json`` everything, once it is finished.
+    so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
+    ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,6 +111,26 @@ class RunFolder:
         """Return the outcome of the quick scan, or None before it is complete."""
         return Journal(self._estimates_file).read() if self._estimates_file.is_file() else None
 
+    def save_validation(self, key: str, validation: ValidationResult) -> None:
+        """Keep the proof of the schedule called ``key``."""
+        replace_file(self._validation_file(key), dumps(validation))
+
+    def load_validation(self, key: str) -> ValidationResult | None:
+        """Return the proof of the schedule called ``key``, or None before there is one.
+
+        Raises:
+            InvalidFile: the file is damaged, or a newer senseapp wrote it.
+        """
+        path = self._validation_file(key)
+        if not path.is_file():
+            return None
+        with storage_errors(path.name):
+            return loads(path.read_bytes(), ValidationResult)
+
+    def compressed_model(self, key: str) -> Path:
+        """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
+        return self.path / f"compressed-{key}.safetensors"
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other processes from measuring into this folder; the system lifts the lock if this one dies.
@@ -133,6 +154,9 @@ class RunFolder:
                     "Wait until it has finished, or choose another folder."
                 ) from error
             yield
+
+    def _validation_file(self, key: str) -> Path:
+        return self.path / f"validation-{key}.json"
 
     @property
     def _spec_file(self) -> Path:

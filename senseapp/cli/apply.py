@@ -1,0 +1,128 @@
+"""``apply``: compress the model of a run as a schedule says, measure it, and write its weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from senseapp.errors import InvalidSchedule
+from senseapp.results import MetricChange, SensitivityResult, ValidationResult
+from senseapp.store import RunFolder
+
+__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
+
+NAME = "apply"
+SUMMARY = "Compress the model as a schedule says, measure it, and write its weights."
+EPILOG = """\
+CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict; where channels are removed, the
+network itself is written beside it as .pt2 and .onnx. One JSON line says the metric before, after, and of a uniform
+schedule of equal cost, on images that the run has not measured on where there are enough.
+
+examples:
+  python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
+  python -m senseapp apply --run runs/demo --schedule targets.json --repair --out compressed.safetensors
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``apply``."""
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
+    parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON, YAML or CSV of schedule")
+    parser.add_argument("--repair", action="store_true", help="win accuracy back without training, and measure again")
+    parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Apply, measure, write, and print one JSON line.
+
+    Raises:
+        InvalidInput: the run, the schedule or the name of the checkpoint cannot be used.
+        NotFound: the folder holds no finished run.
+    """
+    from senseapp.export import read_schedule  # loads yaml, which the other commands do without
+
+    result = RunFolder(arguments.run_folder).load_result()
+    schedule = read_schedule(_content(arguments.schedule), result.profile)
+    from senseapp.validation.write import check_suffix  # torch loads here
+
+    check_suffix(arguments.out.suffix)
+    from senseapp.validation import validate, write_compressed
+
+    with _phases() as progress:
+        proven = validate(result, schedule, repair=arguments.repair, rounds=1, progress=progress)
+        progress("Writing the compressed model")
+        files, notes = write_compressed(proven.applied, arguments.out, proven.example)
+    print(json.dumps(_report(result, proven.result, files, notes), allow_nan=False))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
+
+
+@contextmanager
+def _phases() -> Iterator[Callable[[str], None]]:
+    """Show each step and the time on standard error."""
+    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
+    with bar:
+        yield bar.set_description_str
+
+
+def _report(
+    result: SensitivityResult, validation: ValidationResult, files: Sequence[Path], notes: Sequence[str]
+) -> dict[str, Any]:
+    name = result.metric
+    measured = {
+        "after": validation.changes,
+        "repaired": validation.repaired,
+        "uniform": validation.uniform,
+        "uniform_repaired": validation.uniform_repaired,
+    }
+    own = _of(name, validation.changes)
+    return {
+        "metric": name,
+        "before": _number(own.baseline) if own else None,
+        **{label: _value(name, changes) for label, changes in measured.items()},
+        "images": own.num_samples if own else 0,
+        "predicted": {"metric": validation.schedule.metric, "delta": _number(validation.predicted)},
+        "changes": {label: _deltas(changes) for label, changes in measured.items()},
+        "sizes": {kind: list(pair) for kind, pair in validation.sizes.items()},
+        "checkpoint": str(files[0]),
+        "files": [str(path) for path in files],
+        "notes": [*validation.notes, *notes],
+    }
+
+
+def _of(metric: str, changes: Sequence[MetricChange]) -> MetricChange | None:
+    return next((change for change in changes if change.metric == metric), None)
+
+
+def _value(metric: str, changes: Sequence[MetricChange]) -> float | None:
+    change = _of(metric, changes)
+    return _number(change.value) if change else None
+
+
+def _deltas(changes: Sequence[MetricChange]) -> dict[str, dict[str, float | None]]:
+    return {
+        change.metric: {
+            "delta": _number(change.delta),
+            "ci_low": _number(change.ci_low),
+            "ci_high": _number(change.ci_high),
+        }
+        for change in changes
+    }
+
+
+def _number(value: float) -> float | None:
+    """Return ``value``, or None where JSON has no form for it."""
+    return value if math.isfinite(value) else None

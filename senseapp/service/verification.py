@@ -1,0 +1,78 @@
+"""The proof of one schedule as a job: its outcome and the compressed model are files of the run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from senseapp.errors import NotFound
+from senseapp.results import Schedule, ValidationResult
+from senseapp.spec import dumps
+from senseapp.store import RunFolder
+
+__all__ = ["Verification"]
+
+_KEY_DIGITS = 16
+_PROGRAM_SUFFIXES = (".pt2", ".onnx")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What is to be proven.
+
+    Attributes:
+        run_id: of the run that the schedule was made from.
+        schedule: what is applied and measured.
+        repair: whether it is repaired without training, and measured again.
+    """
+
+    run_id: str
+    schedule: Schedule
+    repair: bool = True
+
+    @property
+    def key(self) -> str:
+        """Names its files: the same for the same schedule, whoever asks."""
+        return hashlib.sha256(f"{dumps(self.schedule)} repair={self.repair}".encode()).hexdigest()[:_KEY_DIGITS]
+
+    @property
+    def job_id(self) -> str:
+        """Names the job; no run has a colon in its id."""
+        return f"{self.run_id}:{self.key}"
+
+    def carry_out(
+        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
+    ) -> ValidationResult:
+        """Prove the schedule, keep the outcome and the compressed model in ``folder``, and return the outcome.
+
+        Raises:
+            NotFound: the run is not finished.
+            InvalidInput: the schedule, the model or the images cannot be used.
+            StorageFailed: a file cannot be written.
+        """
+        from senseapp.validation import validate, write_compressed  # torch loads here, not when the app starts
+
+        known = folder.load_validation(self.key)
+        if known is not None:
+            return known
+        result = folder.load_result()
+        proven = validate(result, self.schedule, repair=self.repair, data_roots=data_roots, progress=progress)
+        progress("Writing the compressed model")
+        _, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
+        validation = replace(proven.result, notes=(*proven.result.notes, *notes))
+        folder.save_validation(self.key, validation)
+        return validation
+
+    def files(self, folder: RunFolder) -> tuple[Path, ...]:
+        """Return the files of the compressed model.
+
+        Raises:
+            NotFound: the schedule is not proven yet.
+        """
+        weights = folder.compressed_model(self.key)
+        if folder.load_validation(self.key) is None or not weights.is_file():
+            raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
+        programs = (weights.with_suffix(suffix) for suffix in _PROGRAM_SUFFIXES)
+        return (weights, *(path for path in programs if path.is_file()))

@@ -1,0 +1,98 @@
+"""What a model costs before and after: counts that follow from its tensors, and the time of a pass."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.results.schedule import BudgetKind
+from senseapp.schedule import weight_bytes
+from senseapp.validation.apply import AppliedModel
+
+__all__ = ["ModelSize", "median_latencies", "sizes_of"]
+
+_PASSES = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Costs of one model, each truly counted.
+
+    Attributes:
+        params: all parameters, biases and norms included.
+        weights: numbers in the weights of compressible layers.
+        zeros: how many of those are zero.
+        bytes: the compressible weights at their bits, stored dense or as one bit per position and the non-zero
+            values, whichever is smaller for a layer; everything else as it was loaded. Scales of quantized weights
+            are not counted.
+        macs: multiply-accumulates of one image with a weight that is not zero.
+        average_bits: of the compressible weights.
+    """
+
+    params: float
+    weights: float
+    zeros: float
+    bytes: float
+    macs: float
+    average_bits: float
+
+    def figure(self, kind: BudgetKind, before: ModelSize) -> float:
+        """Return what a budget of ``kind`` counts: the fraction removed beside ``before``, or the average bits."""
+        if kind == "bits":
+            return self.average_bits
+        if kind == "params":
+            return 1 - (self.weights - self.zeros) / (before.weights - before.zeros)
+        if kind == "bytes":
+            return (before.bytes - self.bytes) / (4 * before.weights)
+        return 1 - self.macs / before.macs if before.macs else 0.0
+
+
+def sizes_of(applied: AppliedModel, dense: nn.Module) -> tuple[ModelSize, ModelSize]:
+    """Return the costs of the model before and after."""
+    untouched = AppliedModel(model=dense, before=applied.before, after=applied.before, reached=())
+    return _size(untouched), _size(applied)
+
+
+def _size(applied: AppliedModel) -> ModelSize:
+    weights = zeros = macs = stored = bits = 0.0
+    seen: set[int] = set()
+    for layer in applied.after.layers:
+        parameter = applied.model.get_parameter(layer.parameter)
+        if id(parameter) in seen:  # a tied weight is stored once
+            continue
+        seen.add(id(parameter))
+        count, empty = parameter.numel(), parameter.numel() - int(parameter.count_nonzero())
+        weights, zeros, bits = weights + count, zeros + empty, bits + count * applied.bits(layer.name)
+        stored += weight_bytes(count, zeros=empty, bits=applied.bits(layer.name)) - 4 * count
+        macs += layer.macs * (1 - empty / max(1, count))
+    return ModelSize(
+        params=applied.after.num_params,
+        weights=weights,
+        zeros=zeros,
+        bytes=applied.after.num_bytes + stored,
+        macs=macs,
+        average_bits=bits / weights,
+    )
+
+
+def median_latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
+    """Return the median seconds of one pass of ``image``, (N, C, H, W), through each model.
+
+    The models take turns, so that whatever else the machine does meets them alike.
+    """
+    seconds: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for turn in range(passes + 1):
+            for model, spent in zip(models, seconds, strict=True):
+                started = time.perf_counter()
+                model(image)
+                if image.is_cuda:
+                    torch.cuda.synchronize(image.device)
+                if turn:  # the first pass prepares kernels
+                    spent.append(time.perf_counter() - started)
+    return [statistics.median(spent) for spent in seconds]

@@ -1,0 +1,141 @@
+"""Prove a schedule: apply it, measure it on images that no curve has seen, beside a uniform one of equal cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
+from senseapp.validation.apply import AppliedModel
+from senseapp.validation.bench import TestBench
+from senseapp.validation.refine import disagrees, refine
+from senseapp.validation.sizes import median_latencies, sizes_of
+from senseapp.validation.uniform import uniform_of_equal_cost
+
+__all__ = ["Proven", "prove", "validate"]
+
+
+def _silent(_sentence: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """A measured schedule, and the compressed model itself.
+
+    Attributes:
+        result: what was measured.
+        applied: the compressed model; repaired if that was asked for.
+        example: one image that it takes, (1, C, H, W).
+    """
+
+    result: ValidationResult
+    applied: AppliedModel
+    example: Tensor
+
+
+def validate(
+    result: SensitivityResult,
+    schedule: Schedule,
+    *,
+    repair: bool,
+    rounds: int = 3,
+    data_roots: tuple[Path, ...] = (),
+    progress: Callable[[str], None] = _silent,
+) -> Proven:
+    """Load the model and the images of ``result`` again and prove ``schedule`` on them; see :func:`prove`.
+
+    Raises:
+        InvalidSchedule: the schedule belongs to another model.
+        InvalidInput: the model or the images cannot be loaded any more.
+    """
+    progress("Loading the model and the images")
+    return prove(
+        TestBench.open(result, data_roots=data_roots), schedule, repair=repair, rounds=rounds, progress=progress
+    )
+
+
+def prove(
+    bench: TestBench,
+    schedule: Schedule,
+    *,
+    repair: bool,
+    rounds: int = 3,
+    progress: Callable[[str], None] = _silent,
+) -> Proven:
+    """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
+
+    Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
+    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the
+    proof images have no part in that.
+
+    Raises:
+        InvalidSchedule: the schedule belongs to another model.
+    """
+    progress("Compressing all layers at once")
+    final, used, notes = refine(bench, schedule, rounds=rounds, repair=repair, progress=progress)
+    applied = bench.apply(final)
+    progress("Measuring the compressed model")
+    changes, repaired, repair_notes = _measured(bench, applied, repair, progress)
+    sizes = _sizes(bench, applied)
+    uniform_changes, uniform_repaired, uniform_note = _uniform(bench, final, applied, repair, progress)
+    return Proven(
+        result=ValidationResult(
+            schedule=final,
+            changes=changes,
+            repaired=repaired,
+            uniform=uniform_changes,
+            uniform_repaired=uniform_repaired,
+            predicted=final.predicted_damage,
+            rounds=used,
+            sizes=sizes,
+            notes=(bench.images.note, *notes, *_disagreement(final, changes), *applied.notes, *repair_notes)
+            + ((uniform_note,) if uniform_note else ()),
+        ),
+        applied=applied,
+        example=bench.dense.batches(0, 1)[0],
+    )
+
+
+def _measured(
+    bench: TestBench, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
+) -> tuple[tuple[MetricChange, ...], tuple[MetricChange, ...], tuple[str, ...]]:
+    changes = bench.measure(applied)
+    if not repair:
+        return changes, (), ()
+    progress("Repairing without training")
+    notes = bench.repair(applied)
+    return changes, bench.measure(applied), notes
+
+
+def _uniform(
+    bench: TestBench, schedule: Schedule, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
+) -> tuple[tuple[MetricChange, ...], tuple[MetricChange, ...], str]:
+    progress("Measuring a uniform schedule of equal cost")
+    uniform, note = uniform_of_equal_cost(bench, schedule, applied)
+    if uniform is None:
+        return (), (), note
+    changes, repaired, _ = _measured(bench, bench.apply(uniform), repair, progress)
+    return changes, repaired, note
+
+
+def _sizes(bench: TestBench, applied: AppliedModel) -> dict[str, tuple[float, float]]:
+    before, after = sizes_of(applied, bench.dense.model)
+    image = bench.dense.batches(0, 1)[0]
+    slow, fast = median_latencies((bench.dense.model, applied.model), image)
+    counted = {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "bytes", "macs")}
+    return counted | {"latency_seconds": (slow, fast)}
+
+
+def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
+    measured = next((change for change in changes if change.metric == schedule.metric), None)
+    if measured is None or not disagrees(schedule.predicted_damage, measured):
+        return ()
+    how = "more" if measured.delta > schedule.predicted_damage else "less"
+    return (
+        f"The layers together lose {how} than alone: predicted {schedule.metric} {schedule.predicted_damage:.4g}, "
+        f"measured {measured.delta:.4g} ({measured.ci_low:.4g} to {measured.ci_high:.4g}).",
+    )
