@@ -1,7 +1,7 @@
 """``make bench``: ours beside fasterai 0.3.2, the plain loop and the floor, in turn; writes ``benchmarks/RESULTS.md``.
 
-Each figure is a run in a process of its own; tools take turns, so that a slow minute of the machine hits all of them, and
-ratios are of medians.
+Each figure is a run in a process of its own; tools take turns, so that a slow minute of the machine hits all of
+them, and ratios are of medians.
 """
 
 from __future__ import annotations
@@ -99,8 +99,20 @@ def line(row: Row, runs: Runs) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-HEADER = """| model | compression | levels | fasterai s | plain s | ours s | ours × | ours auto × | quick × | ours / floor | Δ |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "model",
+    "compression",
+    "levels",
+    "fasterai s",
+    "plain s",
+    "ours s",
+    "ours ×",
+    "ours auto ×",
+    "quick ×",
+    "ours / floor",
+    "Δ",
+)
+HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def linear_fit(peer: Path) -> str:
@@ -121,7 +133,8 @@ def linear_fit(peer: Path) -> str:
 def memory(peer: Path) -> str:
     row = Row("resnet50", "sparsity", 1, ())
     sweep, forward = run("ours", row, peer)["peak_bytes"], run("forward", row, peer)["peak_bytes"]
-    return f"ResNet-50, {NUM_IMAGES} images: peak {sweep / 1e9:.2f} GB in a sweep, {forward / 1e9:.2f} GB in one plain evaluation: {sweep / forward:.2f}."
+    peaks = f"peak {sweep / 1e9:.2f} GB in a sweep, {forward / 1e9:.2f} GB in one plain evaluation"
+    return f"ResNet-50, {NUM_IMAGES} images: {peaks}: {sweep / forward:.2f}."
 
 
 def machine() -> str:

@@ -15,7 +15,7 @@ from senseapp.errors import InvalidSpec, MeasurementFailed
 from senseapp.layers import profile_of_trace, select_layers, watched_pass
 from senseapp.results import ModelProfile
 from senseapp.sensitivity.evaluation import ReplayedEvaluation
-from senseapp.sensitivity.plan import PlannedTarget, plan_targets, telling_positions
+from senseapp.sensitivity.plan import PlannedTarget, plan_targets
 from senseapp.sensitivity.replay import unsafe_positions
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.spec.compression import PruningCriterion, SparsityCriterion, SparsityGranularity

@@ -114,6 +114,9 @@ class DataSpec:
         return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
 
 
+_USUAL_COMPRESSION = SparsityConfig()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivitySpec:
     """What to measure on each layer, and how carefully.
@@ -135,7 +138,7 @@ class SensitivitySpec:
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``.
     """
 
-    compression: CompressionConfig = SparsityConfig()
+    compression: CompressionConfig = _USUAL_COMPRESSION
     levels: tuple[float, ...] = (0.25, 0.5, 0.75)
     metric: MetricName | None = None
     num_samples: int | None = None
