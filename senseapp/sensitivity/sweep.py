@@ -135,6 +135,7 @@ class Sweep:
         if bench.unsafe:
             notes.append(_plain_note(bench.unsafe))
         yardstick = Yardstick(bench.baseline(), images.labels, metrics)
+        yardstick.values()  # refuses labels that are not among the model's classes
         return cls(bench, spec, compressor, planned, yardstick, metric, notes)
 
     @property

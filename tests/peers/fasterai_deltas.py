@@ -1,0 +1,38 @@
+"""Runs in fasterai's own environment: prints its deltas for a saved network and saved images as JSON.
+
+Usage: ``python fasterai_deltas.py FILE``, where FILE holds the network's name, its weights, images and labels.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import timm
+import torch
+import torch.nn.functional as F
+from fasterai.analyze.sensitivity import SensitivityAnalyzer
+from torch import nn
+
+
+def main() -> None:
+    """Measure sparsity at 50 % and quantization to 4 bits."""
+    torch.set_num_threads(1)
+    case = torch.load(sys.argv[1], weights_only=True)
+    model = timm.create_model(case["model"], num_classes=case["num_classes"]).eval()
+    model.load_state_dict(case["weights"])
+
+    def loss(network: nn.Module) -> float:
+        with torch.no_grad():
+            return float(F.cross_entropy(network(case["images"]), case["labels"]))
+
+    found = {}
+    for compression, level in (("sparsity", 50), ("quantization", 4)):
+        analyzer = SensitivityAnalyzer(model, case["images"][:1], loss, higher_is_better=False, metric_name="loss")
+        result = analyzer.analyze(compression, level, verbose=False)
+        found[compression] = {layer.name: layer.delta for layer in result.layers}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Our deltas agree with those of fasterai 0.3.2's ``SensitivityAnalyzer``, run in an environment of its own.
+
+Where both mean the same thing (weights zeroed by magnitude; weights rounded to a symmetric grid per output channel),
+the same ``eval_fn`` gives the same numbers. We differ on purpose where the reference is wrong or misleading:
+
+* Activations: fasterai takes the range of each batch that it evaluates, so the result depends on the batch size and
+  on the images judged. We quantize a layer's *input* with ranges from calibration images.
+* Pruning: fasterai prunes each layer of a coupled group in turn (with all that hangs on it), counts a failed prune
+  as a delta of 0, and reads a target of 1 percent as 100 %. We measure each group once, say which layers it has, and
+  call a layer that cannot be pruned *not prunable*.
+* Bits: fasterai reads ``level=1`` as 8 bits without a word. We refuse it, and fractions of bits.
+* Transposed convolutions: fasterai quantizes them along axis 0, which is their input. Ours is the output, axis 1.
+* Layers: fasterai lists them in the order of definition and compresses a weight shared by two layers twice, under
+  both names. We list them in execution order, and such a weight once.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from scripts.peer_environment import ensure
+from senseapp import analyze_sensitivity
+from senseapp.errors import InvalidSpec
+from senseapp.evaluate import spearman
+
+NUM_CLASSES = 10
+SCRIPT = Path(__file__).parent.parent / "peers" / "fasterai_deltas.py"
+
+
+@pytest.fixture(scope="module")
+def case() -> dict[str, object]:
+    torch.manual_seed(0)
+    model = timm.create_model("resnet18", num_classes=NUM_CLASSES, zero_init_last=False).eval()
+    images, labels = torch.randn(8, 3, 64, 64), torch.randint(NUM_CLASSES, (8,))
+    return {
+        "model": "resnet18",
+        "num_classes": NUM_CLASSES,
+        "weights": model.state_dict(),
+        "images": images,
+        "labels": labels,
+        "network": model,
+    }
+
+
+@pytest.fixture(scope="module")
+def theirs(case: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    file = tmp_path_factory.mktemp("fasterai") / "case.pt"
+    torch.save({name: value for name, value in case.items() if name != "network"}, file)
+    done = subprocess.run([ensure("fasterai"), SCRIPT, file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _loss(model: nn.Module, case: dict[str, object]) -> float:
+    return float(F.cross_entropy(model(case["images"]), case["labels"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compression", "level"), [("sparsity", 50), ("quantization", 4)])
+def test_deltas_agree(
+    compression: str, level: float, case: dict[str, object], theirs: dict[str, dict[str, float]]
+) -> None:
+    model, images = case["network"], case["images"]
+    result = analyze_sensitivity(
+        model,
+        images[:1],
+        lambda network: _loss(network, case),
+        compression,
+        level,
+        higher_is_better=False,
+        metric_name="loss",
+        verbose=False,
+    )
+    ours = {layer.name: layer.delta for layer in result.layers}
+    assert ours.keys() == theirs[compression].keys()
+    reference = [theirs[compression][name] for name in ours]
+    span = max(reference) - min(reference)
+    assert span > 1e-3
+    assert max(abs(a - b) for a, b in zip(ours.values(), reference, strict=True)) <= 0.02 * span
+    assert spearman(list(ours.values()), reference) >= 0.999
+
+
+def test_one_bit_is_refused_where_fasterai_takes_eight(case: dict[str, object]) -> None:
+    with pytest.raises(InvalidSpec, match="bits"):
+        analyze_sensitivity(case["network"], case["images"][:1], lambda network: 0.0, "quantization", 1, verbose=False)
