@@ -1,12 +1,13 @@
 # make run     serve the app          make check   formatting, lint, types, import contracts, doctests
 # make test    every test             make format  rewrite the code in the project's format
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
+# make bench-schedule  what schedules keep, on small networks trained on the spot
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format lock bench
+.PHONY: help run test check format lock bench bench-schedule
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -40,6 +41,9 @@ format: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
+
+bench-schedule: $(DEV)
+	$(BIN)/python -m benchmarks.schedules
 
 lock: $(DEV)
 	@{ echo "# Every package of the environment, pinned; made by \`make lock\`."; \

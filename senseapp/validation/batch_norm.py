@@ -11,6 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 __all__ = ["batch_norms", "reestimate_batch_norm"]
 
+_COUNTER = ("num_batches_tracked",)
+
 
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:
     """Return the modules of ``model`` that keep running statistics of their inputs."""
@@ -25,7 +27,8 @@ def reestimate_batch_norm(model: nn.Module, batches: Sequence[Tensor]) -> bool:
     """Replace running means and variances by their averages over ``batches``, without labels or gradients.
 
     Each batch counts alike (cumulative averages, momentum None), so batches should have one size. Training flags,
-    momenta and batch counters come back as they were. Statistics that are not finite are given up for the old ones.
+    momenta and batch counters come back as they were. Statistics that are not finite are given up for the old ones,
+    as are those of a pass that raises.
 
     Source: Sun et al., Hybrid 8-bit floating point training (2019), section 3.2, for low-precision inference.
 
@@ -38,15 +41,17 @@ def reestimate_batch_norm(model: nn.Module, batches: Sequence[Tensor]) -> bool:
     """
     norms = batch_norms(model)
     old = [{name: buffer.clone() for name, buffer in norm.named_buffers(recurse=False)} for norm in norms]
+    finite = False
     with torch.no_grad():
-        with _gathering(norms):
-            for batch in batches:
-                model(batch)
-        finite = all(bool(buffer.isfinite().all()) for norm in norms for buffer in norm.buffers(recurse=False))
-        kept = ("num_batches_tracked",) if finite else ("num_batches_tracked", "running_mean", "running_var")
-        for norm, buffers in zip(norms, old, strict=True):
-            for name in kept:
-                if name in buffers:
+        try:
+            with _gathering(norms):
+                for batch in batches:
+                    model(batch)
+            finite = all(bool(buffer.isfinite().all()) for norm in norms for buffer in norm.buffers(recurse=False))
+        finally:
+            kept = _COUNTER if finite else (*_COUNTER, "running_mean", "running_var")
+            for norm, buffers in zip(norms, old, strict=True):
+                for name in set(kept) & set(buffers):
                     norm.get_buffer(name).copy_(buffers[name])
     return finite
 

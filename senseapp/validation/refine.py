@@ -21,6 +21,7 @@ __all__ = ["disagrees", "refine"]
 
 _MOST_IMAGES = 256
 _LEAST_IMAGES = 32
+_TRIAL_IMAGES = 16
 _MOST_SECONDS = 120.0  # of one round
 
 
@@ -135,14 +136,17 @@ class _Around:
         """Return None where a round would take too long."""
         curves, spec = bench.images.curves, bench.result.spec.sensitivity
         passes = len(schedule.entries) * (len(spec.levels) + 1)
-        count = int(_MOST_SECONDS / max(1e-9, passes * bench.dense.seconds_per_image))
-        if min(count, len(curves)) < _LEAST_IMAGES:
+        trial = replace(bench.dense, images=curves.subset(range(min(_TRIAL_IMAGES, len(curves)))))
+        trial.baseline()  # times the passes
+        count = min(int(_MOST_SECONDS / max(1e-9, passes * trial.seconds_per_image)), _MOST_IMAGES, len(curves))
+        if count < min(_LEAST_IMAGES, len(curves)):
             return None
-        images = curves.subset(range(min(count, _MOST_IMAGES, len(curves))))
+        images = curves.subset(range(count))
         dense = replace(bench.dense, images=images)
+        measured = {item.layer for item in bench.result.shown}
         request = CompressionRequest(
             model=dense.model,
-            layers=tuple(layer for layer in bench.profile.layers),
+            layers=tuple(layer for layer in bench.profile.layers if layer.name in measured),
             calibration=tuple(bench.calibration()),
             seed=spec.seed,
         )

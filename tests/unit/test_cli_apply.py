@@ -1,0 +1,86 @@
+"""``apply`` on the demo, from ``analyze`` to a checkpoint that the architecture loads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+from senseapp.cli import main
+from senseapp.data.demo import load_demo_images
+from senseapp.models.demo import build_demo_network
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("apply")
+    run, schedule = folder / "run", folder / "targets.json"
+    options = ["--compression", "sparsity", "--levels", "50,80", "--layers", "layer[34]*", "--samples", "200"]
+    assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(run)]) == 0
+    budget = ["--budget", "params", "--target", "0.4", "--format", "json"]
+    assert main(["schedule", "--run", str(run), *budget, "--out", str(schedule)]) == 0
+    return folder
+
+
+def apply(folder, *options, out="compressed.safetensors", schedule="targets.json"):
+    arguments = ["--run", str(folder / "run"), "--schedule", str(folder / schedule)]
+    return main(["apply", *arguments, *options, "--out", str(folder / out)])
+
+
+def test_it_prints_one_json_line_that_the_checkpoint_bears_out(files, capsys):
+    assert apply(files) == 0
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert printed.out.count("\n") == 1
+    assert "Compressing all layers at once" in printed.err
+    network = build_demo_network().eval()
+    network.load_state_dict(safetensors.torch.load_file(files / "compressed.safetensors"), strict=True)
+    images = load_demo_images()
+    order = torch.randperm(897, generator=torch.Generator().manual_seed(0))
+    unseen = sorted(order[200:].tolist())
+    with torch.no_grad():
+        right = (network(images.images[unseen]).argmax(1) == images.labels[unseen]).double().mean()
+    assert report["after"] == pytest.approx(float(right))
+    assert (report["metric"], report["images"], report["repaired"]) == ("top1", 697, None)
+    assert report["before"] >= report["after"] >= report["uniform"] - 0.02
+    zeros = sum(int((weight == 0).sum()) for name, weight in network.named_parameters() if weight.dim() > 1)
+    assert report["sizes"]["zeros"] == [0, zeros]
+
+
+def test_repair_is_measured_and_written(files, capsys):
+    assert apply(files, "--repair", out="repaired.pth") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["repaired"] > report["after"]
+    assert report["uniform_repaired"] is not None
+    plain = build_demo_network()
+    plain.load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
+
+
+def test_layers_keep_the_zeros_that_the_file_says(files, capsys):
+    assert apply(files) == 0
+    state = safetensors.torch.load_file(files / "compressed.safetensors")
+    for row in json.loads((files / "targets.json").read_text())["layers"]:
+        weight = state[f"{row['layer']}.weight"]
+        assert int((weight == 0).sum()) == int(row["level"] / 100 * weight.numel() + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"out": "compressed.h5"}, "A checkpoint's name ends in"),
+        ({"schedule": "missing.json"}, "cannot be read (No such file or directory)"),
+        ({"schedule": "other.json"}, "do not exist in demo (stage.0)"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(files, capsys, options, sentence):
+    rows = json.loads((files / "targets.json").read_text())
+    rows["layers"] = [{**rows["layers"][0], "layer": "stage.0", "members": ["stage.0"]}]
+    (files / "other.json").write_text(json.dumps(rows))
+    before = {path.name for path in files.iterdir()}
+    assert apply(files, **{"out": "new.pth", **options}) == 2
+    complaint = capsys.readouterr().err
+    assert sentence in complaint
+    assert complaint.count("\n") == 1
+    assert {path.name for path in files.iterdir()} == before
