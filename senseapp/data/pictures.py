@@ -38,6 +38,7 @@ class ImageSurvey:
         label_counts: (class name as written, number of pictures); empty without labels.
         proposal: what those names mean for the model; None without labels.
         notes: sentences a person should read.
+        tables: CSV files in it, one of which may hold the labels.
     """
 
     title: str
@@ -46,6 +47,7 @@ class ImageSurvey:
     label_counts: tuple[tuple[str, int], ...]
     proposal: ClassMapProposal | None
     notes: tuple[str, ...]
+    tables: tuple[str, ...] = ()
 
 
 def survey_images(
@@ -69,6 +71,7 @@ def survey_images(
     with _opened(spec, data_roots) as source:
         arrangement = _arranged(source, spec)
         notes = (*source.contents.notes(), *arrangement.notes)
+        tables = tuple(sorted(source.contents.tables))
     counts = Counter(arrangement.labels)
     names = arrangement.label_names
     return ImageSurvey(
@@ -78,6 +81,7 @@ def survey_images(
         label_counts=tuple((name, counts[name]) for name in names),
         proposal=propose_class_map(names, class_names, num_classes) if names else None,
         notes=notes,
+        tables=tables,
     )
 
 

@@ -2,23 +2,33 @@
 
 from senseapp.service.access import configured_data_roots, uploads_folder
 from senseapp.service.backend import Backend, backend_at
+from senseapp.service.checkpoint_report import CheckpointCandidate, CheckpointFit, CheckpointReport, MismatchRow
 from senseapp.service.default_targets import default_targets
 from senseapp.service.execution import RunObserver, execute
 from senseapp.service.headline import headline, headline_level, shown_metric
+from senseapp.service.image_report import PreviewReport, SeenPicture
 from senseapp.service.run_outputs import write_outputs
 from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
 from senseapp.service.service import LOCAL_OWNER, Service
 from senseapp.service.session import AnalysisSession, OpenSession, open_engine_session
 from senseapp.service.target_file import write_target_file
+from senseapp.service.upload_room import UploadLimits
 
 __all__ = [
     "COLUMNS",
     "LOCAL_OWNER",
     "AnalysisSession",
     "Backend",
+    "CheckpointCandidate",
+    "CheckpointFit",
+    "CheckpointReport",
+    "MismatchRow",
     "OpenSession",
+    "PreviewReport",
     "RunObserver",
+    "SeenPicture",
     "Service",
+    "UploadLimits",
     "backend_at",
     "configured_data_roots",
     "default_targets",

@@ -63,6 +63,7 @@ class Backend:
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._verifications: dict[str, Verification] = {}
+        self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self._warming = threading.Lock()
         self.runner = JobRunner(self._work, on_change=self._keep_state, max_queue=max_queue, workers=workers)
 

@@ -10,14 +10,17 @@ from typing import TypeAlias
 from senseapp.results import ModelProfile
 from senseapp.spec import ModelSpec
 
-__all__ = ["ModelCards", "load_profile"]
+__all__ = ["ModelCards", "load_card"]
 
 _KEPT = 64
 _Key: TypeAlias = tuple[ModelSpec, float, int]
 
 
-def load_profile(model: ModelSpec) -> ModelProfile:
+def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
     """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
+
+    Returns:
+        The profile, and the names of the model's classes (empty where unknown).
 
     Raises:
         InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
@@ -29,7 +32,8 @@ def load_profile(model: ModelSpec) -> ModelProfile:
 
     loaded = load_model(model)
     sample = torch.zeros(1, *loaded.preprocessing.input_shape)
-    return profile_model(loaded.module, sample, title=loaded.title, pretrained=loaded.pretrained, notes=loaded.notes)
+    profile = profile_model(loaded.module, sample, title=loaded.title, pretrained=loaded.pretrained, notes=loaded.notes)
+    return profile, loaded.class_names
 
 
 class ModelCards:
@@ -39,6 +43,7 @@ class ModelCards:
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         self._profiles: OrderedDict[_Key, ModelProfile] = OrderedDict()
+        self._class_names: OrderedDict[_Key, tuple[str, ...]] = OrderedDict()
 
     def card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of ``model``; the first time this loads it and blocks.
@@ -51,9 +56,18 @@ class ModelCards:
         with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
             if (known := self._known(model)) is not None:
                 return known
-            profile = load_profile(model)
-            self.keep(model, profile)
-            return profile
+            return self._load(model)
+
+    def class_names(self, model: ModelSpec) -> tuple[str, ...]:
+        """Return the names of the model's classes, empty where unknown; this may load it, as :meth:`card` does.
+
+        Raises:
+            InvalidInput: the model cannot be loaded.
+        """
+        with self._loading:
+            if _key(model) not in self._class_names:
+                self._load(model)
+            return self._class_names[_key(model)]
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
         """Remember a profile, for example one that a run made anyway."""
@@ -61,6 +75,14 @@ class ModelCards:
             self._profiles[_key(model)] = profile
             while len(self._profiles) > _KEPT:
                 self._profiles.popitem(last=False)
+
+    def _load(self, model: ModelSpec) -> ModelProfile:
+        profile, class_names = load_card(model)
+        self.keep(model, profile)
+        self._class_names[_key(model)] = class_names
+        while len(self._class_names) > _KEPT:
+            self._class_names.popitem(last=False)
+        return profile
 
     def _known(self, model: ModelSpec) -> ModelProfile | None:
         key = _key(model)

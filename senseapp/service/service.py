@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from senseapp.errors import QueueFull
+from senseapp.errors import QueueFull, SenseError
+from senseapp.exchange import read_distiller_csv
 from senseapp.results import (
     JobSnapshot,
-    ModelProfile,
     RunRecord,
     RunState,
     Schedule,
@@ -16,9 +16,12 @@ from senseapp.results import (
 )
 from senseapp.service.access import check_paths
 from senseapp.service.backend import Backend, backend_at, kind_of
+from senseapp.service.headline import headline
+from senseapp.service.inputs import Inputs, num_images
 from senseapp.service.time_estimate import work_of
 from senseapp.service.verification import Verification
-from senseapp.spec import ModelSpec, RunSpec
+from senseapp.spec import RunSpec
+from senseapp.spec.compression import SparsityGranularity
 from senseapp.store import home as default_home
 
 __all__ = ["LOCAL_OWNER", "Service"]
@@ -27,16 +30,15 @@ LOCAL_OWNER = "local"
 """The one person of a server without login."""
 
 
-class Service:
+class Service(Inputs):
     """One person's view of the server. Cheap to make; holds no state of its own.
 
     Run ids come from URLs: any text is answered, with NotFound unless it is a run this person may see.
     """
 
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER) -> None:
-        self._backend = backend
+        super().__init__(backend, owner)
         self._store = backend.store
-        self.owner = owner
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER) -> Service:
@@ -62,6 +64,26 @@ class Service:
         except QueueFull:
             self._store.delete(record.run_id, self.owner)
             raise
+        return record.run_id
+
+    def import_csv(self, title: str, text: str, *, granularity: SparsityGranularity = "weight") -> str:
+        """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
+
+        Raises:
+            InvalidFile: the text is not such a table; the message says what is wrong and where.
+            InvalidSpec: the title is empty or too long.
+            StorageFailed: the run cannot be stored.
+        """
+        result = read_distiller_csv(text, title=title, granularity=granularity)
+        record = self._store.create(result.spec, owner=self.owner, title=title)
+        try:
+            self._store.folder(record.run_id).save_result(result)
+            self._store.set_headline(record.run_id, headline(result))
+        except SenseError:
+            self._store.delete(record.run_id, self.owner)
+            raise
+        count = len(result.measurements)
+        self._store.set_state(record.run_id, RunState.DONE, done=count, total=count)
         return record.run_id
 
     def snapshot(self, run_id: str) -> JobSnapshot:
@@ -210,15 +232,6 @@ class Service:
         record = self._store.get(run_id, self.owner)
         return Verification(run_id=record.run_id, schedule=schedule, repair=repair)
 
-    def model_card(self, model: ModelSpec) -> ModelProfile:
-        """Return what is known about a model; the first time this loads it, which may take seconds.
-
-        Raises:
-            InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
-        """
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
-        return self._backend.cards.card(model)
-
     def estimate_time(self, spec: RunSpec) -> float | None:
         """Predict the seconds a run takes here; None where the number of images is not known beforehand.
 
@@ -227,28 +240,17 @@ class Service:
         Raises:
             InvalidInput: the model cannot be used, or no layer is selected.
         """
-        num_images = _num_images(spec)
-        if num_images is None:
+        count = num_images(spec)
+        if count is None:
             return None
         from senseapp.layers import select_layers  # the model card has loaded torch already
 
         profile = self.model_card(spec.model)
         settings = spec.sensitivity
         selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
-        work = work_of(profile, settings, num_images=num_images, selected=selected)
+        work = work_of(profile, settings, num_images=count, selected=selected)
         return self._backend.speeds.predict(work, kind=kind_of(spec))
 
     def warm_up(self) -> None:
         """Load torch in the background, once; call it after the first page is up."""
         self._backend.warm_up()
-
-
-def _num_images(spec: RunSpec) -> int | None:
-    if spec.sensitivity.num_samples is not None:
-        return spec.sensitivity.num_samples
-    if spec.data.kind == "demo":
-        from senseapp.data.demo import demo_pictures
-        from senseapp.sensitivity.split import num_held_out
-
-        return len(demo_pictures()) - num_held_out(len(demo_pictures()))
-    return None

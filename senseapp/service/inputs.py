@@ -1,0 +1,129 @@
+"""What a page asks about a model and images before a run: cards, reports, previews, and room for uploads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from senseapp.results import ModelProfile
+from senseapp.service.access import check_paths, uploads_folder
+from senseapp.service.backend import Backend
+from senseapp.service.checkpoint_report import (
+    CheckpointFit,
+    CheckpointReport,
+    compare_checkpoint,
+    identify_checkpoint,
+)
+from senseapp.service.image_report import PreviewReport, preview_images
+from senseapp.service.upload_room import UploadLimits, discard_upload, make_room
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+
+if TYPE_CHECKING:
+    from senseapp.data import ImageSurvey
+
+__all__ = ["Inputs", "num_images"]
+
+
+class Inputs:
+    """One person's models and images. Calls may take seconds: make them where nobody waits."""
+
+    def __init__(self, backend: Backend, owner: str) -> None:
+        self._backend = backend
+        self.owner = owner
+
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        """Return what is known about a model; the first time this loads it, which may take seconds.
+
+        Raises:
+            InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
+        """
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        return self._backend.cards.card(model)
+
+    def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
+        """Read a checkpoint and rank the architectures it may belong to; may take seconds.
+
+        Raises:
+            InvalidCheckpoint: it may not be read here, cannot be read or trusted, or holds no weights.
+        """
+        model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        return identify_checkpoint(path, use_ema=use_ema)
+
+    def compare_checkpoint(self, model: ModelSpec) -> CheckpointFit:
+        """Compare a checkpoint with one architecture, name by name; may take seconds.
+
+        Raises:
+            InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
+        """
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        return compare_checkpoint(model)
+
+    def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
+        """List a folder or archive and propose which class of ``model`` each of its folders means.
+
+        The first time for a model this loads it, as :meth:`model_card` does.
+
+        Raises:
+            InvalidInput: the images may not be read here or cannot be read, or the model cannot be loaded.
+        """
+        roots = self._backend.readable_folders(self.owner)
+        check_paths(RunSpec(model=model, data=data), roots)
+        from senseapp.data import survey_images  # torch loads on first use, not when the app starts
+
+        return survey_images(
+            data,
+            num_classes=self.model_card(model).num_classes,
+            class_names=self._backend.cards.class_names(model),
+            data_roots=roots,
+        )
+
+    def preview(self, spec: RunSpec) -> PreviewReport:
+        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds.
+
+        Raises:
+            InvalidInput: the model or the images cannot be used.
+        """
+        roots = self._backend.readable_folders(self.owner)
+        check_paths(spec, roots)
+        with self._backend.looking:
+            return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
+
+    def _num_pictures(self, spec: RunSpec) -> int | None:
+        if not spec.data.path:
+            return num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
+        survey = self.survey_images(spec.data, spec.model)
+        kept = dict(spec.data.class_map) or dict(survey.label_counts)
+        counted: int = sum(count for name, count in survey.label_counts if name in kept)
+        return counted or survey.num_images
+
+    def make_room(self, num_bytes: int) -> Path:
+        """Return the folder for this person's uploads, once ``num_bytes`` more are known to fit.
+
+        Raises:
+            QuotaExceeded: the file is too large, or a quota would be passed.
+        """
+        folder = uploads_folder(self._backend.home, self.owner)
+        make_room(folder, num_bytes, in_use=self._paths_in_use(), limits=UploadLimits.configured())
+        return folder
+
+    def discard_upload(self, path: Path) -> None:
+        """Remove an upload of this person, unless a run reads it."""
+        discard_upload(path, uploads_folder(self._backend.home, self.owner), in_use=self._paths_in_use())
+
+    def _paths_in_use(self) -> set[str]:
+        specs = [record.spec for record in self._backend.store.list(self.owner)]
+        return {path for spec in specs for path in (spec.model.checkpoint, spec.data.path) if path}
+
+
+def num_images(spec: RunSpec) -> int | None:
+    """Return how many images a run measures on; None where that is known only after counting them."""
+    if spec.sensitivity.num_samples is not None:
+        return spec.sensitivity.num_samples
+    if spec.data.kind == "demo":
+        from senseapp.data.demo import demo_pictures
+        from senseapp.sensitivity.split import num_held_out
+
+        return len(demo_pictures()) - num_held_out(len(demo_pictures()))
+    return None
