@@ -1,0 +1,103 @@
+"""The proof on the Schedule page: asked for, waiting, failed, and shown beside the prediction."""
+
+from __future__ import annotations
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.results import MetricChange, ResourceBudget, RunState, ValidationResult
+from senseapp.schedule import Limits, make_schedule
+from senseapp.service import Backend, Service
+from senseapp.service.verification import Verification
+from tests.pages.conftest import open_page
+
+PAGE = "pages/targets.py"
+
+
+@pytest.fixture
+def shown_schedule(service: Service, finished_run: str):
+    """The schedule that the page solves before anything is moved."""
+    budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
+    return make_schedule(service.result(finished_run), budget=budget, limits=limits)
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def a_change(metric: str, delta: float) -> MetricChange:
+    return MetricChange(
+        metric=metric,
+        baseline=0.95,
+        value=0.95 - delta,
+        delta=delta,
+        ci_low=delta - 0.01,
+        ci_high=delta + 0.01,
+        num_samples=269,
+    )
+
+
+def a_validation(schedule, **parts) -> ValidationResult:
+    return ValidationResult(
+        schedule=schedule,
+        changes=(a_change("top1", 0.04), a_change(schedule.metric, 0.3)),
+        predicted=0.25,
+        sizes={"bytes": (4000.0, 1500.0), "latency_seconds": (0.002, 0.001)},
+        notes=("Measured on 269 images that no curve has seen.",),
+        **parts,
+    )
+
+
+def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, shown_schedule) -> None:
+    open_page(app, PAGE, run=finished_run)
+    assert "Measure what they lose together" in texts(app)
+    app.button(key=f"schedule.verify.{finished_run}").click().run()
+    assert not app.exception
+    assert service.verification(finished_run, shown_schedule).state is RunState.QUEUED
+    assert "Place 1 in the queue" in texts(app)
+    app.button(key=f"schedule.stop.{finished_run}").click().run()
+    assert service.verification(finished_run, shown_schedule).state is RunState.CANCELLED
+
+
+def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, shown_schedule) -> None:
+    validation = a_validation(shown_schedule, repaired=(a_change("top1", 0.01), a_change(shown_schedule.metric, 0.1)))
+    verification = Verification(run_id=finished_run, schedule=shown_schedule)
+    folder = backend.store.folder(finished_run)
+    folder.save_validation(verification.key, validation)
+    folder.compressed_model(verification.key).write_bytes(b"weights")
+    open_page(app, PAGE, run=finished_run)
+    assert not app.exception
+    words = texts(app)
+    for expected in (
+        "Predicted KL",
+        "+0.250",
+        "+0.300",
+        "91.0 %",
+        "−4.0 points",
+        "94.0 %",
+        "2 ms → 1 ms",
+        "269 images",
+    ):
+        assert expected in words
+    assert any("Compressed model: weights" in button.label for button in app.get("download_button"))
+
+
+def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, shown_schedule) -> None:
+    verification = Verification(run_id=finished_run, schedule=shown_schedule)
+    backend.store.folder(finished_run).save_validation(verification.key, a_validation(shown_schedule))
+    open_page(app, PAGE, run=finished_run)
+    app.slider(key=f"schedule.target.{finished_run}").set_value(30).run()
+    assert app.button(key=f"schedule.verify.{finished_run}").label == "Verify"
+
+
+def test_a_proof_that_failed_says_why(app, finished_run, service, backend, shown_schedule, monkeypatch) -> None:
+    from senseapp.errors import InvalidSchedule
+
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidSchedule("The network has changed.")
+
+    monkeypatch.setattr(Verification, "carry_out", refuse)
+    service.verify(finished_run, shown_schedule)
+    backend.runner.run_next()
+    open_page(app, PAGE, run=finished_run)
+    assert "The network has changed." in app.error[0].value
