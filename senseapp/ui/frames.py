@@ -89,16 +89,17 @@ def _row_name(item: LayerMeasurement | ScheduleEntry) -> str:
 
 
 def _numbers(change: MetricChange, metric: MetricView, *, estimated: bool) -> dict[str, Any]:
-    """Return the figures in display units; an estimate has no interval, so its whisker has no length."""
-    low, high = (change.delta, change.delta) if estimated else (change.ci_low, change.ci_high)
+    """Return the figures in display units; an unknown interval gives a whisker of no length."""
+    known = not estimated and change.has_interval
+    low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
     return {
         "drop": metric.factor * change.delta,
         "low": metric.factor * low,
         "high": metric.factor * high,
         "value": metric.factor * change.value,
         "change_text": metric.change(change.delta),
-        "interval_text": "none: estimate" if estimated else metric.interval(low, high),
-        "unclear": not estimated and low <= 0 <= high,
+        "interval_text": metric.interval(low, high) if known else "none: estimate" if estimated else "unknown",
+        "unclear": known and low <= 0 <= high,
     }
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -13,17 +13,26 @@ RUN_MILLISECONDS = 240_000
 DONE = re.compile(r"([1-9]\d*) of (\d+) done")
 
 
-def start(page: Page, *, images: int | None = None) -> None:
-    """Press Run on the demo; with few images where the test waits for the end."""
-    if images is not None:
-        page.get_by_text("More options").click()
-        field = page.get_by_role("spinbutton", name="Images to measure on")
-        field.fill(str(images))
-        field.press("Tab")
+MANY_LEVELS = "5, 15, 35, 45, 55, 65, 85"  # added to 25, 50, 75: long enough to do something in mid-run
+
+
+def start(page: Page, *, images: str = "", other_levels: str = "") -> None:
+    """Press Run on the demo, after filling in these of the options."""
+    page.get_by_text("More options").click()
+    if images:
+        fill(page.get_by_role("spinbutton", name="Images to measure on"), images)
         expect(page.get_by_text(f"on {images} images")).to_be_visible()
+    if other_levels:
+        fill(page.get_by_role("textbox", name="Other levels"), other_levels)
+        expect(page.get_by_text("23 layers × 10 levels")).to_be_visible()
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     expect(page).to_have_url(re.compile(r"/run\?run=[0-9a-f]{32}$"))
+
+
+def fill(field: Locator, text: str) -> None:
+    field.fill(text)
+    field.press("Tab")
 
 
 def done_so_far(page: Page) -> int:
@@ -46,7 +55,7 @@ def wait_for_more(page: Page, than: int) -> None:
 
 
 def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
-    start(page, images=128)
+    start(page, images="128")
     wait_for_more(page, done_so_far(page))
 
     expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
@@ -76,7 +85,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
 
 
 def test_cancel_stops_the_run_and_keeps_what_was_measured(page: Page) -> None:
-    start(page)
+    start(page, other_levels=MANY_LEVELS)
     done_so_far(page)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("What was measured is kept")).to_be_visible()
@@ -85,7 +94,7 @@ def test_cancel_stops_the_run_and_keeps_what_was_measured(page: Page) -> None:
 
 
 def test_a_reload_in_mid_run_finds_it_again_and_so_does_a_click_in_the_sidebar(page: Page) -> None:
-    start(page)
+    start(page, other_levels=MANY_LEVELS)
     before = done_so_far(page)
     address = page.url
     page.reload()

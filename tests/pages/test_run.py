@@ -99,9 +99,8 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(
     gate.release(4)
     wait_until(lambda: service.snapshot(run_id).done == 4)
     open_page(app, PAGE, run=run_id)
-    app.button(key="run.cancel").click()
-    gate.release(1)
-    app.run()
+    app.button(key="run.cancel").click().run()
+    gate.release(1)  # a run stops where it reports its next measurement
     wait_until(lambda: service.run(run_id).state is RunState.CANCELLED)
     app.run()
     assert "What was measured is kept" in app.warning[0].value

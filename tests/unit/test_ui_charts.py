@@ -60,8 +60,14 @@ def test_the_scale_runs_from_blue_over_yellow_to_red_without_passing_green() -> 
 
 def test_noise_is_never_painted_as_fragile() -> None:
     rows = at_level(FRAME, 0.5)
-    quiet = sensitivity_bars(rows, TOP1, x_domain=(-0.1, 0.1)).to_dict()
-    assert marks(quiet)["bar"]["encoding"]["color"]["scale"]["domain"][-1] == 1.0  # one point
+    quiet = rows.assign(drop=rows["drop"] / 100)
+
+    def red(drawn: Any) -> float:
+        spec = sensitivity_bars(drawn, TOP1, x_domain=(-1.0, 9.0)).to_dict()
+        return float(marks(spec)["bar"]["encoding"]["color"]["scale"]["domain"][-1])
+
+    assert red(quiet) == 1.0  # one point
+    assert red(rows) == pytest.approx(8.0)  # the largest drop, not the end of its whisker
 
 
 def test_bars_that_cannot_be_told_from_zero_carry_a_ring_and_estimates_are_pale() -> None:

@@ -37,7 +37,7 @@ def sensitivity_bars(
     base: alt.Chart = alt.Chart(rows).encode(y=layer_axis(list(rows["row"])), tooltip=layer_tooltip(metric))
     scale = alt.Scale(domain=list(x_domain), nice=False)
     drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
-    bars = _bars(base, drop, picked).encode(color=_fragility(metric, x_domain))
+    bars = _bars(base, drop, picked).encode(color=_fragility(rows, metric))
     layers = [_hit_rows(base), bars, _whiskers(base, scale), _unclear_marks(base, scale), zero_line()]
     return alt.LayerChart(layer=layers, height=alt.Step(ROW_STEP))
 
@@ -56,8 +56,9 @@ def _bars(base: alt.Chart, drop: alt.X, picked: str) -> alt.Chart:
     return bars
 
 
-def _fragility(metric: MetricView, x_domain: tuple[float, float]) -> alt.Color:
-    largest = max(x_domain[1], metric.factor * metric.notable)
+def _fragility(rows: pd.DataFrame, metric: MetricView) -> alt.Color:
+    """Paint the largest drop red, unless even that is too small to be notable."""
+    largest = max(float(rows["drop"].max()), metric.factor * metric.notable)
     return alt.Color("drop:Q", scale=fragility_scale(largest), legend=None)
 
 

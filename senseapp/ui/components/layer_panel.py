@@ -26,17 +26,21 @@ def layer_panel(view: RunView) -> None:
 
 
 def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
-    facts = {
+    facts = _sizes(layer, result) if result.profile.sizes_known else {"Type and size": "unknown (imported figures)"}
+    others = [name for name in _group(layer.name, result) if name != layer.name]
+    if others:
+        facts["Compressed together with"] = ", ".join(others)
+    st.markdown("  \n".join(f":small[{label}: **{value}**]" for label, value in facts.items()))
+
+
+def _sizes(layer: LayerProfile, result: SensitivityResult) -> dict[str, str]:
+    return {
         "Type": layer.layer_type,
         "Weight": fmt.shape(layer.weight_shape),
         "Input → output": f"{fmt.shape(layer.input_shape)} → {fmt.shape(layer.output_shape)}",
         "Parameters": f"{fmt.count(layer.num_params)} ({_share(layer.num_params, result.profile.num_params)})",
         "MACs": f"{fmt.count(layer.macs)} ({_share(layer.macs, result.profile.macs)})",
     }
-    others = [name for name in _group(layer.name, result) if name != layer.name]
-    if others:
-        facts["Compressed together with"] = ", ".join(others)
-    st.markdown("  \n".join(f":small[{label}: **{value}**]" for label, value in facts.items()))
 
 
 def _share(part: int, whole: int) -> str:

@@ -12,6 +12,8 @@ __all__ = ["provenance", "provenance_text"]
 
 def provenance_text(result: SensitivityResult) -> str:
     """Return where the numbers come from, in one line."""
+    if result.spec.data.kind == "imported":
+        return "**Imported**: measured elsewhere · number of images unknown · intervals unknown"
     parts = [
         _source(result),
         fmt.plural(result.num_samples, "image"),

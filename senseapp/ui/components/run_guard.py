@@ -73,7 +73,7 @@ def run_line(record: RunRecord) -> str:
     kind = settings.compression.kind
     parts = [
         f"{COMPRESSIONS[kind].label} {fmt.levels(kind, settings.levels)}",
-        f"images: {record.spec.data.title}",
+        "imported figures" if record.spec.data.kind == "imported" else f"images: {record.spec.data.title}",
         fmt.age(record.created_seconds, time.time()),
     ]
     if settings.mode == "quick":

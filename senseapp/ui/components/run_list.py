@@ -49,7 +49,7 @@ def _actions(record: RunRecord) -> None:
     if row.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:"):
         remember_run(record.run_id)
         st.switch_page(page, query_params={RUN_PARAMETER: record.run_id})
-    if row.button(
+    if record.spec.model.library != "imported" and row.button(
         "Use settings",
         key=f"runs.again.{record.run_id}",
         icon=":material/content_copy:",

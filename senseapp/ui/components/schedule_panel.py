@@ -12,6 +12,7 @@ from senseapp.ui.components.downloads import downloads
 from senseapp.ui.components.figure import figure, rows_height
 from senseapp.ui.components.figures_row import figures_row
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.proof_block import proof_block
 from senseapp.ui.components.schedule_controls import ScheduleSettings, choose_schedule
 from senseapp.ui.frames import UNTOUCHED_BITS, schedule_frame
 from senseapp.ui.vocabulary import METRICS
@@ -42,6 +43,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
         _amounts(schedule, result, run_id)
         for note in schedule.notes:
             st.caption(f":material/info: {note}")
+    proof_block(schedule, result, run_id)
     downloads(schedule, result.profile, run_id)
 
 
@@ -51,13 +53,17 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     achieved = schedule.achieved
     if "bits" in achieved and result.spec.sensitivity.compression.kind == "quantization":
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
+    elif not result.profile.sizes_known:
+        changed = {"Mean amount over layers": fmt.percent(achieved["params"], digits=1)}
     else:
         changed = {
             "Weights left": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
             "MACs": f"{fmt.count(result.profile.macs)} → {fmt.count((1 - achieved['macs']) * result.profile.macs)}",
         }
+    if before:
+        after = fmt.bytes_size((1 - achieved["bytes"]) * before)
+        changed = {"Size of the weights": f"{fmt.bytes_size(before)} → {after}", **changed}
     figures = {
-        "Size of the weights": f"{fmt.bytes_size(before)} → {fmt.bytes_size((1 - achieved['bytes']) * before)}",
         **changed,
         f"Predicted {metric.label}": metric.change(schedule.predicted_damage),
         "Uniform would give": _uniform(settings, result, schedule),

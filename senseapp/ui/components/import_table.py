@@ -1,0 +1,51 @@
+"""Make a run of a sensitivity table that another tool wrote."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from senseapp.errors import InvalidFile
+from senseapp.spec.compression import SparsityGranularity
+from senseapp.ui import backend
+from senseapp.ui.components.notices import errors_here
+from senseapp.ui.state import RUN_PARAMETER, remember_run
+
+__all__ = ["import_table"]
+
+_UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
+_MOST_MEGABYTES = 20
+
+
+def import_table() -> None:
+    """Show the uploader; a table that can be read becomes a finished run, and its results open."""
+    with st.expander("Import a sensitivity CSV", icon=":material/upload_file:"):
+        st.markdown(
+            "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
+            "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
+        )
+        uploaded = st.file_uploader(
+            "Sensitivity CSV", type=["csv"], key="runs.import.file", max_upload_size=_MOST_MEGABYTES
+        )
+        unit = st.segmented_control(
+            "What was set to zero",
+            list(_UNITS),
+            default="weight",
+            required=True,
+            format_func=_UNITS.__getitem__,
+            key="runs.import.granularity",
+            help="The file does not say it.",
+        )
+        if st.button("Import", key="runs.import", disabled=uploaded is None, type="primary") and uploaded is not None:
+            with errors_here():
+                _import(uploaded.name, uploaded.getvalue(), unit)
+
+
+def _import(name: str, content: bytes, granularity: SparsityGranularity) -> None:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidFile("A CSV file is text in UTF-8; this one is not. Choose another file.") from error
+    title = name.rsplit(".", 1)[0] or "Imported"
+    run_id = backend.service().import_csv(title, text, granularity=granularity)
+    remember_run(run_id)
+    st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})
