@@ -1,6 +1,7 @@
 """The Runs page: everything measured so far, and the Guide."""
 
 from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Button
 
 from senseapp.service import Backend, Service
 from senseapp.spec import RunSpec, SensitivitySpec
@@ -12,6 +13,10 @@ PAGE = "pages/runs.py"
 
 def texts(app: AppTest) -> str:
     return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def saving(app: AppTest) -> Button:
+    return next(button for button in app.button if button.label == "Save")
 
 
 def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
@@ -39,11 +44,11 @@ def test_the_settings_of_a_run_fill_the_analyze_page(app: AppTest, service: Serv
 
 def test_a_run_is_renamed_and_an_empty_title_is_refused(app: AppTest, service: Service, finished_run: str) -> None:
     open_page(app, PAGE)
-    app.text_input[0].set_value("First try")
-    app.button[2].click().run()
+    app.text_input(key=f"runs.title.{finished_run}").set_value("First try")
+    saving(app).click().run()
     assert service.run(finished_run).title == "First try"
-    app.text_input[0].set_value("  ")
-    app.button[2].click().run()
+    app.text_input(key=f"runs.title.{finished_run}").set_value("  ")
+    saving(app).click().run()
     assert len(app.error) == 1
     assert service.run(finished_run).title == "First try"
 

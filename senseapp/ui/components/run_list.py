@@ -65,8 +65,10 @@ def _actions(record: RunRecord) -> None:
 
 def _rename(record: RunRecord) -> None:
     with st.form(f"runs.rename.{record.run_id}", border=False):
-        title = st.text_input("Title", value=record.title, help="What you call this run.")
-        if st.form_submit_button("Save"):
+        title = st.text_input(
+            "Title", value=record.title, key=f"runs.title.{record.run_id}", help="What you call this run."
+        )
+        if st.form_submit_button("Save", key=f"runs.save.{record.run_id}"):
             with errors_here():
                 backend.service().rename(record.run_id, title)
                 st.rerun()
