@@ -3,10 +3,12 @@
 import streamlit as st
 
 from senseapp.ui import backend
+from senseapp.ui.components.import_table import import_table
 from senseapp.ui.components.notices import empty_state, errors_here
 from senseapp.ui.components.run_list import run_list
 
 st.title("Runs", anchor=False)
+import_table()
 with errors_here():
     records = backend.service().runs()
     if records:

@@ -14,19 +14,24 @@ _CHANNEL_AXES = ("out_channel", "in_channel")  # NNI's names for one scale per i
 
 def _render_v2(schedule: Schedule, profile: ModelProfile) -> str:
     entries: list[dict[str, object]] = [
-        {"op_names": [layer], "op_types": [profile.layer(layer).layer_type], "sparsity_per_layer": fraction}
+        {**_operation(layer, profile), "sparsity_per_layer": fraction}
         for layer, fraction in fractions_by_layer(schedule).items()
     ]
     entries += [
         {
-            "op_names": [layer],
-            "op_types": [profile.layer(layer).layer_type],
+            **_operation(layer, profile),
             "quant_types": ["weight"],
             "quant_bits": {"weight": bits},
         }
         for layer, bits in bits_of(schedule).items()
     ]
     return json.dumps(entries, indent=2, allow_nan=False) + "\n"
+
+
+def _operation(layer: str, profile: ModelProfile) -> dict[str, object]:
+    """Name the layer, and its class where that is known (imported figures do not say it)."""
+    kind = profile.layer(layer).layer_type
+    return {"op_names": [layer], **({"op_types": [kind]} if kind else {})}
 
 
 def _render_v3(schedule: Schedule, profile: ModelProfile) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from senseapp.errors import InvalidSpec, UnsupportedModel
+from senseapp.errors import InvalidSpec, UnknownModel, UnsupportedModel
 from senseapp.models.from_checkpoint import load_from_checkpoint
 from senseapp.models.input_size import check_forward
 from senseapp.models.loaded import LoadedModel
@@ -33,12 +33,17 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         progress: called with one short sentence before each long step.
 
     Raises:
-        UnknownModel: no architecture of that name; the message names the three closest.
+        UnknownModel: no architecture of that name (the message names the three closest), or an imported table.
         InvalidSpec: the architecture does not take these classes, channels or image size.
         InvalidCheckpoint: published weights could not be fetched, or the checkpoint could not be read or matched.
         UnsupportedModel: the architecture has no classifier.
     """
     report = progress if progress is not None else _ignore
+    if spec.library == "imported":
+        raise UnknownModel(
+            f"{spec.name} was imported as a table of figures, so there is no network to run. "
+            "Analyze the model itself for this."
+        )
     if spec.library == "demo":
         return _load_demo(spec, report)
     if spec.checkpoint:

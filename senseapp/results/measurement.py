@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from senseapp.spec.codec import register
@@ -28,8 +29,9 @@ class MetricChange:
             for SQNR, where it is infinite).
         value: of the compressed model.
         delta: > 0 means worse, for every metric; for SQNR the noise-to-signal power ratio.
-        ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences.
-        num_samples: images measured.
+        ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences; NaN where it is unknown
+            (imported figures).
+        num_samples: images measured; 0 where unknown.
         moments: sufficient statistics of the per-image differences; sums, so that shards add up exactly.
     """
 
@@ -41,6 +43,11 @@ class MetricChange:
     ci_high: float
     num_samples: int
     moments: tuple[float, ...] = ()
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval of ``delta`` is known."""
+        return not (math.isnan(self.ci_low) or math.isnan(self.ci_high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ class LayerProfile:
 
     Attributes:
         name: dotted module name.
-        layer_type: class name of the module (``Conv2d``).
+        layer_type: class name of the module (``Conv2d``); empty where unknown.
         parameter: dotted name of its weight (``layer1.0.conv1.weight``).
         weight_shape: shape of the weight.
-        num_params: numbers in the weight; biases are never compressed and not counted.
+        num_params: numbers in the weight; biases are never compressed and not counted; 0 where unknown.
         macs: multiply-accumulates of the layer for one image; those of a weight that several layers share count at
             the first of them, as do the savings.
         input_shape, output_shape: of its first call for one image, without the batch axis; empty if it never ran.
@@ -63,6 +63,11 @@ class ModelProfile:
     num_classes: int
     pretrained: bool = True
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def sizes_known(self) -> bool:
+        """Whether the sizes of the layers are known; an imported table has none."""
+        return any(layer.num_params for layer in self.layers)
 
     def layer(self, name: str) -> LayerProfile:
         """Return the layer called ``name``.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from senseapp.errors import InvalidSchedule, InvalidSpec
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status
 from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
+from senseapp.schedule.equal_sizes import EQUAL_SIZES_NOTE, with_equal_sizes
 from senseapp.spec import CompressionConfig, QuantizationConfig, SparsityConfig
 
 __all__ = ["CurveSet", "curves_of", "damage_metric"]
@@ -60,10 +61,14 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
 def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
     """Build the curve of every layer (or coupled group) that has a finite measurement.
 
+    Layers of unknown size (imported figures) count alike.
+
     Raises:
         InvalidSpec: ``metric`` was not measured.
         InvalidSchedule: no layer has a finite measurement.
     """
+    equal = not result.profile.sizes_known
+    result = with_equal_sizes(result)
     name = damage_metric(result, metric)
     config = result.spec.sensitivity.compression
     by_layer: dict[str, list[LayerMeasurement]] = {}
@@ -88,7 +93,11 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         compression=config.kind,
         profile=result.profile,
         left_alone=tuple(left_alone),
-        notes=(*_notes(by_layer, name, left_alone, without_value), *_pattern_notes(config)),
+        notes=(
+            *_notes(by_layer, name, left_alone, without_value),
+            *_pattern_notes(config),
+            *((EQUAL_SIZES_NOTE,) if equal else ()),
+        ),
     )
 
 

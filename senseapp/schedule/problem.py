@@ -79,7 +79,7 @@ def pose(
         check_kind(budget.kind, [curve_set.compression])
     return Problem(
         curve_set=curve_set,
-        accounting=Accounting.of(result.profile, curve_set.curves),
+        accounting=Accounting.of(curve_set.profile, curve_set.curves),
         budget=budget,
         limits=limits,
         fixed=fixed_levels(curve_set, limits),

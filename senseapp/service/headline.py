@@ -41,6 +41,8 @@ def headline(result: SensitivityResult) -> str:
     if worst.estimated:
         return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
     measured = [pair for pair in ranked if not pair[0].estimated]
+    if not all(found.has_interval for _, found in measured):
+        return f"Most fragile: {drop}. Which losses are more than chance is unknown."
     total = sum(_num_layers(item) for item, _ in measured)
     intact = sum(_num_layers(item) for item, found in measured if found.ci_low <= 0)
     if intact == total:

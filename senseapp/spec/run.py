@@ -27,8 +27,8 @@ __all__ = [
 MetricName = Literal["top1", "top5", "loss", "kl", "agreement", "sqnr"]
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
-ModelLibrary = Literal["demo", "timm", "torchvision", "auto"]
-DataKind = Literal["demo", "random", "folder", "archive"]
+ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
+DataKind = Literal["demo", "random", "folder", "archive", "imported"]
 
 WITHOUT_LABELS = "none"
 """What :attr:`DataSpec.labels` says to measure without labels."""
@@ -41,7 +41,8 @@ class ModelSpec:
     """Which network. ``library`` and ``name`` give the architecture, ``checkpoint`` its weights, if any.
 
     Attributes:
-        library: where the architecture comes from; ``auto`` recognises it from the checkpoint.
+        library: where the architecture comes from; ``auto`` recognises it from the checkpoint; ``imported``
+            is a model of which only figures are known, from another tool's file.
         name: its name there (``resnet50``); empty for the demo and for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
@@ -60,7 +61,9 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if self.library not in get_args(ModelLibrary):
-            raise InvalidSpec(f"The model library must be demo, timm, torchvision or auto, got {self.library!r}.")
+            raise InvalidSpec(
+                f"The model library must be one of {', '.join(get_args(ModelLibrary))}, got {self.library!r}."
+            )
         if self.library in ("timm", "torchvision") and not self.name:
             raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
         for what in ("num_classes", "in_chans", "img_size"):
@@ -79,8 +82,8 @@ class DataSpec:
     """Which images, and how they are prepared when the model's own way is not wanted.
 
     Attributes:
-        kind: the shipped digits, random inputs, a folder, or a zip or tar archive.
-        path: where the folder or archive lies; empty for the first two.
+        kind: the shipped digits, random inputs, a folder, a zip or tar archive, or unknown (``imported`` figures).
+        path: where the folder or archive lies; empty for all others.
         labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
         mean, std: per channel, on the 0 to 1 scale; empty keeps the model's own.

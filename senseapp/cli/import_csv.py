@@ -1,0 +1,87 @@
+"""``import``: make a run's folder from another tool's sensitivity table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from senseapp.errors import InvalidFile, RunMismatch
+from senseapp.exchange import read_distiller_csv
+from senseapp.results import ModelProfile
+from senseapp.service import headline, write_outputs
+from senseapp.service.model_cards import load_card
+from senseapp.spec.compression import SparsityGranularity
+from senseapp.store import RunFolder
+
+__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
+
+NAME = "import"
+SUMMARY = "Read a sensitivity table that Distiller wrote."
+EPILOG = """\
+FILE has the columns parameter,sparsity,top1,top5,loss: sparsity as a fraction, top1 and top5 in percent, and for each
+parameter a row at sparsity 0. DIR receives result.json, sensitivity.csv and targets.json, as from analyze, and
+schedule reads it. With --model the sizes of the layers are known; without, every layer counts alike.
+
+examples:
+  python -m senseapp import resnet18.csv --out runs/resnet18
+  python -m senseapp import resnet18.csv --model torchvision/resnet18 --granularity filter --out runs/resnet18
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``import``."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="the table")
+    parser.add_argument("--model", default="", help="timm/NAME or torchvision/NAME, for the sizes of its layers")
+    parser.add_argument(
+        "--granularity",
+        default="weight",
+        choices=get_args(SparsityGranularity),
+        metavar="G",
+        help="what was zeroed as a unit: weight or filter (default: weight)",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the table, write the folder, and print the headline and the notes.
+
+    Raises:
+        InvalidInput: the file cannot be read or is not such a table, or the model is unknown or another one.
+        RunMismatch: the folder holds a run already.
+    """
+    result = read_distiller_csv(
+        _text(arguments.file),
+        title=arguments.file.stem,
+        granularity=arguments.granularity,
+        profile=_profile(arguments.model),
+    )
+    folder = RunFolder(arguments.out)
+    if folder.finished:
+        raise RunMismatch(f"{folder.path} holds a finished run already. Choose another folder, or delete it.")
+    folder.make()
+    with folder.exclusive():
+        folder.claim(result.spec)
+        folder.save_result(result)
+    write_outputs(result, folder.path)
+    print(headline(result))
+    for note in result.notes:
+        print(note)
+    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder.path}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidFile(f"{path} cannot be read: {error.strerror}. Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidFile(f"{path.name} is not text in UTF-8. Choose a CSV file.") from error
+
+
+def _profile(model: str) -> ModelProfile | None:
+    if not model:
+        return None
+    from senseapp.models.names import parse_model  # reads the catalogue, which the other commands do without
+
+    return load_card(parse_model(model))[0]

@@ -1,0 +1,115 @@
+"""An imported table as a run of the app, and as a folder of the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from senseapp.cli import main
+from senseapp.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
+from senseapp.results import RunState
+from senseapp.service import Backend, Service
+from senseapp.store import RunFolder
+from tests.distiller_tables import ROWS, TABLE, table
+from tests.fake_session import FakeEngine, fake_calibration
+
+
+@pytest.fixture
+def backend(tmp_path):
+    return Backend(tmp_path / "home", open_session=FakeEngine(), data_roots=(), calibrate=fake_calibration, workers=0)
+
+
+@pytest.fixture
+def service(backend):
+    return Service(backend, "ann")
+
+
+def test_an_imported_table_is_a_finished_run(service):
+    run_id = service.import_csv("resnet18", TABLE, granularity="filter")
+    record = service.run(run_id)
+    assert (record.title, record.state) == ("resnet18", RunState.DONE)
+    assert record.headline.startswith("Most fragile: conv1")
+    snapshot = service.snapshot(run_id)
+    assert (snapshot.done, snapshot.total) == (6, 6)
+    assert service.result(run_id).spec == record.spec
+    service.resume(run_id)
+    assert service.run(run_id).state is RunState.DONE
+
+
+def test_an_imported_run_belongs_to_its_owner(service, backend):
+    run_id = service.import_csv("resnet18", TABLE)
+    with pytest.raises(NotFound):
+        Service(backend, "bob").result(run_id)
+
+
+def test_a_bad_table_or_title_leaves_no_run(service):
+    with pytest.raises(InvalidFile):
+        service.import_csv("bad", table(ROWS[0]))
+    with pytest.raises(InvalidSpec, match="title"):
+        service.import_csv("x" * 300, TABLE)
+    assert service.runs() == ()
+
+
+def test_a_full_disk_leaves_no_run(service, monkeypatch):
+    def refuse(folder, result):
+        raise StorageFailed("The disk is full.")
+
+    monkeypatch.setattr(RunFolder, "save_result", refuse)
+    with pytest.raises(StorageFailed):
+        service.import_csv("resnet18", TABLE)
+    assert service.runs() == ()
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "resnet18_element.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_the_command_line_imports_and_schedules(file, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["import", str(file), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "Most fragile: conv1" in printed
+    assert "intervals are unknown" in printed
+    assert RunFolder(out).load_result().profile.title == "resnet18_element"
+    rows = list(csv.DictReader((out / "sensitivity.csv").open()))
+    assert len(rows) == 3 * 2 * 3
+    assert set(json.loads((out / "targets.json").read_text())) == {"conv1", "layer1.0.conv1", "fc"}
+    options = ["--budget", "params", "--target", "0.3", "--format", "json", "--out", str(tmp_path / "targets.json")]
+    assert main(["schedule", "--run", str(out), *options]) == 0
+    assert "counts alike" in capsys.readouterr().out
+
+
+def test_the_command_line_takes_sizes_from_a_model(file, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["import", str(file), "--model", "torchvision/resnet18", "--out", str(out)]) == 0
+    profile = RunFolder(out).load_result().profile
+    assert profile.layer("conv1").num_params == 64 * 3 * 7 * 7
+    assert main(["import", str(file), "--model", "demo", "--out", str(tmp_path / "other")]) == 2
+    assert "has no layer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"\xff\xfe\x00", "not text in UTF-8"), (b"", "empty"), (None, "cannot be read")],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path, capsys, content, says):
+    path = tmp_path / "table.csv"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["import", str(path), "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_folder_is_not_written_over(file, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["import", str(file), "--out", str(out)]) == 0
+    assert main(["import", str(file), "--out", str(out)]) == 2
+    assert "finished run already" in capsys.readouterr().err
