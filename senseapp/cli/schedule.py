@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.service import level_for_people, write_target_file
-from senseapp.spec import QuantizationConfig
+from senseapp.spec import PruningConfig, QuantizationConfig
 from senseapp.store import RunFolder
 
 __all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
@@ -47,15 +48,27 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.schedule import Limits, make_schedule  # loads scipy, which the other commands do without
 
     result = RunFolder(arguments.run_folder).load_result()
-    schedule = make_schedule(
-        result,
-        budget=ResourceBudget(kind=arguments.budget, target=arguments.target),
-        method=arguments.method,
-        limits=Limits(min_level=_level(arguments.min, result), max_level=_level(arguments.max, result)),
-        gamma=arguments.gamma,
-    )
+    limits = Limits(min_level=_level(arguments.min, result), max_level=_level(arguments.max, result))
+
+    def make(target: float) -> Schedule:
+        budget = ResourceBudget(kind=arguments.budget, target=target)
+        return make_schedule(result, budget=budget, method=arguments.method, limits=limits, gamma=arguments.gamma)
+
+    if isinstance(result.spec.sensitivity.compression, PruningConfig):
+        schedule = _of_true_size(make, result, ResourceBudget(kind=arguments.budget, target=arguments.target))
+    else:
+        schedule = make(arguments.target)
     written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
     _report(schedule, result, written)
+
+
+def _of_true_size(make: Callable[[float], Schedule], result: SensitivityResult, budget: ResourceBudget) -> Schedule:
+    """Return a schedule of pruning that truly meets the budget, which takes pruning the network for a trial."""
+    make(budget.target)  # what is wrong with the request is said before the network is loaded
+    from senseapp.models.load import load_model  # torch loads here
+    from senseapp.validation import schedule_of_true_size
+
+    return schedule_of_true_size(make, result, load_model(result.spec.model).module, budget)
 
 
 def _level(level: float | None, result: SensitivityResult) -> float | None:

@@ -5,6 +5,7 @@ from senseapp.validation.bench import TestBench
 from senseapp.validation.proof_images import ProofImages
 from senseapp.validation.repair import repair
 from senseapp.validation.strongest import strongest_schedule
+from senseapp.validation.true_size import schedule_of_true_size
 from senseapp.validation.validate import Proven, prove, validate
 from senseapp.validation.write import write_compressed
 
@@ -17,6 +18,7 @@ __all__ = [
     "configs_for",
     "prove",
     "repair",
+    "schedule_of_true_size",
     "strongest_schedule",
     "validate",
     "write_compressed",

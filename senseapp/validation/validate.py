@@ -13,9 +13,11 @@ from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
 from senseapp.validation.refine import disagrees, refine
 from senseapp.validation.sizes import median_latencies, sizes_of
-from senseapp.validation.uniform import uniform_of_equal_cost
+from senseapp.validation.uniform import true_figure, uniform_of_equal_cost
 
 __all__ = ["Proven", "prove", "validate"]
+
+_NEAR = 0.005  # of the total: nearer to the budget than people can tell
 
 
 def _silent(_sentence: str) -> None:
@@ -92,7 +94,14 @@ def prove(
             predicted=final.predicted_damage,
             rounds=used,
             sizes=sizes,
-            notes=(bench.images.note, *notes, *_disagreement(final, changes), *applied.notes, *repair_notes)
+            notes=(
+                bench.images.note,
+                *notes,
+                *_disagreement(final, changes),
+                *_short_of_budget(bench, final, applied),
+                *applied.notes,
+                *repair_notes,
+            )
             + ((uniform_note,) if uniform_note else ()),
         ),
         applied=applied,
@@ -139,3 +148,14 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
         f"The layers together lose {how} than alone: predicted {schedule.metric} {schedule.predicted_damage:.4g}, "
         f"measured {measured.delta:.4g} ({measured.ci_low:.4g} to {measured.ci_high:.4g}).",
     )
+
+
+def _short_of_budget(bench: TestBench, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
+    """Say so where less was saved than asked for: what neighbouring pruned layers save together is an estimate."""
+    if schedule.budget is None or schedule.budget.kind == "bits":
+        return ()
+    kind, target = schedule.budget.kind, schedule.budget.target
+    found = true_figure(bench, applied, kind)
+    if found >= target - _NEAR:
+        return ()
+    return (f"{100 * target:.1f} % of the {kind} were to go, and {100 * found:.1f} % truly went.",)

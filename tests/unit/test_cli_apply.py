@@ -84,3 +84,20 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, capsys, options, se
     assert sentence in complaint
     assert complaint.count("\n") == 1
     assert {path.name for path in files.iterdir()} == before
+
+
+def test_a_pruning_schedule_truly_meets_its_budget(tmp_path, capsys):
+    run, schedule, out = tmp_path / "run", tmp_path / "ratios.json", tmp_path / "pruned.safetensors"
+    options = ["--compression", "pruning", "--levels", "25,50", "--samples", "100"]
+    assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(run)]) == 0
+    budget = ["--budget", "macs", "--target", "0.3", "--format", "json", "--out", str(schedule)]
+    assert main(["schedule", "--run", str(run), *budget]) == 0
+    assert "Pruned for a trial" in capsys.readouterr().out
+    written = json.loads(schedule.read_text())
+    assert written["budget"] == {"kind": "macs", "target": 0.3}
+    assert main(["apply", "--run", str(run), "--schedule", str(schedule), "--out", str(out)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    before, after = report["sizes"]["macs"]
+    assert 0.3 <= 1 - after / before < 0.36
+    assert written["achieved"]["macs"] == pytest.approx(1 - after / before)
+    assert [path.rpartition(".")[2] for path in report["files"]] == ["safetensors", "pt2", "onnx"]

@@ -67,7 +67,11 @@ def test_bits(tmp_path):
     assert "bits" in out.read_text()
 
 
-def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys):
+def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys, monkeypatch):
+    # the made-up layers belong to no network that could be pruned for a trial
+    monkeypatch.setattr(
+        "senseapp.validation.schedule_of_true_size", lambda make, result, model, budget: make(budget.target)
+    )
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=LEVELS))
     folder, out = save(tmp_path / "run", spec, LEVELS), tmp_path / "files" / "ratios.json"
     options = ("--budget", "params", "--target", "0.3", "--format", "torch-pruning")
