@@ -156,8 +156,9 @@ class _Watcher:
     calls: list[Call] = field(default_factory=list)
     stack: list[int] = field(default_factory=list)
     events: int = 0
-    producers: dict[int, list[int]] = field(default_factory=dict)  # id(tensor) -> calls that returned it
-    readers: dict[int, list[int]] = field(default_factory=dict)  # id(tensor) -> innermost calls that read it
+    # By id(tensor), with the tensor's version then: the calls that returned it, the innermost calls that read it.
+    producers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    readers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)
     returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
     uses: dict[str, WeightUse] = field(default_factory=dict)
@@ -195,7 +196,7 @@ class _Watcher:
         self._close(call)
         call.output_shape = _first_shape(output)
         for tensor in tensors_in(output):
-            self.producers.setdefault(id(tensor), []).append(call.index)
+            self.producers.setdefault(id(tensor), []).append((call.index, tensor._version))
             self.returned.append((call.index, tensor, tensor._version))
             call.output_bytes += tensor.numel() * tensor.element_size()
 
@@ -205,7 +206,7 @@ class _Watcher:
         self.alive.append((arguments, output))
         tensors = list(tensors_in(arguments))
         for tensor in tensors:
-            self.readers.setdefault(id(tensor), []).append(innermost)
+            self.readers.setdefault(id(tensor), []).append((innermost, tensor._version))
             name = self._name_of(tensor)
             if name is not None:
                 self._use(name, tensor, tensors, next(tensors_in(output), None), transposed)
@@ -286,22 +287,34 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
     for index, tensor, version_then in watcher.returned:
         watcher.calls[index].overwritten |= tensor._version != version_then
     for tensor in tensors_in(output):  # the caller reads the model's output
-        watcher.readers.setdefault(id(tensor), []).append(-1)
-    for identity, producers in watcher.producers.items():
-        last = _last_needed(watcher, identity)
-        for index in producers:
-            watcher.calls[index].last_needed = max(watcher.calls[index].last_needed, last)
+        watcher.readers.setdefault(id(tensor), []).append((-1, tensor._version))
+    _settle_needs(watcher)
     return CallTrace(
         calls=watcher.calls,
         uses=watcher.uses,
         output=output,
         batch_size=len(inputs),
-        input_last_needed=_last_needed(watcher, id(inputs)),
+        input_last_needed=max((_end(watcher, reader) for reader, _ in watcher.readers.get(id(inputs), ())), default=-1),
         input_overwritten=inputs._version != version,
     )
 
 
-def _last_needed(watcher: _Watcher, identity: int) -> float:
-    """Return the end of the latest-ending call that reads the tensor itself (not through a call inside it)."""
-    ends = (watcher.calls[index].end if index > 0 else NEVER for index in watcher.readers.get(identity, ()))
-    return max(ends, default=-1)
+def _settle_needs(watcher: _Watcher) -> None:
+    """Set until when each call's output is needed: by the latest-ending call that reads that tensor itself.
+
+    A module that works in place returns the tensor it was given, in a newer version. What is read afterwards is its
+    output; the older one is needed no more. (Code that goes on to read the older name reads the newer values. The
+    replay would hand it the older ones; it is found out where the replay is checked.)
+    """
+    for identity, producers in watcher.producers.items():
+        for reader, version in watcher.readers.get(identity, ()):
+            newest = max((made for _, made in producers if made <= version), default=None)
+            for index, made in producers:
+                if made == newest:
+                    call = watcher.calls[index]
+                    call.last_needed = max(call.last_needed, _end(watcher, reader))
+
+
+def _end(watcher: _Watcher, reader: int) -> float:
+    """Return until when what ``reader`` reads must be there; the model's own code, and its caller, never end."""
+    return watcher.calls[reader].end if reader > 0 else NEVER

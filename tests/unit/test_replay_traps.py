@@ -17,6 +17,8 @@ from tests.trap_models import DETECTED, NUM_CLASSES, PIXELS, REPLAYED, NeverRuns
 
 DARK, BRIGHT = 0.0, 1.0
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # deprecated, but still in use
+
 
 def _images(*means: float, each: int = 2) -> Tensor:
     """Return ``each`` random images around each mean; a micro-batch of that many sees one kind only."""

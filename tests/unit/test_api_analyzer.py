@@ -1,0 +1,379 @@
+"""The notebook API: every argument of the reference, replay where inputs repeat, and a model that stays as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import altair as alt
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from senseapp import SensitivityAnalyzer, analyze_sensitivity
+from senseapp.api import LevelResult
+from senseapp.errors import InfeasibleBudget, InvalidSpec, NoLayersSelected, UnsupportedModel
+from tests.small_models import fingerprint, images_for, small_network
+from tests.trap_models import PIXELS, OverwrittenInput
+
+DATA = images_for(12)
+IMAGES, LABELS = DATA.images, DATA.labels
+CASES = [("sparsity", 50), ("pruning", 30), ("quantization", 4)]
+
+
+def _loss_of(scores: Tensor, labels: Tensor = LABELS) -> float:
+    return float(F.cross_entropy(scores.float(), labels).detach())
+
+
+def _loss(model: nn.Module) -> float:
+    return _loss_of(model(IMAGES))
+
+
+def _loss_in_batches(model: nn.Module, size: int = 5) -> float:
+    return sum(_loss_of(model(x), y) for x, y in zip(IMAGES.split(size), LABELS.split(size), strict=True))
+
+
+def _analyze(
+    model: nn.Module, eval_fn: Callable[[nn.Module], float] = _loss, *args: object, **given: object
+) -> LevelResult:
+    settings = {"higher_is_better": False, "metric_name": "loss", "verbose": False, **given}
+    return analyze_sensitivity(model, IMAGES[:2], eval_fn, *args, **settings)  # type: ignore[arg-type]
+
+
+def _plainly(eval_fn: Callable[[nn.Module], float]) -> Callable[[nn.Module], float]:
+    """Return ``eval_fn`` with gradients on, under which every pass is a whole one."""
+
+    def evaluate(model: nn.Module) -> float:
+        with torch.enable_grad():
+            return eval_fn(model)
+
+    return evaluate
+
+
+def _deltas(result: LevelResult) -> dict[str, float]:
+    return {layer.name: layer.delta for layer in result.layers}
+
+
+def _stem_runs(eval_fn: Callable[[nn.Module], float], *args: object, **given: object) -> int:
+    """Return how often the first layer runs in an analysis of all six layers."""
+    model, runs = small_network(), 0
+    forward = model.stem.forward
+
+    def counted(*inputs: Tensor) -> Tensor:
+        nonlocal runs
+        runs += 1
+        return forward(*inputs)
+
+    model.stem.forward = counted
+    _analyze(model, eval_fn, *args, **given)
+    return runs
+
+
+@pytest.mark.parametrize(("compression", "level"), CASES)
+def test_replayed_numbers_are_those_of_whole_passes(compression: str, level: float) -> None:
+    model = small_network()
+    replayed = _analyze(model, _loss, compression, level)
+    plain = _analyze(model, _plainly(_loss), compression, level)
+    assert _deltas(replayed) == pytest.approx(_deltas(plain), abs=1e-6, nan_ok=True)
+    assert max(abs(delta) for delta in _deltas(replayed).values() if not math.isnan(delta)) > 1e-3
+    assert replayed.baseline_metric == pytest.approx(_loss(model), abs=1e-6)
+
+
+@pytest.mark.parametrize("activations", [False, True])
+def test_an_early_layer_is_not_computed_again_for_later_ones(activations: bool) -> None:
+    setting = ("quantization", 4)
+    replayed = _stem_runs(_loss, *setting, quant_activations=activations)
+    plain = _stem_runs(_plainly(_loss), *setting, quant_activations=activations)
+    assert plain - replayed == 4  # once to move on from it, instead of once for each of the five later layers
+
+
+def test_batches_that_repeat_are_replayed_each_with_its_own_outputs() -> None:
+    def loss(model: nn.Module) -> float:
+        return sum(
+            float(F.cross_entropy(model(x), y).detach()) for x, y in zip(IMAGES.split(5), LABELS.split(5), strict=True)
+        )
+
+    assert _stem_runs(_plainly(loss)) - _stem_runs(loss) == 3 * 4
+    replayed, plain = (_deltas(_analyze(small_network(), function)) for function in (loss, _plainly(loss)))
+    assert replayed == pytest.approx(plain, abs=1e-6)
+
+
+def test_batches_that_are_shuffled_run_whole() -> None:
+    def shuffled(generator: torch.Generator) -> Callable[[nn.Module], float]:
+        def loss(model: nn.Module) -> float:
+            order = torch.randperm(len(IMAGES), generator=generator)[:6]
+            return _loss_of(model(IMAGES[order]), LABELS[order])
+
+        return loss
+
+    first, second = (shuffled(torch.Generator().manual_seed(3)) for _ in range(2))
+    assert _deltas(_analyze(small_network(), first)) == pytest.approx(
+        _deltas(_analyze(small_network(), _plainly(second))), abs=1e-6
+    )
+
+
+def test_a_buffer_that_is_filled_anew_is_not_taken_for_the_same_images() -> None:
+    buffer = torch.empty(6, 3, 8, 8)
+
+    def loss(model: nn.Module) -> float:
+        total = 0.0
+        for x, y in zip(IMAGES.split(6), LABELS.split(6), strict=True):
+            buffer.copy_(x)
+            total += _loss_of(model(buffer[:]), y)
+        return total
+
+    assert _deltas(_analyze(small_network(), loss)) == pytest.approx(
+        _deltas(_analyze(small_network(), _plainly(loss))), abs=1e-6
+    )
+
+
+def test_images_made_in_inference_mode_are_replayed() -> None:
+    def loss(model: nn.Module) -> float:
+        with torch.inference_mode():
+            return _loss_of(model(torch.stack(list(IMAGES))))
+
+    assert _stem_runs(loss) == _stem_runs(_loss)
+    assert _deltas(_analyze(small_network(), loss)) == pytest.approx(
+        _deltas(_analyze(small_network(), _plainly(_loss))), abs=1e-6
+    )
+
+
+def test_half_precision_inside_eval_fn_stays_half() -> None:
+    def loss(model: nn.Module) -> float:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            return _loss_of(model(IMAGES))
+
+    assert _deltas(_analyze(small_network(), loss)) == _deltas(_analyze(small_network(), _plainly(loss)))
+
+
+def test_hooks_that_look_inside_see_every_call() -> None:
+    def energies(model: nn.Module) -> float:
+        seen: list[float] = []
+        handle = model.blocks[0].conv1.register_forward_hook(lambda _m, _i, out: seen.append(float(out.abs().mean())))
+        try:
+            model(IMAGES[:6]), model(IMAGES[6:])
+        finally:
+            handle.remove()
+        return sum(seen)
+
+    found = _deltas(_analyze(small_network(), energies))
+    assert found["stem"] != 0
+    assert found["head"] == 0  # which comes after what is looked at
+
+
+def test_a_model_that_writes_into_its_input_is_measured_on_the_images() -> None:
+    torch.manual_seed(0)
+    model, images = OverwrittenInput().eval(), torch.randn(6, 3, PIXELS, PIXELS)
+    before = images.clone()
+    labels = torch.arange(6) % 4
+
+    def loss(network: nn.Module) -> float:
+        return _loss_of(network(images.clone()), labels)
+
+    replayed = analyze_sensitivity(model, images, loss, higher_is_better=False, verbose=False)
+    plain = analyze_sensitivity(model, images, _plainly(loss), higher_is_better=False, verbose=False)
+    assert _deltas(replayed) == pytest.approx(_deltas(plain), abs=1e-6)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize(("compression", "level"), CASES)
+@pytest.mark.parametrize("fails_at", [None, 1, 3])
+def test_the_model_comes_back_identical(compression: str, level: float, fails_at: int | None) -> None:
+    model = small_network().train()
+    model.stem.requires_grad_(False)
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    model.stem.register_forward_pre_hook(lambda *_: None)
+    before, calls = fingerprint(model), iter(range(100))
+
+    def loss(network: nn.Module) -> float:
+        if next(calls) == fails_at:
+            raise KeyError("my own mistake")
+        return _loss(network)
+
+    if fails_at is None:
+        _analyze(model, loss, compression, level, quant_activations=True)
+    else:
+        with pytest.raises(KeyError, match="my own mistake"):
+            _analyze(model, loss, compression, level, quant_activations=True)
+    assert fingerprint(model) == before
+
+
+def test_pruning_groups_share_one_row_content_and_what_cannot_be_pruned_says_so() -> None:
+    result = _analyze(small_network(), _loss, "pruning", 30)
+    rows = {layer.name: layer for layer in result.layers}
+    members = ("stem", "blocks.0.conv2", "blocks.1.conv2")
+    assert {rows[name].group_id for name in members} == {"stem"}
+    assert {rows[name].group_members for name in members} == {members}
+    assert len({rows[name].delta for name in members}) == 1
+    assert rows["blocks.0.conv1"].group_id == ""
+    assert not rows["head"].prunable
+    assert rows["head"].reason
+    assert math.isnan(rows["head"].delta)
+    assert "head" not in {layer.name for layer in result.top(10)}
+
+
+def test_layers_are_chosen_by_name_pattern_and_type() -> None:
+    model = small_network()
+    assert list(_deltas(_analyze(model, layers=["*conv1"]))) == ["blocks.0.conv1", "blocks.1.conv1"]
+    assert list(_deltas(_analyze(model, layer_types=["Linear"]))) == ["head"]
+    with pytest.raises(NoLayersSelected):
+        _analyze(model, layers=["nothing"])
+
+
+def test_settings_change_what_is_measured() -> None:
+    model = small_network()
+
+    def deltas(*args: object, **given: object) -> list[float]:
+        return list(_deltas(_analyze(model, _loss, *args, **given)).values())
+
+    sparse = deltas("sparsity", 50)
+    variants = [
+        sparse,
+        deltas("sparsity", 75),
+        deltas("sparsity", 50, criteria="random"),
+        deltas("sparsity", 50, criteria="wanda"),
+        deltas("sparsity", 50, granularity="filter"),
+        deltas("quantization", 4),
+        deltas("quantization", 4, quant_per_channel=False),
+        deltas("quantization", 4, quant_activations=True),
+    ]
+    assert all(first != second for i, first in enumerate(variants) for second in variants[:i])
+    assert deltas("sparsity", 50, criteria="large_final") == sparse
+    assert deltas("sparsity", 50, criteria="squared_final") == pytest.approx(sparse)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"compression": "distillation"}, "sparsity, pruning or quantization"),
+        ({"granularity": "corner"}, "granularity must be one of"),
+        ({"criteria": "taste"}, "criterion must be one of"),
+        ({"level": 0}, "%"),
+        ({"level": 100}, "%"),
+        ({"level": float("nan")}, "%"),
+        ({"compression": "quantization", "level": 1}, "bits"),
+        ({"compression": "quantization", "level": 4.5}, "bits"),
+    ],
+)
+def test_bad_settings_are_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        _analyze(small_network(), **given)
+
+
+def test_a_sample_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="cannot take an image"):
+        analyze_sensitivity(small_network(), torch.randn(1, 5, 8, 8), _loss, verbose=False)
+
+
+def test_higher_is_better_turns_the_sign() -> None:
+    def accuracy(model: nn.Module) -> float:
+        return float((model(IMAGES).argmax(1) == LABELS).double().mean())
+
+    result = _analyze(small_network(), accuracy, "sparsity", 90, higher_is_better=True)
+    for layer in result.layers:
+        assert layer.delta == pytest.approx(layer.baseline_metric - layer.compressed_metric)
+    worse = _analyze(small_network(), lambda model: -accuracy(model), "sparsity", 90)
+    assert _deltas(worse) == pytest.approx(_deltas(result))
+
+
+def test_a_sweep_gives_what_single_runs_give() -> None:
+    analyzer = SensitivityAnalyzer(small_network(), IMAGES[:2], _loss, higher_is_better=False, metric_name="loss")
+    results = analyzer.sweep("sparsity", [25, 75], verbose=False)
+    assert [result.compression_level for result in results] == [25, 75]
+    for result in results:
+        alone = analyzer.analyze("sparsity", result.compression_level, verbose=False)
+        assert _deltas(alone) == _deltas(result)
+    assert len(analyzer.sweep(verbose=False)) == 3
+
+
+def test_the_result_as_table_dictionary_and_words(capsys: pytest.CaptureFixture[str]) -> None:
+    result = _analyze(small_network())
+    table = result.to_dataframe()
+    assert list(table["name"]) == [layer.name for layer in result.layers]
+    assert set(table.columns) >= {"params", "delta", "group_id", "group_members", "prunable", "ci_low", "ci_high"}
+    assert result.as_dict()["layers"][0]["name"] == "stem"
+    assert result.as_dict()["metric_name"] == "loss"
+    result.summary(top=2)
+    printed = capsys.readouterr().out
+    assert f"Baseline loss: {result.baseline_metric:.4f}" in printed
+    assert result.top(1)[0].name in printed
+    top, bottom = result.top(2), result.top(2, most_sensitive=False)
+    assert top[0].delta >= top[1].delta >= bottom[1].delta >= bottom[0].delta
+
+
+def test_plot_is_a_valid_chart_of_the_measured_layers() -> None:
+    chart = _analyze(small_network(), _loss, "pruning", 30).plot()
+    assert isinstance(chart, alt.Chart)
+    drawn = chart.to_dict()  # validated against the Vega-Lite schema
+    (rows,) = drawn["datasets"].values()
+    assert [row["layer"] for row in rows] == [
+        "stem",
+        "blocks.0.conv1",
+        "blocks.0.conv2",
+        "blocks.1.conv1",
+        "blocks.1.conv2",
+    ]
+    assert json.dumps(drawn)
+
+
+def test_layer_targets_meet_the_mean_and_say_what_is_out_of_reach() -> None:
+    model = small_network()
+    result = _analyze(model)
+    targets = result.to_layer_targets(model, target_pct=50, min_pct=10, max_pct=80, gamma=1.5)
+    params = {layer.name: layer.params for layer in result.layers}
+    mean = sum(targets[name] * params[name] for name in targets) / sum(params.values())
+    assert mean == pytest.approx(50, abs=0.05)
+    assert all(10 <= percent <= 80 for percent in targets.values())
+    assert min(targets, key=targets.__getitem__) == result.top(1)[0].name
+    assert result.to_schedule(model, 50, 10, 80, 1.5) == targets
+    with pytest.raises(InfeasibleBudget, match="80"):
+        result.to_layer_targets(target_pct=90, max_pct=80)
+
+
+def test_coupled_layers_get_one_target() -> None:
+    targets = _analyze(small_network(), _loss, "pruning", 30).to_layer_targets(target_pct=40)
+    assert len({targets[name] for name in ("stem", "blocks.0.conv2", "blocks.1.conv2")}) == 1
+    assert "head" not in targets
+
+
+def test_a_layer_that_cannot_reach_the_level_has_its_reason() -> None:
+    result = _analyze(small_network(), _loss, "pruning", 5)  # less than one of eight channels
+    assert not any(layer.prunable for layer in result.layers)
+    assert all(layer.reason for layer in result.layers)
+
+
+def test_progress_is_shown_unless_silenced(capsys: pytest.CaptureFixture[str]) -> None:
+    _analyze(small_network(), layers=["head"])
+    assert capsys.readouterr().err == ""
+    _analyze(small_network(), layers=["head"], verbose=True)
+    assert "1/1" in capsys.readouterr().err
+
+
+def test_replay_is_given_up_where_the_model_remembers() -> None:
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 1), nn.Linear(6, 6)
+            self.norm = self._Norm()
+
+        class _Norm(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                self.kept = x.mean()
+                return x
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.second(self.norm(self.first(x))).mean((2, 3))) * self.norm.kept
+
+    def loss(model: nn.Module) -> float:
+        return sum(
+            float(F.cross_entropy(model(x), y).detach()) for x, y in zip(IMAGES.split(6), LABELS.split(6), strict=True)
+        )
+
+    torch.manual_seed(0)
+    model = Remembers().eval()
+    replayed, plain = (
+        _deltas(_analyze(model, function)) for function in (_loss_in_batches, _plainly(_loss_in_batches))
+    )
+    assert replayed == pytest.approx(plain, abs=1e-6)
