@@ -90,13 +90,9 @@ def test_an_early_layer_is_not_computed_again_for_later_ones(activations: bool) 
 
 
 def test_batches_that_repeat_are_replayed_each_with_its_own_outputs() -> None:
-    def loss(model: nn.Module) -> float:
-        return sum(
-            float(F.cross_entropy(model(x), y).detach()) for x, y in zip(IMAGES.split(5), LABELS.split(5), strict=True)
-        )
-
-    assert _stem_runs(_plainly(loss)) - _stem_runs(loss) == 3 * 4
-    replayed, plain = (_deltas(_analyze(small_network(), function)) for function in (loss, _plainly(loss)))
+    whole = _plainly(_loss_in_batches)
+    assert _stem_runs(whole) - _stem_runs(_loss_in_batches) == 3 * 4
+    replayed, plain = (_deltas(_analyze(small_network(), function)) for function in (_loss_in_batches, whole))
     assert replayed == pytest.approx(plain, abs=1e-6)
 
 
@@ -365,11 +361,6 @@ def test_replay_is_given_up_where_the_model_remembers() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.second(self.norm(self.first(x))).mean((2, 3))) * self.norm.kept
-
-    def loss(model: nn.Module) -> float:
-        return sum(
-            float(F.cross_entropy(model(x), y).detach()) for x, y in zip(IMAGES.split(6), LABELS.split(6), strict=True)
-        )
 
     torch.manual_seed(0)
     model = Remembers().eval()

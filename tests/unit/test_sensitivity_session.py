@@ -1,0 +1,116 @@
+"""A run from its settings to its result, on the demo that ships with the project."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from senseapp.errors import InvalidSpec
+from senseapp.results import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.sensitivity import Session
+from senseapp.spec import (
+    CompressionConfig,
+    DataSpec,
+    ModelSpec,
+    PruningConfig,
+    QuantizationConfig,
+    RunSpec,
+    SensitivitySpec,
+    SparsityConfig,
+    dumps,
+    loads,
+)
+
+CASES: list[tuple[CompressionConfig, float]] = [
+    (SparsityConfig(), 0.5),
+    (PruningConfig(), 0.3),
+    (QuantizationConfig(), 4.0),
+]
+NUM_SAMPLES = 40
+
+
+def _spec(**settings: object) -> RunSpec:
+    given = {"levels": (0.5,), "num_samples": NUM_SAMPLES, **settings}
+    return RunSpec(sensitivity=SensitivitySpec(**given))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=["sparsity", "pruning", "quantization"])
+def outcome(request: pytest.FixtureRequest) -> tuple[Session, list[LayerMeasurement], SensitivityResult]:
+    told: list[str] = []
+    compression, level = request.param
+    session = Session.open(_spec(compression=compression, levels=(level,)), progress=told.append)
+    assert told[0] == "Loading the model"
+    estimates, measurements = list(session.estimates()), list(session.measure())
+    return session, measurements, session.result(measurements, estimates, seconds=1.5)
+
+
+def test_every_layer_has_a_row(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+    session, measurements, result = outcome
+    assert len(measurements) == session.targets
+    covered = {member for item in result.measurements for member in item.members}
+    assert covered == {layer.name for layer in result.profile.layers}
+    assert Status.FAILED not in {item.status for item in result.measurements}
+
+
+def test_whiskers_are_there(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+    _, _, result = outcome
+    changes = [change for item in result.measurements for change in item.changes]
+    assert changes
+    for change in changes:
+        assert change.ci_low <= change.delta <= change.ci_high
+        assert change.num_samples == NUM_SAMPLES
+        assert change.moments[0] == NUM_SAMPLES
+    wide = [item.change("top1") for item in result.measurements if item.status is Status.MEASURED]
+    assert all(change is not None and change.ci_low < change.ci_high for change in wide)
+
+
+def test_the_result_knows_how_it_was_made(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+    session, measurements, result = outcome
+    assert result.spec == session.spec
+    assert (result.metric, result.precision, result.method) == ("top1", "fp32", "replay")
+    assert result.baseline["top1"] > 0.9
+    assert result.num_samples == NUM_SAMPLES
+    assert result.has_labels
+    assert result.environment["micro_batch"] == str(session.layout.micro_batch)
+    assert result.measurements == latest(measurements)
+    assert 0 < session.predicted_seconds() < math.inf
+    assert all(-1 <= value <= 1 for value in result.agreement.values())
+    assert result.agreement
+
+
+def test_json_gives_the_same_result_back(outcome: tuple[Session, list[LayerMeasurement], SensitivityResult]) -> None:
+    _, _, result = outcome
+    assert loads(dumps(result), SensitivityResult) == result
+
+
+def test_resuming_with_the_same_layout_gives_the_same_numbers() -> None:
+    first = Session.open(_spec(layers=("layer1*", "fc")))
+    whole = list(first.measure())
+    again = Session.open(first.spec, layout=first.layout)
+    rest = list(again.measure(done=whole[: len(whole) // 2]))
+    assert [(item.key, item.changes) for item in rest] == [
+        (item.key, item.changes) for item in whole[len(whole) // 2 :]
+    ]
+
+
+def test_quick_mode_only_estimates() -> None:
+    session = Session.open(_spec(mode="quick"))
+    assert session.targets == 0
+    assert session.predicted_seconds() == 0
+    assert list(session.measure()) == []
+    estimates = list(session.estimates())
+    assert estimates
+    assert all(item.estimated for item in estimates if item.status is Status.MEASURED)
+    session.close()
+
+
+def test_bad_settings_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="Choose at most"):
+        Session.open(_spec(num_samples=10**6))
+    spec = RunSpec(
+        model=ModelSpec(), data=DataSpec(kind="random"), sensitivity=SensitivitySpec(metric="top1", num_samples=4)
+    )
+    with pytest.raises(InvalidSpec, match="needs labels"):
+        Session.open(spec)
