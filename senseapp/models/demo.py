@@ -26,14 +26,15 @@ def build_demo_network() -> nn.Module:
     """Return the demo architecture with random weights: (N, 1, 32, 32) to class scores (N, 10).
 
     A residual network of three stem convolutions, four stages of two basic blocks, three shortcut convolutions
-    and a classifier: 23 compressible layers. It is narrow on purpose: with widths in proportion to the task,
-    some layers are fragile at moderate compression, as in networks that people deploy.
+    and a classifier: 23 compressible layers and 222 thousand weights. Its widths are in proportion to the task, so
+    that some layers are fragile at moderate compression, as in networks that people deploy. Half as wide, it reads
+    the digits as well, but each channel weighs so much that the quick scan's linear estimates rank layers worse.
     """
     network = timm.create_model(
         "resnet18",
-        channels=(8, 8, 10, 12),
+        channels=(16, 24, 40, 64),
         stem_type="deep",
-        stem_width=4,
+        stem_width=8,
         zero_init_last=False,
         in_chans=1,
         num_classes=len(_CLASS_NAMES),

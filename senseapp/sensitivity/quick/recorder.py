@@ -21,27 +21,31 @@ class LayerCall:
 
     Attributes:
         args, kwargs: what it was called with, detached.
-        versions: version counters of the argument tensors at the call, to notice later overwriting.
-        output: what it returned, detached; (N, ...).
+        output: what it returned, detached.
+        versions: version counters of all these tensors at the call, to notice later overwriting.
         gradients: of the probes' pull with respect to the output, one per backward pass.
         input_gradients: with respect to the first argument, through this module only.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    versions: tuple[int, ...]
     output: Tensor
+    versions: tuple[int, ...] = ()
     gradients: list[Tensor] = field(default_factory=list)
     input_gradients: list[Tensor] = field(default_factory=list)
 
     @property
     def overwritten(self) -> bool:
-        """Whether the model wrote into an argument after the call."""
-        return self.versions != tuple(tensor._version for tensor in tensors_in((self.args, self.kwargs)))
+        """Whether the model wrote into an argument or the output after the call."""
+        return self.versions != self.versions_now()
+
+    def versions_now(self) -> tuple[int, ...]:
+        """Return the version counters as they are."""
+        return tuple(tensor._version for tensor in tensors_in((self.args, self.kwargs, self.output)))
 
 
 class Recorder:
-    """Watches modules during differentiable passes.
+    """Watches modules during differentiable passes; copies what the model writes into (in-place activations).
 
     Args:
         modules: by dotted name.
@@ -100,17 +104,14 @@ class Recorder:
             call = LayerCall(
                 args=tuple(_detached(item, copied) for item in args),
                 kwargs={key: _detached(item, copied) for key, item in kwargs.items()},
-                versions=(),
-                # What follows may write into the output (an in-place activation), so it is copied.
-                output=result.detach() if self._inputs else result.detach().clone(),
+                output=_detached(result, copied),
             )
-            call.versions = tuple(tensor._version for tensor in tensors_in((call.args, call.kwargs)))
+            call.versions = call.versions_now()
             self.calls.setdefault(name, []).append(call)
-            # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
-            if self._inputs:
-                args[0].register_hook(call.input_gradients.append)
-            else:
-                result.register_hook(call.gradients.append)  # type: ignore[no-untyped-call]
+            watched, found = (args[0], call.input_gradients) if self._inputs else (result, call.gradients)
+            if watched.requires_grad:  # not where the model itself has switched gradients off
+                # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
+                watched.register_hook(found.append)
 
         return hook
 

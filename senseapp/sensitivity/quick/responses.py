@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.errors import MeasurementFailed
-from senseapp.layers import tensors_in
+from senseapp.layers import CallTrace, tensors_in
 from senseapp.sensitivity.quick.recorder import LayerCall
 from senseapp.transforms import Applied, ChannelCompressor, Compressor, Prepared, Target, WeightCompressor
 
-__all__ = ["ChannelResponses", "Pull", "Responses", "WeightResponses", "responses_of"]
+__all__ = ["ChannelResponses", "Key", "Responses", "WeightResponses", "batch_axis", "responses_of"]
 
-Pull: TypeAlias = list[Tensor]  # one (N,) tensor of per-image inner products for each direction
 Key: TypeAlias = tuple[str, float]
 Calls: TypeAlias = Mapping[str, Sequence[LayerCall]]
 
@@ -35,9 +35,32 @@ class Responses(Protocol):
         """Make ready every target and level that can be estimated, and say what each would truly do."""
         ...
 
-    def pulls(self, calls: Calls, key: Key, num_images: int, num_directions: int) -> Pull | None:
-        """Return the inner products for ``key``, or None if the recorded calls do not show it."""
+    def observe(self, calls: Calls, num_images: int, num_directions: int) -> None:
+        """Take in what was recorded for a batch."""
         ...
+
+    def pulls(self, key: Key) -> Tensor | None:
+        """Return the inner products for ``key``, (N, directions); None if the recorded calls do not show it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenCall:
+    """A call with its gradients laid out for inner products.
+
+    Attributes:
+        call: what was recorded.
+        order: axes of the output, the batch first, then as they lie in memory.
+        gradients: (N, directions, values).
+    """
+
+    call: LayerCall
+    order: tuple[int, ...]
+    gradients: Tensor
+
+    def inner_products(self, response: Tensor) -> Tensor:
+        """Return the inner product of each image's response with each gradient, (N, directions)."""
+        return torch.bmm(self.gradients, _rows(response, self.order, len(self.gradients))[:, :, None])[:, :, 0]
 
 
 class WeightResponses:
@@ -45,12 +68,14 @@ class WeightResponses:
 
     at_inputs = False
 
-    def __init__(self, compressor: WeightCompressor, model: nn.Module) -> None:
+    def __init__(self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor
         self._prepared: dict[Key, Prepared] = {}
+        self._seen: dict[str, list[_SeenCall]] = {}
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
         self._modules: dict[str, tuple[str, ...]] = {target.layer: target.modules for target in compressor.targets}
+        self._single = _shapes(trace, names, of_inputs=False)
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Compute every compressed weight once."""
@@ -62,19 +87,30 @@ class WeightResponses:
                     continue  # the exact measurement records the reason
         return {key: prepared.applied for key, prepared in self._prepared.items()}
 
-    def pulls(self, calls: Calls, key: Key, num_images: int, num_directions: int) -> Pull | None:
+    def observe(self, calls: Calls, num_images: int, num_directions: int) -> None:
+        """Lay out the gradients at the layers' outputs."""
+        self._seen = {}
+        for name, found in calls.items():
+            axes = _batch_axes(self._single[name], [call.output.shape for call in found], num_images)
+            if axes is None or any(len(call.gradients) != num_directions for call in found):
+                continue
+            self._seen[name] = [_laid_out(call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
+
+    def pulls(self, key: Key) -> Tensor | None:
         """Return the inner products of the layer's changed output with each direction's gradient."""
-        recorded = [(name, call) for name in self._modules[key[0]] for call in calls.get(name, ())]
-        if not recorded or any(len(call.gradients) != num_directions for _, call in recorded):
+        names = self._modules[key[0]]
+        if not all(name in self._seen for name in names):
             return None
-        totals = [torch.zeros(num_images) for _ in range(num_directions)]
         with self._prepared[key].active():
-            for name, call in recorded:
-                changed = next(tensors_in(self.watched[name](*call.args, **call.kwargs)))
-                response = (changed - call.output).reshape(num_images, -1)
-                for total, gradient in zip(totals, call.gradients, strict=True):
-                    total += torch.linalg.vecdot(response, gradient.reshape(num_images, -1)).cpu()
-        return totals
+            products = [
+                seen.inner_products(self._rerun(name, seen.call) - seen.call.output)
+                for name in names
+                for seen in self._seen[name]
+            ]
+        return torch.stack(products).sum(dim=0).cpu()
+
+    def _rerun(self, name: str, call: LayerCall) -> Tensor:
+        return next(tensors_in(self.watched[name](*call.args, **call.kwargs)))
 
 
 class ChannelResponses:
@@ -82,17 +118,18 @@ class ChannelResponses:
 
     The response at a reader is minus its answer to the removed channels; its inner product with the gradient at
     the reader's output equals the removed inputs times the gradient there, so one sum per channel serves every
-    level, and the members of a group add up before squaring.
+    level, and the readers of a group add up.
     """
 
     at_inputs = True
 
-    def __init__(self, compressor: ChannelCompressor, model: nn.Module) -> None:
+    def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor
         self._removed: dict[Key, Mapping[str, Tensor]] = {}
-        self._sums: tuple[int, dict[str, list[Tensor]]] = (0, {})
+        self._sums: dict[str, Tensor] = {}
         names = {name for target in compressor.targets for name in compressor.readers(target)}
         self.watched = {name: model.get_submodule(name) for name in names}
+        self._single = _shapes(trace, names, of_inputs=True)
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Choose the channels of every target and level once."""
@@ -106,41 +143,82 @@ class ChannelResponses:
                 self._removed[target.layer, level] = removed
         return applied
 
-    def pulls(self, calls: Calls, key: Key, num_images: int, num_directions: int) -> Pull | None:
+    def observe(self, calls: Calls, num_images: int, num_directions: int) -> None:
+        """Sum input times gradient over positions, for every channel."""
+        self._sums = {}
+        for name, found in calls.items():
+            axes = _batch_axes(self._single[name], [call.args[0].shape for call in found], num_images)
+            if axes is None or any(len(call.input_gradients) != num_directions for call in found):
+                continue
+            parts = [self._per_channel(name, call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
+            self._sums[name] = torch.stack(parts).sum(dim=0).cpu()  # (N, directions, C)
+
+    def pulls(self, key: Key) -> Tensor | None:
         """Return minus the sum over removed channels of input times gradient, for each direction."""
-        if self._sums[0] != id(calls):
-            self._sums = (
-                id(calls),
-                {name: self._per_channel(name, found, num_images) for name, found in calls.items()},
-            )
-        sums = self._sums[1]
-        totals = [torch.zeros(num_images) for _ in range(num_directions)]
-        for name, channels in self._removed[key].items():
-            if len(sums.get(name, ())) != num_directions:
-                return None
-            for total, per_channel in zip(totals, sums[name], strict=True):
-                total -= per_channel[:, channels].sum(dim=1)
-        return totals
+        removed = self._removed[key]
+        if not removed or not all(name in self._sums for name in removed):
+            return None
+        lost = [self._sums[name][:, :, channels].sum(dim=2) for name, channels in removed.items()]
+        return -torch.stack(lost).sum(dim=0)
 
-    def _per_channel(self, name: str, calls: Sequence[LayerCall], num_images: int) -> list[Tensor]:
-        """Return input times gradient summed over positions, one (N, C) tensor for each direction."""
-        totals: list[Tensor] = []
-        for call in calls:
-            data = call.args[0]
-            spatial = isinstance(self.watched[name], (nn.Conv1d, nn.Conv2d, nn.Conv3d))
-            axis = 1 if spatial else data.dim() - 1
-            products = [_over_positions(data * gradient, axis, num_images).cpu() for gradient in call.input_gradients]
-            totals = [a + b for a, b in zip(totals, products, strict=True)] if totals else products
-        return totals
+    def _per_channel(self, name: str, call: LayerCall, batch: int, num_images: int) -> Tensor:
+        data = call.args[0]
+        convolves = isinstance(self.watched[name], nn.modules.conv._ConvNd)
+        channels = 1 if convolves else data.dim() - 1
+        order = (batch, *(axis for axis in range(data.dim()) if axis not in (batch, channels)), channels)
+        products = [(data * gradient).permute(order) for gradient in call.input_gradients]
+        return torch.stack([p.reshape(num_images, -1, p.shape[-1]).sum(dim=1) for p in products], dim=1)
 
 
-def _over_positions(product: Tensor, axis: int, num_images: int) -> Tensor:
-    channels_last = product.movedim(axis, -1)
-    return channels_last.reshape(num_images, -1, channels_last.shape[-1]).sum(dim=1)
-
-
-def responses_of(compressor: Compressor, model: nn.Module) -> Responses:
-    """Return the way to estimate what ``compressor`` does."""
+def responses_of(compressor: Compressor, model: nn.Module, trace: CallTrace) -> Responses:
+    """Return the way to estimate what ``compressor`` does; ``trace`` shows the model's calls on one image."""
     if isinstance(compressor, ChannelCompressor):
-        return ChannelResponses(compressor, model)
-    return WeightResponses(cast(WeightCompressor, compressor), model)
+        return ChannelResponses(compressor, model, trace)
+    return WeightResponses(cast(WeightCompressor, compressor), model, trace)
+
+
+def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:
+    """Return the axis that grew with the number of images; None if that cannot be told.
+
+    Args:
+        single: shape for one image.
+        seen: shape for ``num_images`` images.
+        num_images: how many.
+    """
+    if num_images == 1 and tuple(single) == tuple(seen):
+        return 0
+    grown = [axis for axis, (one, many) in enumerate(zip(single, seen, strict=False)) if one != many]
+    if len(single) != len(seen) or len(grown) != 1 or seen[grown[0]] != num_images * single[grown[0]]:
+        return None
+    return grown[0]
+
+
+def _batch_axes(single: Sequence[Sequence[int]], seen: Sequence[Sequence[int]], num_images: int) -> list[int] | None:
+    """Return the batch axis of each call; None if any cannot be told, or the calls are not those of one image."""
+    if len(single) != len(seen):
+        return None
+    axes = [batch_axis(one, many, num_images) for one, many in zip(single, seen, strict=True)]
+    return [axis for axis in axes if axis is not None] if None not in axes else None
+
+
+def _shapes(trace: CallTrace, names: set[str], *, of_inputs: bool) -> dict[str, list[tuple[int, ...]]]:
+    """Return the shape of each call's first input (or output) for one image, by module."""
+    assert trace.batch_size == 1
+    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
+    for call in trace.calls:
+        if call.module in shapes:
+            shapes[call.module].append(call.input_shape if of_inputs else call.output_shape)
+    return shapes
+
+
+def _laid_out(call: LayerCall, batch: int, num_images: int) -> _SeenCall:
+    strides = call.output.stride()
+    # In the order that lies in memory, the many responses to come need no copy.
+    order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
+    rows = torch.stack([_rows(gradient, order, num_images) for gradient in call.gradients], dim=1)
+    call.gradients.clear()  # not held twice
+    return _SeenCall(call, order, rows)
+
+
+def _rows(values: Tensor, order: tuple[int, ...], num_images: int) -> Tensor:
+    return values.permute(order).reshape(num_images, -1)

@@ -1,0 +1,81 @@
+"""Which changes of the class scores are followed back through the network, and what they do to KL and loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["ScoreDirections", "choose_directions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreDirections:
+    """A few directions v for each image; knowing v·δz for a small change δz of the scores gives the KL.
+
+    The classes of an image are split into k heads and the rest. KL obeys the chain rule: it is the KL between
+    (head 1, …, head k, rest), plus the rest's mass times the KL within the rest. The first is computed exactly
+    from how far each head's score moves against the rest's mean, so it saturates as the true KL does; the second
+    from its second-order term ½ δzᵀ F δz, with one random probe v of E[v vᵀ] = F, the Fisher matrix within the rest.
+    If the rest is a single class, nothing is random.
+
+    Attributes:
+        vectors: (N, classes) each, float32: one for each head, then the probe if the rest has several classes.
+        log_masses: log probability of each head and of the rest, (N, k + 1), float64.
+    """
+
+    vectors: tuple[Tensor, ...]
+    log_masses: Tensor
+
+    def divergence(self, pulls: Tensor) -> Tensor:
+        """Return each image's KL in nats, (N,), float64, from ``pulls`` = v·δz, (N, directions)."""
+        before, after = self.log_masses, self._moved(pulls)
+        divergence = (before.exp() * (before - after)).sum(dim=1).clamp_min(0)  # below 0 by rounding only
+        for within_rest in pulls[:, self._num_heads :].unbind(dim=1):  # the probe, if there is one
+            divergence = divergence + before[:, -1].exp() * within_rest.double().square() / 2
+        return divergence
+
+    def loss_change(self, pulls: Tensor) -> Tensor:
+        """Return the change of each image's cross-entropy, (N,), float64; the first heads must be the labels."""
+        return (self.log_masses - self._moved(pulls))[:, 0]
+
+    @property
+    def _num_heads(self) -> int:
+        return self.log_masses.shape[1] - 1
+
+    def _moved(self, pulls: Tensor) -> Tensor:
+        moves = F.pad(pulls[:, : self._num_heads].double(), (0, 1))  # (N, k + 1): the rest is the reference
+        return (self.log_masses + moves).log_softmax(dim=1)
+
+
+def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most: int) -> ScoreDirections:
+    """Return at most ``most`` directions for each image: its label, its most probable classes, and the rest's probe.
+
+    Source: Martens (2020), New insights and perspectives on the natural gradient method, JMLR 21, section 9, for
+    KL's second-order term; Hutchinson (1990) for the probe: with w the distribution within the rest and
+    B = diag(√w) - w √wᵀ, the matrix B Bᵀ is the Fisher matrix of the rest, so v = B ε with random signs ε will do.
+
+    Args:
+        logits: (N, classes), on the CPU.
+        labels: (N,), int64; None without labels.
+        signs: ±1, (N, classes).
+        most: how many, at least 2.
+    """
+    scores = logits.detach().double().log_softmax(dim=1)  # (N, classes)
+    classes = scores.shape[1]
+    num_heads = classes - 1 if most >= classes - 1 else most - 1
+    order = scores if labels is None else scores.scatter(1, labels[:, None], torch.inf)
+    heads = order.topk(num_heads, dim=1).indices  # (N, k)
+    rest = scores.scatter(1, heads, -torch.inf)
+    rest_mass = rest.logsumexp(dim=1, keepdim=True)
+    weights = (rest - rest_mass).exp()  # the distribution within the rest, 0 at the heads
+    vectors = [F.one_hot(head, classes) - weights for head in heads.unbind(dim=1)]
+    if num_heads < max(1, classes - 1):  # of a single class nothing can change: its probe is 0
+        signed = weights.sqrt() * signs
+        vectors.append(signed - weights * signed.sum(dim=1, keepdim=True))
+    return ScoreDirections(
+        vectors=tuple(vector.float() for vector in vectors),
+        log_masses=torch.cat([scores.gather(1, heads), rest_mass], dim=1),
+    )
