@@ -6,7 +6,7 @@ from senseapp.service.checkpoint_report import CheckpointCandidate, CheckpointFi
 from senseapp.service.default_targets import default_targets
 from senseapp.service.execution import RunObserver, execute
 from senseapp.service.headline import headline, headline_level, shown_metric
-from senseapp.service.image_report import PreviewReport, SeenPicture
+from senseapp.service.image_report import PreviewReport, SeenPicture, sample_zip
 from senseapp.service.run_outputs import write_outputs
 from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
 from senseapp.service.service import LOCAL_OWNER, Service
@@ -37,6 +37,7 @@ __all__ = [
     "headline_level",
     "level_for_people",
     "open_engine_session",
+    "sample_zip",
     "sensitivity_csv",
     "sensitivity_rows",
     "shown_metric",

@@ -54,8 +54,8 @@ class CheckpointReport:
         wrapping: keys and prefixes that were taken off, from the outside in.
         has_ema: whether the file holds averaged (EMA) weights beside the plain ones.
         num_tensors: weights by name.
-        notes: sentences to read before going on.
-        problem: one sentence where no architecture fits exactly; else empty.
+        notes: sentences on the file that a person should read.
+        verdict: in one sentence, which architecture fits exactly, or that none does.
     """
 
     candidates: tuple[CheckpointCandidate, ...]
@@ -63,7 +63,7 @@ class CheckpointReport:
     has_ema: bool
     num_tensors: int
     notes: tuple[str, ...]
-    problem: str
+    verdict: str
 
     @property
     def proposal(self) -> ModelSpec | None:
@@ -115,19 +115,18 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
 
     checkpoint = read_checkpoint(path, use_ema=use_ema)
     spec = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
-    notes, problem = checkpoint.notes, ""
     try:
-        notes = (*notes, *propose_spec(spec, checkpoint)[1])
+        verdict = " ".join(propose_spec(spec, checkpoint)[1])
     except InvalidCheckpoint as error:
-        problem = str(error)
+        verdict = str(error)
     found = recognise(checkpoint.shapes, arch_hint=checkpoint.arch_hint)
     return CheckpointReport(
         candidates=tuple(_candidate(item, spec) for item in found),
         wrapping=checkpoint.wrapping,
         has_ema=checkpoint.has_ema,
         num_tensors=len(checkpoint.tensors),
-        notes=notes,
-        problem=problem,
+        notes=checkpoint.notes,
+        verdict=verdict,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from senseapp.data import ImageSet
     from senseapp.models.loaded import LoadedModel
 
-__all__ = ["PreviewReport", "SeenPicture", "chance_warning", "preview_images"]
+__all__ = ["PreviewReport", "SeenPicture", "chance_warning", "preview_images", "sample_zip"]
 
 _SHOWN = 12
 _MOST_SCORED = 256
 _SCORING_SECONDS = 8.0
-_BATCH = 16
+_BATCH = 32
 _SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoothing
 _SIGNIFICANCE = 0.05
 
@@ -63,6 +64,16 @@ class PreviewReport:
     top1: float | None
     warning: str
     notes: tuple[str, ...]
+
+
+def sample_zip() -> bytes:
+    """Return the demo's pictures in class folders, as a zip file: what images for this app look like."""
+    from senseapp.data.demo import write_demo_zip  # torch loads on first use, not when the app starts
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sample.zip"
+        write_demo_zip(path)
+        return path.read_bytes()
 
 
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:

@@ -5,31 +5,43 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 
 from senseapp.results import ModelProfile, SensitivityResult
-from senseapp.service import Service, configured_data_roots, uploads_folder
-from senseapp.spec import ModelSpec, RunSpec
-from senseapp.store import home
+from senseapp.service import CheckpointFit, CheckpointReport, PreviewReport, Service, configured_data_roots
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
 
-__all__ = ["card_of", "data_roots", "forget_card", "result_of", "service", "upload_target", "warm_up"]
+if TYPE_CHECKING:
+    from senseapp.data import ImageSurvey
+
+__all__ = [
+    "card_of",
+    "checkpoint_of",
+    "data_roots",
+    "fit_of",
+    "forget",
+    "preview_of",
+    "result_of",
+    "service",
+    "survey_of",
+    "warm_up",
+]
+
+T = TypeVar("T")
 
 _AFTER_PAINT_SECONDS = 0.7
 _KEPT_RESULTS = 8
-_KEPT_CARDS = 64
+_KEPT_ANSWERS = 128
 
 
 def service() -> Service:
     """Return the service of this visitor."""
     return Service.at()
-
-
-def upload_target() -> Path:
-    """Return the folder that this visitor's uploads go to; runs may read from it."""
-    return uploads_folder(home(), service().owner)
 
 
 def data_roots() -> tuple[Path, ...]:
@@ -59,36 +71,86 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
     """Return what is known about a model, or None while it is loaded in the background.
 
     Raises:
-        InvalidInput: it cannot be loaded; asking again gives the same answer until :func:`forget_card`.
+        InvalidInput: it cannot be loaded; asking again gives the same answer until :func:`forget`.
     """
-    cards, key = _cards(), (service().owner, model)
-    if key not in cards:
-        cards[key] = Future()
-        arguments = (service(), model, cards[key])
-        threading.Thread(target=_load_card, args=arguments, name="model-card", daemon=True).start()
-        while len(cards) > _KEPT_CARDS:
-            cards.pop(next(iter(cards)))
-    return cards[key].result() if cards[key].done() else None
+    owned = service()
+
+    def load() -> ModelProfile:
+        profile = owned.model_card(model)
+        owned.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
+        return profile
+
+    return _ask(("card", model), load)
 
 
-def forget_card(model: ModelSpec) -> None:
-    """Let the next :func:`card_of` load the model anew."""
-    _cards().pop((service().owner, model), None)
+def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | None:
+    """Return what a checkpoint holds, or None while it is read in the background.
+
+    Raises:
+        InvalidCheckpoint: it cannot be used.
+    """
+    owned = service()
+    return _ask(("checkpoint", path, use_ema), lambda: owned.identify_checkpoint(str(path), use_ema=use_ema))
+
+
+def fit_of(model: ModelSpec) -> CheckpointFit | None:
+    """Return how a checkpoint and one architecture compare, or None while they are compared.
+
+    Raises:
+        InvalidInput: they cannot be compared.
+    """
+    owned = service()
+    return _ask(("fit", model), lambda: owned.compare_checkpoint(model))
+
+
+def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
+    """Return what a folder or archive holds for ``model``, or None while it is listed.
+
+    Raises:
+        InvalidInput: the images or the model cannot be used.
+    """
+    owned = service()
+    return _ask(("survey", data, model), lambda: owned.survey_images(data, model))
+
+
+def preview_of(spec: RunSpec) -> PreviewReport | None:
+    """Return some images as the model sees them, or None while they are prepared.
+
+    Raises:
+        InvalidInput: the images or the model cannot be used.
+    """
+    owned = service()
+    return _ask(("preview", spec), lambda: owned.preview(spec))
+
+
+def forget(*question: Hashable) -> None:
+    """Let a question, such as ``("card", model)``, be answered anew the next time."""
+    _answers().pop((service().owner, *question), None)
+
+
+def _ask(question: tuple[Hashable, ...], answer: Callable[[], T]) -> T | None:
+    """Return what ``answer`` finds, once a thread has called it; None until then."""
+    answers, key = _answers(), (service().owner, *question)
+    if key not in answers:
+        answers[key] = Future()
+        threading.Thread(target=_find, args=(answers[key], answer), name=str(question[0]), daemon=True).start()
+        while len(answers) > _KEPT_ANSWERS:
+            answers.pop(next(iter(answers)))
+    found = answers.get(key)
+    return found.result() if found is not None and found.done() else None
 
 
 @st.cache_resource(show_spinner=False)
-def _cards() -> dict[tuple[str, ModelSpec], Future[ModelProfile]]:
+def _answers() -> dict[tuple[Hashable, ...], Future[Any]]:
     return {}
 
 
-def _load_card(owned: Service, model: ModelSpec, card: Future[ModelProfile]) -> None:
+def _find(found: Future[T], answer: Callable[[], T]) -> None:
     _let_the_page_paint()
     try:
-        profile = owned.model_card(model)
-        owned.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
-        card.set_result(profile)
-    except BaseException as error:  # whatever it is, the page that waits for the card must hear of it
-        card.set_exception(error)
+        found.set_result(answer())
+    except BaseException as error:  # whatever it is, the page that waits must hear of it
+        found.set_exception(error)
 
 
 def warm_up() -> None:

@@ -38,6 +38,7 @@ class Session:
         more_runs: how often more of the list of runs was asked for.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
+        refused: why the last file was not taken, by purpose.
     """
 
     draft: RunSpec = field(default_factory=RunSpec)
@@ -47,6 +48,7 @@ class Session:
     more_runs: int = 0
     uploads: dict[str, Path] = field(default_factory=dict)
     upload_round: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def session() -> Session:
@@ -75,6 +77,8 @@ def current_run() -> str:
 def restart_with(spec: RunSpec) -> None:
     """Let the Analyze page start from ``spec``, forgetting what its widgets held."""
     session().draft = spec
+    files = {"checkpoint": spec.model.checkpoint, "images": spec.data.path if spec.data.kind == "archive" else ""}
+    session().uploads.update({purpose: Path(path) for purpose, path in files.items() if path})
     for key in [key for key in st.session_state if str(key).startswith(_ANALYZE)]:
         del st.session_state[key]
 

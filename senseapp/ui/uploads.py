@@ -13,10 +13,13 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
+from senseapp.errors import SenseError, StorageFailed
+from senseapp.service import UploadLimits
 from senseapp.ui import backend
+from senseapp.ui.components.notices import complain
 from senseapp.ui.state import session
 
-__all__ = ["upload_field"]
+__all__ = ["refuse_upload", "upload_field"]
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80
@@ -33,14 +36,33 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
     if held is not None and held.is_file():
         _show_held(held, purpose)
         return held
-    uploaded = st.file_uploader(label, type=types, key=_widget_key(purpose), help=help_text)
+    uploaded = st.file_uploader(
+        label,
+        type=types,
+        key=_widget_key(purpose),
+        help=help_text,
+        max_upload_size=UploadLimits.configured().file_mb,
+    )
+    if purpose in session().refused:
+        complain(session().refused[purpose])
     if uploaded is None:
         return None
     return _take(uploaded, purpose)
 
 
+def refuse_upload(purpose: str, sentence: str) -> NoReturn:
+    """Remove the file that was uploaded for ``purpose`` and say why, beside the uploader that comes back."""
+    backend.service().discard_upload(session().uploads.pop(purpose))
+    session().refused[purpose] = sentence
+    st.rerun()
+
+
 def _take(uploaded: UploadedFile, purpose: str) -> NoReturn:
-    session().uploads[purpose] = _store(uploaded)
+    session().refused.pop(purpose, None)
+    try:
+        session().uploads[purpose] = _store(uploaded)
+    except SenseError as error:
+        session().refused[purpose] = str(error)
     _free_memory(uploaded)
     _forget_widget(purpose)
     st.rerun()
@@ -50,7 +72,7 @@ def _show_held(path: Path, purpose: str) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(f":material/description: `{path.name}`", width="content")
     if row.button("Choose another file", key=f"analyze.{purpose}.replace", type="tertiary"):
-        del session().uploads[purpose]
+        backend.service().discard_upload(session().uploads.pop(purpose))
         st.rerun()
 
 
@@ -64,12 +86,16 @@ def _forget_widget(purpose: str) -> None:
 
 
 def _store(uploaded: UploadedFile) -> Path:
-    folder = backend.upload_target() / uuid.uuid4().hex
-    folder.mkdir(parents=True)
+    folder = backend.service().make_room(uploaded.size) / uuid.uuid4().hex
     path = folder / _safe_name(uploaded.name)
     uploaded.seek(0)
-    with path.open("wb") as stream:
-        shutil.copyfileobj(uploaded, stream, _CHUNK_BYTES)
+    try:
+        folder.mkdir(parents=True)
+        with path.open("wb") as stream:
+            shutil.copyfileobj(uploaded, stream, _CHUNK_BYTES)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StorageFailed(f"The file could not be stored ({error.strerror}). Try again later.") from error
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
+from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from senseapp.results import ModelProfile
-from senseapp.service import Backend, Service
+from senseapp.service import Backend, PreviewReport, SeenPicture, Service
 from senseapp.spec import ModelSpec, RunSpec
 from senseapp.ui import backend as ui_backend
 from tests.pages.records import opener, profile
@@ -25,6 +27,12 @@ class ScriptedService(Service):
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
         return profile()
+
+    def preview(self, spec: RunSpec) -> PreviewReport:
+        file = io.BytesIO()
+        Image.new("L", (96, 96)).save(file, "PNG")
+        seen = SeenPicture(name="3/a.png", png=file.getvalue(), label="3", prediction="8")
+        return PreviewReport(pictures=(seen,) * 12, num_scored=256, top1=0.984, warning="", notes=())
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         return 40.0
@@ -87,9 +95,10 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
 
 
 def wait_for_card(app: AppTest) -> AppTest:
-    """Rerun the page, as its timer would, until the model in the background has been read."""
-    deadline = time.monotonic() + 10
-    while any("Reading the model" in caption.value for caption in app.caption):
-        assert time.monotonic() < deadline, "the model card never came"
+    """Rerun the page, as its timers would, until everything it asks in the background has been answered."""
+    deadline = time.monotonic() + 60  # the first upload loads torch
+    while any("hourglass_empty" in caption.value for caption in app.caption):
+        assert time.monotonic() < deadline, "the answer never came"
+        time.sleep(0.02)
         app.run()
     return app

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import streamlit as st
 
+from senseapp.service import sample_zip
 from senseapp.spec import DataSpec, ModelSpec
 from senseapp.ui import backend
+from senseapp.ui.components.class_mapping import confirm_classes
+from senseapp.ui.components.image_preview import image_preview
 from senseapp.ui.components.notices import complain
 from senseapp.ui.uploads import upload_field
 
@@ -18,24 +21,31 @@ __all__ = ["choose_images"]
 
 def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
     """Show the image picker, prefilled with ``draft``; None while nothing valid is chosen."""
-    labels = [source.label for source in _SOURCES]
+    sources = [source for source in _SOURCES if source.kind != "folder" or backend.data_roots()]
+    labels = [source.label for source in sources]
     chosen = st.segmented_control(
         "Where they come from",
         labels,
-        default=next(source.label for source in _SOURCES if source.kind == draft.kind),
+        default=next((source.label for source in sources if source.kind == draft.kind), labels[0]),
         required=True,
         key="analyze.data.source",
         help="Images like those the model will see. In class folders they also give accuracy; without labels the "
         "output is compared with the original model's.",
         persist_state="session",
     )
-    source = next((source for source in _SOURCES if source.label == chosen), _SOURCES[0])
+    source = next((source for source in sources if source.label == chosen), sources[0])
     images = source.choose(draft)
-    if images is not None and images.kind == "demo" and model is not None and model.library != "demo":
+    if images is None or model is None:
+        return images
+    if images.path:
+        images = confirm_classes(images, model, draft)
+    if images is not None and images.kind == "demo" and model.library != "demo":
         st.warning(
             "The demo images are handwritten digits. For another model bring images of your own, or choose None.",
             icon=":material/warning:",
         )
+    elif images is not None and images.kind != "random":
+        image_preview(model, images)
     return images
 
 
@@ -48,20 +58,26 @@ def _archive(draft: DataSpec) -> DataSpec | None:
     path = upload_field(
         "Images",
         purpose="images",
-        types=["zip"],
-        help_text="A zip of images, best in one folder per class. A few hundred images are usually enough.",
+        types=["zip", "tar", "tgz", "tar.gz"],
+        help_text="A zip or tar of images, best in one folder per class. A few hundred images are usually enough.",
     )
+    if path is None:
+        st.download_button(
+            "Download a sample zip",
+            sample_zip,
+            file_name="senseapp-sample.zip",
+            mime="application/zip",
+            key="analyze.data.sample",
+            icon=":material/download:",
+            type="tertiary",
+            on_click="ignore",
+            help="Handwritten digits in class folders: what an archive of images looks like.",
+        )
     return DataSpec(kind="archive", path=str(path)) if path else None
 
 
 def _folder(draft: DataSpec) -> DataSpec | None:
     roots = backend.data_roots()
-    if not roots:
-        st.caption(
-            "This server offers no folders. Whoever runs it can name some in the environment variable "
-            "SENSEAPP_DATA_ROOTS; or upload a zip."
-        )
-        return None
     text = st.text_input(
         "Folder on the server",
         value=draft.path or str(roots[0]),
@@ -91,7 +107,7 @@ class _Source:
 
 _SOURCES = (
     _Source(kind="demo", label="Demo", choose=_demo),
-    _Source(kind="archive", label="Upload a zip", choose=_archive),
+    _Source(kind="archive", label="Upload images", choose=_archive),
     _Source(kind="folder", label="Server folder", choose=_folder),
     _Source(kind="random", label="None", choose=_random),
 )

@@ -11,10 +11,9 @@ from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.figures_row import figures_row
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.waiting import wait_for
 
 __all__ = ["model_card"]
-
-_POLL_SECONDS = 0.7
 
 
 def model_card(model: ModelSpec) -> ModelProfile | None:
@@ -23,23 +22,13 @@ def model_card(model: ModelSpec) -> ModelProfile | None:
         profile = backend.card_of(model)
     except SenseError as error:
         complain(str(error))
-        st.button("Try again", key="analyze.card.again", on_click=backend.forget_card, args=(model,))
+        st.button("Try again", key="analyze.card.again", on_click=backend.forget, args=("card", model))
         return None
     if profile is None:
-        st.fragment(_wait, run_every=_POLL_SECONDS)(model)
+        wait_for(lambda: backend.card_of(model), "Reading the model. You can already press Run.")
         return None
     _show(profile)
     return profile
-
-
-def _wait(model: ModelSpec) -> None:
-    st.caption(":material/hourglass_empty: Reading the model. You can already press Run.")
-    try:
-        ready = backend.card_of(model) is not None
-    except SenseError:
-        ready = True
-    if ready:
-        st.rerun()
 
 
 def _show(profile: ModelProfile) -> None:

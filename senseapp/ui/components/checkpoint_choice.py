@@ -1,0 +1,142 @@
+"""Somebody's own weights: which architecture they belong to, as a proposal to confirm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.errors import InvalidCheckpoint, SenseError
+from senseapp.models.catalogue import find_entry
+from senseapp.service import CheckpointCandidate, CheckpointFit, CheckpointReport
+from senseapp.spec import ModelSpec
+from senseapp.ui import backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.architecture_search import search_architecture
+from senseapp.ui.components.notices import complain
+from senseapp.ui.components.waiting import wait_for
+from senseapp.ui.uploads import refuse_upload, upload_field
+
+__all__ = ["choose_checkpoint"]
+
+_TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt"]
+_ANOTHER = "another"
+
+
+def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
+    """Show the uploader, then the architectures that the file may belong to; None until one that fits is chosen."""
+    path = upload_field(
+        "Checkpoint",
+        purpose="checkpoint",
+        types=_TYPES,
+        help_text="A state dict as .safetensors or as a PyTorch file. Files are read without running any code in them.",
+    )
+    if path is None:
+        return None
+    try:
+        report = backend.checkpoint_of(path)
+    except InvalidCheckpoint as error:
+        refuse_upload("checkpoint", str(error))
+    if report is None:
+        wait_for(lambda: backend.checkpoint_of(path), "Reading the checkpoint and recognising its architecture.")
+        return None
+    use_ema = report.has_ema and _choose_averaged(draft)
+    model = _choose_architecture(report, path, draft)
+    return None if model is None else _fitting(replace(model, use_ema=use_ema), report)
+
+
+def _choose_averaged(draft: ModelSpec) -> bool:
+    chosen = st.segmented_control(
+        "Weights",
+        ["Plain", "Averaged (EMA)"],
+        default="Averaged (EMA)" if draft.use_ema else "Plain",
+        required=True,
+        key="analyze.model.weights",
+        help="The file holds two copies. The averaged one is usually the one that is deployed.",
+        persist_state="session",
+    )
+    return chosen == "Averaged (EMA)"
+
+
+def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
+    by_title = {item.model.title: item for item in report.candidates}
+    options = [*by_title, _ANOTHER]
+    chosen = st.selectbox(
+        "Architecture",
+        options,
+        index=options.index(draft.title) if draft.title in options else 0,
+        format_func=lambda title: _option(by_title.get(title)),
+        key=f"analyze.model.architecture.{path.parent.name}",
+        help="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, or "
+        "choose another.",
+        persist_state="session",
+    )
+    if report.proposal is None:
+        st.warning(report.verdict, icon=":material/help:")
+    else:
+        st.caption(f":material/check_circle: {report.verdict}")
+    if chosen in by_title:
+        st.caption(_read_off(by_title[chosen], report))
+        return by_title[chosen].model
+    entry = search_architecture(default=draft.name, key="checkpoint")
+    return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
+
+
+def _option(item: CheckpointCandidate | None) -> str:
+    if item is None:
+        return "Another architecture …"
+    return f"{item.model.title} · {'every name and shape fits' if item.exact else f'{item.score:.0%} alike'}"
+
+
+def _read_off(item: CheckpointCandidate, report: CheckpointReport) -> str:
+    """Return what the shapes tell: classes, channels, image size, and what was taken off around the weights."""
+    parts = [fmt.plural(report.num_tensors, "tensor")]
+    if item.num_classes is not None:
+        parts.append(f"{item.num_classes:,} class{'' if item.num_classes == 1 else 'es'}{_usual_classes(item)}")
+    if item.in_chans is not None:
+        parts.append(fmt.plural(item.in_chans, "channel"))
+    if item.img_size is not None:
+        parts.append(f"{item.img_size} × {item.img_size} pixels")
+    if report.wrapping:
+        parts.append("taken out of " + ", ".join(f"`{key}`" for key in report.wrapping))
+    return "Read from the file: " + " · ".join(parts)
+
+
+def _usual_classes(item: CheckpointCandidate) -> str:
+    entry = find_entry(item.model.library, item.model.name)
+    if entry is None or entry.num_classes == item.num_classes:
+        return ""
+    return f" (the head is built for them; {item.model.name} comes with {entry.num_classes:,})"
+
+
+def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
+    """Return ``model`` if the checkpoint fits it; else show what differs."""
+    if any(item.exact and item.model == replace(model, use_ema=item.model.use_ema) for item in report.candidates):
+        return model
+    try:
+        fit = backend.fit_of(model)
+    except SenseError as error:
+        complain(str(error))
+        return None
+    if fit is None:
+        wait_for(lambda: backend.fit_of(model), f"Comparing the file with {model.title}.")
+        return None
+    if fit.fits:
+        return model
+    _show_differences(fit, report)
+    return None
+
+
+def _show_differences(fit: CheckpointFit, report: CheckpointReport) -> None:
+    complain(f"{fmt.plural(fit.num_differences, 'weight')} do not fit {fit.title}. {fit.cause}")
+    rows = [{"": row.kind, "Weight": row.name, "Network": row.expected, "File": row.found} for row in fit.rows]
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        height=min(38 + 35 * len(rows), 280),
+        alt=f"Weights of the file that do not fit {fit.title}",
+    )
+    for note in report.notes:
+        st.caption(f":material/info: {note}")

@@ -1,0 +1,150 @@
+"""What a folder or archive holds: where labels come from and which class each name means, to confirm or change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.errors import InvalidDataset, SenseError
+from senseapp.spec import WITHOUT_LABELS, DataSpec, ModelSpec
+from senseapp.ui import backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.notices import complain
+from senseapp.ui.components.waiting import wait_for
+from senseapp.ui.uploads import refuse_upload
+
+if TYPE_CHECKING:
+    from senseapp.data import ClassMapProposal, ImageSurvey
+
+__all__ = ["confirm_classes"]
+
+_TALLEST = 320
+
+
+def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
+    """Show what is in the folder or archive of ``data``; None until its labels are clear.
+
+    An archive that cannot be used is removed from the server.
+    """
+    listing = replace(data, labels=WITHOUT_LABELS)  # what it holds, whatever its labels are
+    try:
+        contents = backend.survey_of(listing, model)
+    except InvalidDataset as error:
+        if data.kind == "archive":
+            refuse_upload("images", str(error))
+        complain(str(error))
+        return None
+    except SenseError:  # the model cannot be loaded, which is said where it is chosen
+        return None
+    if contents is None:
+        wait_for(lambda: backend.survey_of(listing, model), "Looking at the images.")
+        return None
+    labels = _choose_labels(contents, data, draft)
+    if labels == WITHOUT_LABELS:
+        _show_contents(contents)
+        return listing
+    return _with_labels(replace(data, labels=labels), model, draft)
+
+
+def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec) -> str:
+    names = {"": "Class folders, or labels.csv where there is one", WITHOUT_LABELS: "Nowhere: measure without labels"}
+    options = ["", *contents.tables, WITHOUT_LABELS]
+    return st.selectbox(
+        "Labels come from",
+        options,
+        index=options.index(draft.labels) if draft.path == data.path and draft.labels in options else 0,
+        format_func=lambda option: names.get(option, f"The table {option}"),
+        key=f"analyze.data.labels.{data.path}",
+        help="A folder for each class, or a CSV table with lines file,label. Without labels the output is compared "
+        "with the original model's.",
+        persist_state="session",
+    )
+
+
+def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
+    try:
+        survey = backend.survey_of(data, model)
+    except SenseError as error:
+        complain(str(error))
+        return None
+    if survey is None:
+        wait_for(lambda: backend.survey_of(data, model), "Reading the labels.")
+        return None
+    _show_contents(survey)
+    if survey.proposal is None or _is_heap(survey):
+        st.caption(":material/info: There are no labels here: outputs are compared with the original model's.")
+        return data
+    known = dict(draft.class_map) if draft.path == data.path else {}
+    return _confirmed(data, survey, survey.proposal, known, model)
+
+
+def _is_heap(survey: ImageSurvey) -> bool:
+    """Return whether everything lies in one folder that means no class; the engine takes that as unlabelled."""
+    assert survey.proposal is not None
+    return survey.layout == "class folders" and len(survey.label_counts) == 1 and bool(survey.proposal.unmatched)
+
+
+def _show_contents(survey: ImageSurvey) -> None:
+    parts = [fmt.plural(survey.num_images, "image")]
+    if survey.label_counts:
+        parts.append(f"{len(survey.label_counts):,} class{'es' if len(survey.label_counts) > 1 else ''}")
+        parts.append(f"from {'a table' if survey.layout == 'table' else 'class folders'}")
+    st.caption(f":material/photo_library: {' · '.join(parts)}")
+    for note in survey.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _confirmed(
+    data: DataSpec, survey: ImageSurvey, proposal: ClassMapProposal, known: dict[str, int], model: ModelSpec
+) -> DataSpec | None:
+    proposed = dict(proposal.pairs)
+    with st.expander(_mapping_title(survey, proposal), expanded=bool(proposal.unmatched)):
+        for note in proposal.notes:
+            st.caption(f":material/info: {note}")
+        chosen = _edit(survey, {**proposed, **known}, key=f"analyze.data.classes.{model.title}.{data.path}")
+    if not chosen:
+        complain(
+            "No folder name means a class of this model. Write a class number beside each name above, or measure "
+            "without labels."
+        )
+        return None
+    left_out = [name for name, _ in survey.label_counts if name not in chosen]
+    if left_out:
+        shown = ", ".join(left_out[:4]) + (", …" if len(left_out) > 4 else "")
+        st.warning(f"Left out, as no class is given for them: {shown}.", icon=":material/warning:")
+    return data if chosen == proposed and not left_out else replace(data, class_map=tuple(chosen.items()))
+
+
+def _mapping_title(survey: ImageSurvey, proposal: ClassMapProposal) -> str:
+    matched, total = len(proposal.pairs), len(survey.label_counts)
+    ways = {
+        "indices": "by class number",
+        "class names": "by the model's class names",
+        "ImageNet ids": "by ImageNet id",
+        "order": "by alphabetical order",
+    }
+    how = f", {ways[proposal.how]}" if proposal.how in ways else ""
+    return f"Which class does each name mean? {matched:,} of {total:,} matched{how}"
+
+
+def _edit(survey: ImageSurvey, classes: dict[str, int], *, key: str) -> dict[str, int]:
+    """Show the mapping as a table to edit, and return the names that have a class."""
+    rows = [{"Name": name, "Images": count, "Class": classes.get(name)} for name, count in survey.label_counts]
+    edited = st.data_editor(
+        pd.DataFrame(rows).astype({"Class": "Int64"}),
+        hide_index=True,
+        key=key,
+        disabled=["Name", "Images"],
+        height=min(38 + 35 * len(rows), _TALLEST),
+        column_config={
+            "Class": st.column_config.NumberColumn(
+                "Class number", min_value=0, step=1, help="Number of the model's output, from 0. Empty leaves it out."
+            )
+        },
+        alt="Class number of each folder or label",
+    )
+    given = edited.dropna(subset=["Class"])
+    return {str(name): int(index) for name, index in zip(given["Name"], given["Class"], strict=True)}

@@ -1,0 +1,77 @@
+"""Twelve pictures as the network sees them, and what the uncompressed model makes of them."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from senseapp.errors import SenseError
+from senseapp.service import PreviewReport, SeenPicture
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.ui import backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.notices import complain
+from senseapp.ui.components.waiting import wait_for
+
+__all__ = ["image_preview"]
+
+_LONGEST_NAME = 16
+_THUMBNAIL_PIXELS = 96
+
+
+def image_preview(model: ModelSpec, images: DataSpec) -> None:
+    """Show some of the images with label and prediction, and the baseline; a sentence if they cannot be used."""
+    spec = RunSpec(model=model, data=images)
+    if not _is_known(model):
+        return
+    try:
+        report = backend.preview_of(spec)
+    except SenseError as error:
+        complain(str(error))
+        st.button("Try again", key="analyze.preview.again", on_click=backend.forget, args=("preview", spec))
+        return
+    if report is None:
+        wait_for(lambda: backend.preview_of(spec), "Preparing a preview. You can already press Run.")
+        return
+    _show(report)
+
+
+def _is_known(model: ModelSpec) -> bool:
+    """Return whether the model's card is there; what keeps it from coming is said where the model is chosen."""
+    try:
+        return backend.card_of(model) is not None
+    except SenseError:
+        return False
+
+
+def _show(report: PreviewReport) -> None:
+    st.markdown(_baseline(report))
+    if report.warning:
+        st.warning(report.warning, icon=":material/warning:")
+    st.image(
+        [picture.png for picture in report.pictures],
+        caption=[_caption(picture) for picture in report.pictures],
+        width=_THUMBNAIL_PIXELS,
+        alt=[_description(picture) for picture in report.pictures],
+    )
+    for note in report.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _baseline(report: PreviewReport) -> str:
+    if report.top1 is None:
+        return "As the network sees them, with its prediction. There are no labels to compare with."
+    share, images = fmt.percent(report.top1, digits=1), fmt.plural(report.num_scored, "image")
+    return f"As the network sees them. Uncompressed, it gets **{share}** of {images} right."
+
+
+def _caption(picture: SeenPicture) -> str:
+    prediction = fmt.cut_middle(picture.prediction, _LONGEST_NAME)
+    if not picture.label:
+        return f"seen as {prediction}"
+    label = fmt.cut_middle(picture.label, _LONGEST_NAME)
+    return label if picture.label == picture.prediction else f"{label}, seen as {prediction}"
+
+
+def _description(picture: SeenPicture) -> str:
+    label = f"label {picture.label}, " if picture.label else ""
+    return f"{picture.name}: {label}predicted {picture.prediction}"

@@ -1,0 +1,229 @@
+"""The Analyze page with somebody's own files: proposals to confirm, and refusals that leave nothing behind."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.service import Service
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from tests.pages.conftest import wait_for_card
+from tests.pictures import class_files, png
+
+CLASSES = tuple("0123456789")
+
+
+@pytest.fixture
+def analyze(app: AppTest) -> AppTest:
+    return wait_for_card(app.run())
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def started(service: Service) -> RunSpec:
+    return service.runs()[0].spec
+
+
+def checkpoint(num_classes: int = 4, **extra: object) -> bytes:
+    import timm
+    import torch
+
+    network = timm.create_model("resnet10t", num_classes=num_classes)
+    file = io.BytesIO()
+    torch.save({"state_dict": {f"module.{name}": value for name, value in network.state_dict().items()}, **extra}, file)
+    return file.getvalue()
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+    return file.getvalue()
+
+
+def upload_checkpoint(app: AppTest, name: str, content: bytes) -> AppTest:
+    app.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    app.file_uploader[0].upload(name, content).run()
+    return wait_for_card(app)
+
+
+def upload_images(app: AppTest, name: str, content: bytes) -> AppTest:
+    app.button_group(key="analyze.data.source").set_value("Upload images").run()
+    app.file_uploader[0].upload(name, content).run()
+    return wait_for_card(app)
+
+
+def kept_files(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "uploads").rglob("*") if path.is_file())
+
+
+def test_an_unknown_checkpoint_is_recognised_and_confirmed(analyze: AppTest, service: Service, tmp_path: Path) -> None:
+    upload_checkpoint(analyze, "../../my net.pth", checkpoint())
+    assert not analyze.exception
+    assert kept_files(tmp_path / "home") == ["my_net.pth"]
+    picker = analyze.selectbox[0]
+    assert picker.value == "timm/resnet10t"
+    assert picker.options[0] == "timm/resnet10t · every name and shape fits"
+    assert "Recognised as timm/resnet10t" in texts(analyze)
+    for part in ("4 classes (the head is built for them; resnet10t comes with 1,000)", "3 channels", "`module.`"):
+        assert part in texts(analyze)
+    analyze.button_group(key="analyze.data.source").set_value("None").run()
+    analyze.button(key="analyze.run").click().run()
+    model = started(service).model
+    assert (model.title, Path(model.checkpoint).name) == ("timm/resnet10t", "my_net.pth")
+
+
+def test_another_architecture_shows_what_differs(analyze: AppTest) -> None:
+    upload_checkpoint(analyze, "net.pth", checkpoint())
+    analyze.selectbox[0].set_value("timm/resnet18d").run()
+    wait_for_card(analyze)
+    assert "do not fit timm/resnet18d" in analyze.error[0].value
+    table = analyze.dataframe[0].value
+    assert {"missing"} <= set(table[""])
+    assert analyze.button(key="analyze.run").disabled
+    analyze.selectbox[0].set_value("timm/resnet10t").run()
+    wait_for_card(analyze)
+    assert not analyze.error
+
+
+def test_averaged_weights_are_a_choice(analyze: AppTest, service: Service) -> None:
+    import timm
+
+    averaged = timm.create_model("resnet10t", num_classes=4).state_dict()
+    upload_checkpoint(analyze, "net.pth", checkpoint(state_dict_ema=averaged))
+    analyze.button_group(key="analyze.model.weights").set_value("Averaged (EMA)").run()
+    wait_for_card(analyze)
+    analyze.button_group(key="analyze.data.source").set_value("None").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).model.use_ema
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("notes.pth", b"these are not weights, they are words\n" * 40, "is a text file, not weights"),
+        ("cut.safetensors", b"weights" * 1000, "Save only the weights"),
+        ("empty.pt", b"", "is empty (0 bytes)"),
+    ],
+)
+def test_a_bad_checkpoint_is_said_beside_its_field_and_is_gone(
+    analyze: AppTest, tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    upload_checkpoint(analyze, name, content)
+    assert [sentence in error.value for error in analyze.error] == [True]
+    assert kept_files(tmp_path / "home") == []
+    assert analyze.button(key="analyze.run").disabled
+    assert analyze.file_uploader
+
+
+def test_a_good_file_after_a_bad_one_takes_the_sentence_away(analyze: AppTest) -> None:
+    upload_checkpoint(analyze, "notes.pth", b"words " * 100)
+    analyze.file_uploader[0].upload("net.pth", checkpoint()).run()
+    wait_for_card(analyze)
+    assert not analyze.error
+
+
+def test_class_folders_are_matched_and_previewed(analyze: AppTest, service: Service) -> None:
+    upload_images(analyze, "digits.zip", archive(class_files(CLASSES, each=2)))
+    assert not analyze.exception
+    assert "20 images · 10 classes · from class folders" in texts(analyze)
+    assert "10 of 10 matched, by class number" in analyze.expander[0].label
+    assert "it gets **98.4 %** of 256 images right" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data.class_map == ()
+    assert started(service).data.kind == "archive"
+
+
+def test_a_folder_without_a_class_is_left_out_only_with_a_word(analyze: AppTest, service: Service) -> None:
+    upload_images(analyze, "digits.zip", archive(class_files(("0", "1", "7", "cat"), each=2)))
+    assert [warning.value for warning in analyze.warning] == ["Left out, as no class is given for them: cat."]
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data.class_map == (("0", 0), ("1", 1), ("7", 7))
+
+
+def test_folders_that_mean_nothing_can_be_measured_without_labels(analyze: AppTest, service: Service) -> None:
+    upload_images(analyze, "pets.zip", archive(class_files(("cat", "dog"), each=2)))
+    assert "measure without labels" in analyze.error[0].value
+    assert analyze.button(key="analyze.run").disabled
+    analyze.selectbox[0].set_value("none").run()
+    wait_for_card(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data.labels == "none"
+
+
+def test_a_table_of_labels_can_be_chosen(analyze: AppTest, service: Service) -> None:
+    files = {"a.png": png(0), "b.png": png(1), "truth.csv": b"file,label\na.png,3\nb.png,5\n"}
+    upload_images(analyze, "digits.zip", archive(files))
+    assert "There are no labels here" in texts(analyze)
+    analyze.selectbox[0].set_value("truth.csv").run()
+    wait_for_card(analyze)
+    assert "2 images · 2 classes · from a table" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data.labels == "truth.csv"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("up.zip", archive({"../../outside.png": png()}), "outside"),
+        ("cut.zip", archive(class_files())[:300], "damaged or cut short"),
+        ("words.zip", b"no archive " * 100, "is not an archive"),
+        ("none.zip", archive({"readme.txt": b"hello"}), "picture"),
+    ],
+)
+def test_a_bad_archive_is_said_beside_its_field_and_is_gone(
+    analyze: AppTest, tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    upload_images(analyze, name, content)
+    assert [sentence in error.value for error in analyze.error] == [True]
+    assert kept_files(tmp_path / "home") == []
+    assert analyze.button(key="analyze.run").disabled
+
+
+def test_a_file_over_the_quota_is_refused_before_it_is_stored(
+    analyze: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "1")
+    upload_checkpoint(analyze, "net.pth", bytes(2_000_000))
+    assert "Your uploads may take 1 MB" in analyze.error[0].value
+    assert kept_files(tmp_path / "home") == []
+
+
+def test_another_file_takes_the_place_of_one_that_no_run_reads(analyze: AppTest, tmp_path: Path) -> None:
+    upload_images(analyze, "first.zip", archive(class_files(CLASSES, each=1)))
+    assert kept_files(tmp_path / "home") == ["first.zip"]
+    analyze.button(key="analyze.images.replace").click().run()
+    assert kept_files(tmp_path / "home") == []
+    assert analyze.file_uploader
+
+
+def test_the_files_of_a_run_are_there_when_its_settings_are_used_again(
+    analyze: AppTest, service: Service, tmp_path: Path
+) -> None:
+    upload_images(analyze, "first.zip", archive(class_files(CLASSES, each=1)))
+    analyze.button(key="analyze.run").click().run()
+    service.discard_upload(Path(started(service).data.path))
+    assert kept_files(tmp_path / "home") == ["first.zip"]
+
+
+def test_server_folders_are_offered_only_where_there_are_some(analyze: AppTest, monkeypatch, tmp_path: Path) -> None:
+    assert "Server folder" not in analyze.button_group(key="analyze.data.source").options
+    monkeypatch.setenv("SENSEAPP_DATA_ROOTS", str(tmp_path))
+    analyze.run()
+    assert "Server folder" in analyze.button_group(key="analyze.data.source").options
+
+
+def test_a_model_of_the_draft_that_is_gone_leaves_an_uploader(analyze: AppTest, tmp_path: Path) -> None:
+    analyze.session_state["senseapp.session"].draft = RunSpec(
+        model=ModelSpec(library="auto", checkpoint=str(tmp_path / "gone.pth")),
+        data=DataSpec(kind="archive", path=str(tmp_path / "gone.zip")),
+    )
+    analyze.run()
+    assert not analyze.exception
