@@ -1,0 +1,164 @@
+"""Somebody's own weights and pictures, through the real engine: what fits is measured, what is bad is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+from tests.pictures import png, write_zip
+
+pytestmark = pytest.mark.browser
+
+RUN_MILLISECONDS = 240_000
+NUM_CLASSES = 4
+TRACE = "code-was-run"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as a training program leaves it, without a word on its architecture."""
+    torch.manual_seed(0)
+    network = timm.create_model("resnet10t", num_classes=NUM_CLASSES)
+    path = tmp_path_factory.mktemp("weights") / "colleague.pth"
+    torch.save({"state_dict": network.state_dict(), "epoch": 3}, path)
+    return path
+
+
+def uploader(page: Page, label: str) -> Locator:
+    return page.get_by_test_id("stFileUploader").filter(has_text=label)
+
+
+def offer_checkpoint(page: Page, path: Path) -> None:
+    page.get_by_text("Upload a checkpoint", exact=True).click()
+    uploader(page, "Checkpoint").locator("input[type=file]").set_input_files(path)
+
+
+def offer_images(page: Page, path: Path) -> None:
+    page.get_by_text("Upload images", exact=True).click()
+    uploader(page, "Images").locator("input[type=file]").set_input_files(path)
+
+
+def run_to_results(page: Page) -> None:
+    button = page.get_by_role("button", name="Run", exact=True)
+    expect(button).to_be_enabled()
+    button.click()
+    expect(page).to_have_url(re.compile(r"/(run|results)\?run=[0-9a-f]{32}$"))
+    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+
+
+def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:
+    page.get_by_text("Make a schedule from these results").click()
+    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download JSON").click()
+    file = folder / "schedule.json"
+    download.value.save_as(file)
+    schedule: dict[str, Any] = json.loads(file.read_text())
+    return schedule
+
+
+def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
+    page: Page, weights: Path, tmp_path: Path
+) -> None:
+    pictures = {f"{name}/{i}.png": png(10 * place + i) for place, name in enumerate("0123") for i in range(3)}
+    pictures["0/broken.png"] = b"not a picture"
+    offer_checkpoint(page, weights)
+    expect(page.get_by_text("Recognised as timm/resnet10t: every name and shape fits")).to_be_visible()
+    expect(page.get_by_text("4 classes (the head is built for them")).to_be_visible()
+    offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
+    expect(page.get_by_text("13 images · 4 classes · from class folders")).to_be_visible()
+    expect(page.get_by_text("4 of 4 matched, by class number")).to_be_visible()
+    expect(page.get_by_text(re.compile("Uncompressed, it gets .* of 12 images right"))).to_be_visible()
+    expect(page.get_by_test_id("stImage").locator("img")).to_have_count(12)
+    expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
+    run_to_results(page)
+    expect(page.get_by_role("heading", name="colleague.pth · sparsity")).to_be_visible()
+    levels = {layer["layer"]: layer["level"] for layer in downloaded_schedule(page, tmp_path)["layers"]}
+    assert {"conv1.0", "layer1.0.conv1", "fc"} <= set(levels)
+
+
+def test_an_unlabelled_heap_of_pictures_is_enough(page: Page, weights: Path, tmp_path: Path) -> None:
+    offer_checkpoint(page, weights)
+    expect(page.get_by_text("Recognised as timm/resnet10t")).to_be_visible()
+    offer_images(page, write_zip(tmp_path / "heap.zip", {f"{i}.png": png(i) for i in range(6)}))
+    expect(page.get_by_text("There are no labels here")).to_be_visible()
+    expect(page.get_by_text(re.compile("^seen as class [0-3]$"))).to_have_count(6)
+    run_to_results(page)
+    expect(page.get_by_text("6 images", exact=False).first).to_be_visible()
+    assert downloaded_schedule(page, tmp_path)["layers"]
+
+
+class Harmful:
+    """Unpickling this would make a folder."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.trace),)
+
+
+def pickle_with_code(folder: Path, weights: Path) -> Path:
+    torch.save({"state_dict": Harmful(folder / TRACE)}, folder / "harmful.pth")
+    return folder / "harmful.pth"
+
+
+def cut_short(folder: Path, weights: Path) -> Path:
+    content = weights.read_bytes()
+    (folder / "cut.pth").write_bytes(content[: len(content) // 2])
+    return folder / "cut.pth"
+
+
+def text_as_weights(folder: Path, weights: Path) -> Path:
+    (folder / "notes.pth").write_text("learning rate 0.1\n" * 50)
+    return folder / "notes.pth"
+
+
+def bomb(folder: Path, weights: Path) -> Path:
+    return write_zip(folder / "bomb.zip", {"0/a.bmp": bytes(200_000_000)}, zipfile.ZIP_DEFLATED)
+
+
+def traversal(folder: Path, weights: Path) -> Path:
+    return write_zip(folder / "climbs.zip", {"../../../outside.png": png()})
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (pickle_with_code, "posix.mkdir"),
+        (cut_short, "cut.pth was cut short or is damaged"),
+        (text_as_weights, "notes.pth is a text file, not weights"),
+        (bomb, "looks like a decompression bomb"),
+        (traversal, "outside.png"),
+    ],
+)
+def test_a_bad_file_gets_its_sentence_and_is_gone(
+    page: Page, weights: Path, server_log: Path, tmp_path: Path, make: Any, sentence: str
+) -> None:
+    path = make(tmp_path, weights)
+    offer = offer_images if path.suffix == ".zip" else offer_checkpoint
+    offer(page, path)
+    expect(page.get_by_role("alert").filter(has_text=sentence)).to_be_visible()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
+    uploads = server_log.parent / "home" / "uploads"
+    assert [file.name for file in uploads.rglob(path.name)] == []
+    assert not (tmp_path / TRACE).exists()
+
+
+def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
+    page.get_by_text("Upload images", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download a sample zip").click()
+    download.value.save_as(tmp_path / "sample.zip")
+    with zipfile.ZipFile(tmp_path / "sample.zip") as sample:
+        assert len(sample.namelist()) == 897
+        assert {name.split("/")[0] for name in sample.namelist()} == set("0123456789")

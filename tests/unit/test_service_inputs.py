@@ -1,0 +1,257 @@
+"""What the service tells about files before a run, and how much people may upload."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
+from senseapp.service import Backend, Service, UploadLimits, sample_zip, uploads_folder
+from senseapp.service.image_report import chance_warning
+from senseapp.service.upload_room import discard_upload, make_room
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from tests.pictures import class_files, write_zip
+
+MODEL = "resnet10t"
+MB = 1_000_000
+
+
+@pytest.fixture
+def service(tmp_path):
+    backend = Backend(tmp_path / "home", workers=0, data_roots=(tmp_path / "files",))
+    (tmp_path / "files").mkdir()
+    yield Service(backend)
+    backend.close()
+
+
+def save(path: Path, *, num_classes: int = 4, change=None, **extra) -> Path:
+    torch.manual_seed(0)
+    tensors = timm.create_model(MODEL, num_classes=num_classes).state_dict()
+    if change is not None:
+        change(tensors)
+    torch.save({"model": {f"module.{name}": tensor for name, tensor in tensors.items()}, **extra}, path)
+    return path
+
+
+def digits(folder: Path) -> Path:
+    path = folder / "digits.zip"
+    path.write_bytes(sample_zip())
+    return path
+
+
+def test_a_checkpoint_without_a_name_is_recognised(service, tmp_path):
+    path = save(tmp_path / "files" / "net.pth")
+    report = service.identify_checkpoint(str(path))
+    assert report.proposal == ModelSpec(library="timm", name=MODEL, checkpoint=str(path))
+    best = report.candidates[0]
+    assert (best.score, best.exact, best.num_classes, best.in_chans) == (1.0, True, 4, 3)
+    assert not any(other.exact for other in report.candidates[1:])
+    assert report.wrapping == ("model", "module.")
+    assert not report.has_ema
+    assert "every name and shape fits" in report.verdict
+
+
+def test_weights_that_are_not_finite_are_named(service, tmp_path):
+    def break_one(tensors):
+        tensors["layer2.0.conv1.weight"][0, 0, 0, 0] = float("nan")
+
+    report = service.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=break_one)))
+    assert any("NaN" in note and "layer2.0.conv1.weight" in note for note in report.notes)
+    assert report.proposal is not None
+
+
+def test_averaged_weights_are_told(service, tmp_path):
+    averaged = timm.create_model(MODEL, num_classes=4).state_dict()
+    path = str(save(tmp_path / "files" / "net.pth", state_dict_ema=averaged))
+    assert service.identify_checkpoint(path).has_ema
+    proposal = service.identify_checkpoint(path, use_ema=True).proposal
+    assert proposal is not None
+    assert proposal.use_ema
+
+
+def test_a_checkpoint_of_no_architecture_has_the_closest_ones(service, tmp_path):
+    def widen(tensors):
+        tensors["layer4.0.extra.weight"] = torch.zeros(3, 3)
+
+    report = service.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=widen)))
+    assert report.proposal is None
+    assert report.candidates[0].model.name == MODEL
+    assert "no architecture of timm or torchvision" in report.verdict
+
+
+def test_differences_come_in_a_table_with_their_cause(service, tmp_path):
+    def damage(tensors):
+        del tensors["layer1.0.conv1.weight"]
+        tensors["layer9.weight"] = torch.zeros(2, 5)
+        tensors["layer2.0.conv1.weight"] = torch.zeros(128, 64, 5, 5)
+
+    path = save(tmp_path / "files" / "net.pth", change=damage)
+    fit = service.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+    assert not fit.fits
+    assert [(row.kind, row.name, row.expected, row.found) for row in fit.rows] == [
+        ("missing", "layer1.0.conv1.weight", "64 × 64 × 3 × 3", ""),
+        ("wrong shape", "layer2.0.conv1.weight", "128 × 64 × 3 × 3", "128 × 64 × 5 × 5"),
+        ("unexpected", "layer9.weight", "", "2 × 5"),
+    ]
+    assert fit.num_differences == 3
+    assert "variant of this architecture" in fit.cause
+
+
+def test_a_head_for_another_number_of_classes_fits(service, tmp_path):
+    path = save(tmp_path / "files" / "net.pth", num_classes=7)
+    fit = service.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+    assert (fit.fits, fit.rows, fit.cause) == (True, (), "")
+
+
+def test_files_elsewhere_on_the_server_are_not_looked_at(service, tmp_path):
+    path = save(tmp_path / "secret.pth")
+    with pytest.raises(InvalidCheckpoint, match="only from uploads"):
+        service.identify_checkpoint(str(path))
+    with pytest.raises(InvalidCheckpoint, match="only from uploads"):
+        service.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+    archive = write_zip(tmp_path / "secret.zip", class_files())
+    with pytest.raises(InvalidDataset, match="only from uploads"):
+        service.survey_images(DataSpec(kind="archive", path=str(archive)), ModelSpec())
+
+
+def test_a_survey_counts_and_proposes(service, tmp_path):
+    files = {**class_files(("zero", "1"), each=3), "truth.csv": b"file,label\n"}
+    archive = write_zip(tmp_path / "files" / "a.zip", files)
+    survey = service.survey_images(DataSpec(kind="archive", path=str(archive)), ModelSpec())
+    assert (survey.num_images, survey.label_counts) == (6, (("1", 3), ("zero", 3)))
+    assert survey.proposal.pairs == (("1", 1),)
+    assert survey.proposal.unmatched == ("zero",)
+    assert survey.tables == ("truth.csv",)
+
+
+def test_a_preview_shows_twelve_pictures_with_label_prediction_and_baseline(service, tmp_path):
+    data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")))
+    report = service.preview(RunSpec(data=data))
+    assert len(report.pictures) == 12
+    assert len({picture.label for picture in report.pictures}) >= 9
+    assert all(picture.png.startswith(b"\x89PNG") for picture in report.pictures)
+    assert sum(picture.label == picture.prediction for picture in report.pictures) >= 10
+    assert 0 < report.num_scored <= 256
+    assert report.top1 is not None
+    assert report.top1 > 0.9
+    assert report.warning == ""
+
+
+def test_labels_that_do_not_line_up_are_warned_about(service, tmp_path):
+    shifted = tuple((str(index), (index + 1) % 10) for index in range(10))
+    data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")), class_map=shifted)
+    report = service.preview(RunSpec(data=data))
+    assert report.top1 is not None
+    assert report.top1 < 0.1
+    assert "labels and outputs probably do not line up" in report.warning
+
+
+def test_a_preview_without_labels_has_predictions_only(service, tmp_path):
+    data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")), labels="none")
+    report = service.preview(RunSpec(data=data))
+    assert (report.top1, report.num_scored, report.warning) == (None, 0, "")
+    assert {picture.label for picture in report.pictures} == {""}
+    assert all(picture.prediction in set("0123456789") for picture in report.pictures)
+
+
+def test_a_preview_lists_what_was_left_out(service, tmp_path):
+    files = {**class_files(("0", "1"), each=3), "1/broken.png": b"no picture"}
+    archive = write_zip(tmp_path / "files" / "a.zip", files)
+    report = service.preview(RunSpec(data=DataSpec(kind="archive", path=str(archive))))
+    assert any("1/broken.png" in note for note in report.notes)
+    assert len(report.pictures) == 6
+
+
+@pytest.mark.parametrize(
+    ("correct", "scored", "num_classes", "warned"),
+    [
+        (0, 256, 1000, True),
+        (1, 256, 1000, True),  # by guessing one gets at least one right in 23 % of all cases
+        (2, 256, 1000, False),  # at least two in 2.8 %
+        (30, 256, 10, True),
+        (40, 256, 10, False),
+        (4, 4, 2, False),  # too few to prove anything
+        (3, 5, 2, True),
+        (5, 5, 1, False),
+        (0, 0, 10, False),
+    ],
+)
+def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
+    assert bool(chance_warning(correct, scored, num_classes)) is warned
+
+
+def uploaded(folder: Path, name: str, num_bytes: int, *, hours_old: float = 0) -> Path:
+    path = folder / name / "file.bin"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(num_bytes))
+    then = time.time() - 3600 * hours_old
+    os.utime(path, (then, then))
+    return path
+
+
+def test_limits_come_from_the_environment(monkeypatch):
+    assert UploadLimits.configured() == UploadLimits()
+    monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "5")
+    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "6")
+    monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "7")
+    assert UploadLimits.configured() == UploadLimits(file_mb=5, person_mb=6, server_mb=7)
+    monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "lots")
+    with pytest.raises(InvalidSpec, match="SENSEAPP_UPLOADS_IN_ALL_MB must be a whole number"):
+        UploadLimits.configured()
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "sentence"),
+    [(4 * MB + 1, "up to 4 MB"), (3 * MB + 1, "Your uploads may take 5 MB and take 2 MB"), (3 * MB, None)],
+)
+def test_a_file_and_a_person_have_a_quota(tmp_path, num_bytes, sentence):
+    mine = tmp_path / "uploads" / "me"
+    uploaded(mine, "a", 2 * MB)
+    limits = UploadLimits(file_mb=4, person_mb=5, server_mb=100)
+    if sentence is None:
+        make_room(mine, num_bytes, in_use=(), limits=limits)
+        return
+    with pytest.raises(QuotaExceeded, match=sentence):
+        make_room(mine, num_bytes, in_use=(), limits=limits)
+
+
+def test_everybody_together_has_a_quota(tmp_path):
+    uploaded(tmp_path / "uploads" / "you", "a", 2 * MB)
+    limits = UploadLimits(file_mb=4, person_mb=5, server_mb=3)
+    with pytest.raises(QuotaExceeded, match="on this server may take 3 MB in all"):
+        make_room(tmp_path / "uploads" / "me", 2 * MB, in_use=(), limits=limits)
+
+
+def test_old_uploads_that_no_run_reads_make_room(tmp_path):
+    mine = tmp_path / "uploads" / "me"
+    old, used, fresh = (uploaded(mine, name, MB, hours_old=age) for name, age in (("a", 9), ("b", 9), ("c", 1)))
+    make_room(mine, 3 * MB, in_use=[str(used)], limits=UploadLimits(file_mb=4, person_mb=5, server_mb=9))
+    assert [old.exists(), used.exists(), fresh.exists()] == [False, True, True]
+    assert not old.parent.exists()
+
+
+def test_only_uploads_are_ever_discarded(tmp_path):
+    mine = tmp_path / "uploads" / "me"
+    path, elsewhere = uploaded(mine, "a", 1), uploaded(tmp_path / "precious", "b", 1)
+    discard_upload(elsewhere, mine, in_use=())
+    discard_upload(path, mine, in_use=[str(path)])
+    assert elsewhere.exists()
+    assert path.exists()
+    discard_upload(path, mine, in_use=())
+    assert not path.parent.exists()
+
+
+def test_the_upload_of_a_run_is_kept(service, tmp_path):
+    folder = uploads_folder(tmp_path / "home", service.owner)
+    path = write_zip(uploaded(folder, "a", 1), class_files())
+    run_id = service.start(RunSpec(data=DataSpec(kind="archive", path=str(path))))
+    service.discard_upload(path)
+    assert path.exists()
+    service.delete(run_id)
+    service.discard_upload(path)
+    assert not path.exists()
