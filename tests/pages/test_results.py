@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.service import Backend, Service
-from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec
+from senseapp.spec import DataSpec, PruningConfig, RunSpec, SensitivitySpec
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
@@ -134,3 +134,12 @@ def test_every_chart_and_table_has_a_text_alternative(results: AppTest, finished
 def test_an_unfinished_run_has_a_way_to_its_page(app: AppTest, service: Service) -> None:
     open_page(app, PAGE, run=service.start(RunSpec()))
     assert "nothing has been measured yet" in app.info[0].value
+
+
+@pytest.mark.parametrize("label", ["Layers", "Curves", "Heat map"])
+def test_every_chart_of_random_inputs_says_that_it_is_indicative_only(
+    app: AppTest, service: Service, backend: Backend, label: str
+) -> None:
+    run_id = finish(service, backend, RunSpec(data=DataSpec(kind="random")))
+    open_tab(open_page(app, PAGE, run=run_id), run_id, label)
+    assert len(charts(app)) == texts(app).count("Indicative only: the inputs are random")

@@ -6,7 +6,7 @@ import streamlit as st
 
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_curves
-from senseapp.ui.components.figure import figure
+from senseapp.ui.components.figure import caveat_of, figure
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import top_frame
 from senseapp.ui.state import session
@@ -30,6 +30,7 @@ def curves_tab(view: RunView) -> None:
         alt_text=f"{view.metric.label} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}",
         key=f"curves.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
+        caveat=caveat_of(view.result),
         reading="A flat curve can be compressed far. Bands are 95 % intervals; point at a curve to follow it.",
     )
 

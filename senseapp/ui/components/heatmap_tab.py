@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_heatmap
-from senseapp.ui.components.figure import figure, rows_height
+from senseapp.ui.components.figure import caveat_of, figure, rows_height
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.state import session
 
@@ -20,6 +20,7 @@ def heatmap_tab(view: RunView) -> None:
         alt_text=f"{view.metric.label} of {fmt.plural(len(order), 'layer')} at {', '.join(view.level_texts)}",
         key=f"heatmap.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
+        caveat=caveat_of(view.result),
         reading="Rows are layers from input to output. A ring marks cells that cannot be told from zero; click a cell "
         "to pick its layer in every view.",
         frame_height=rows_height(len(order)),

@@ -7,6 +7,7 @@ import streamlit as st
 from senseapp.results import LayerProfile, SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_curves
+from senseapp.ui.components.figure import caveat_of, show_caveat
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.state import drop_pick
 from senseapp.ui.tables import show_table, top_columns
@@ -57,6 +58,7 @@ def _curve(view: RunView, layer: LayerProfile) -> None:
         rows, view.metric, all_layers=list(rows["row"].unique()), level_texts=view.level_texts, height=170, y_title=None
     )
     words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
+    show_caveat(caveat_of(view.result))
     st.altair_chart(chart, alt=f"{view.metric.label} of {layer.name}: {words}", key=f"panel.curve.{view.run_id}")
     columns = {"level_text": st.column_config.TextColumn("Level", width=70), **top_columns(view.metric)}
     del columns["row"]

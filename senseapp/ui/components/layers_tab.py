@@ -6,7 +6,7 @@ import streamlit as st
 
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_bars
-from senseapp.ui.components.figure import figure, rows_height
+from senseapp.ui.components.figure import caveat_of, figure, rows_height
 from senseapp.ui.components.layer_panel import layer_panel
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import apart_frame, at_level, top_frame
@@ -60,6 +60,7 @@ def bars_figure(view: RunView, *, key: str, by_sensitivity: bool = False, picks:
         alt_text=_bars_in_words(view),
         key=key,
         run_id=view.run_id if picks else "",
+        caveat=caveat_of(view.result),
         reading=_READING,
         frame_height=rows_height(len(rows)),
     )

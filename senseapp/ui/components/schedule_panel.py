@@ -9,7 +9,7 @@ from senseapp.results import Schedule, SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
 from senseapp.ui.components.downloads import downloads
-from senseapp.ui.components.figure import figure, rows_height
+from senseapp.ui.components.figure import caveat_of, figure, rows_height
 from senseapp.ui.components.figures_row import figures_row
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.proof_block import proof_block
@@ -99,6 +99,7 @@ def _amounts(schedule: Schedule, result: SensitivityResult, run_id: str) -> None
         alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
+        caveat=caveat_of(result),
         reading="Colour says how sensitive the layer is alone: blue is robust, red is fragile.",
         frame_height=rows_height(len(rows)),
     )
