@@ -16,7 +16,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,12 +75,12 @@ def batches(images: TensorImages, recipe: Recipe, generator: torch.Generator) ->
         yield order[start : start + recipe.batch_size]
 
 
-def train(images: TensorImages, recipe: Recipe) -> nn.Module:
-    """Return the demo network trained on ``images`` (Adam, one-cycle learning rate, cross-entropy)."""
+def train(build: Callable[[], nn.Module], images: TensorImages, recipe: Recipe) -> nn.Module:
+    """Return the network that ``build`` makes, trained on ``images`` (Adam, one-cycle learning rate, cross-entropy)."""
     assert images.labels is not None
     torch.manual_seed(recipe.seed)
     generator = torch.Generator().manual_seed(recipe.seed)
-    network = build_demo_network()
+    network = build()
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
@@ -141,7 +141,7 @@ def main() -> int:
         return 0
     torch.set_num_threads(1)
     recipe, started = Recipe(), time.perf_counter()
-    network = train(load_demo_images("train"), recipe)
+    network = train(build_demo_network, load_demo_images("train"), recipe)
     heldout_top1 = top1(network, heldout)
     print(f"trained in {time.perf_counter() - started:.0f} s: held-out top-1 {heldout_top1:.4f}")
     if heldout_top1 < REQUIRED_TOP1:

@@ -58,7 +58,7 @@ def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most
     B = diag(√w) - w √wᵀ, the matrix B Bᵀ is the Fisher matrix of the rest, so v = B ε with random signs ε will do.
 
     Args:
-        logits: (N, classes), on the CPU.
+        logits: (N, classes), at least two, on the CPU.
         labels: (N,), int64; None without labels.
         signs: ±1, (N, classes).
         most: how many, at least 2.
@@ -72,7 +72,7 @@ def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most
     rest_mass = rest.logsumexp(dim=1, keepdim=True)
     weights = (rest - rest_mass).exp()  # the distribution within the rest, 0 at the heads
     vectors = [F.one_hot(head, classes) - weights for head in heads.unbind(dim=1)]
-    if num_heads < max(1, classes - 1):  # of a single class nothing can change: its probe is 0
+    if num_heads < classes - 1:
         signed = weights.sqrt() * signs
         vectors.append(signed - weights * signed.sum(dim=1, keepdim=True))
     return ScoreDirections(

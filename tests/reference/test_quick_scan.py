@@ -1,0 +1,37 @@
+"""The quick scan's ranking against the measured one, on the demo; three more networks in ``benchmarks/quick_scan``."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from senseapp.data.demo import load_demo_images
+from senseapp.models.demo import load_demo_model
+from senseapp.sensitivity import Sweep, quick_scan
+from senseapp.sensitivity.session import estimate_agreement
+from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+
+
+def _agreement(compression: CompressionConfig, levels: tuple[float, ...]) -> list[float]:
+    spec = SensitivitySpec(compression=compression, levels=levels)
+    sweep = Sweep.open(load_demo_model().module, load_demo_images("heldout"), spec)
+    return list(estimate_agreement(quick_scan(sweep), sweep.measure()).values())
+
+
+@pytest.fixture(scope="module")
+def weights() -> list[float]:
+    return _agreement(SparsityConfig(), (0.5, 0.7, 0.9)) + _agreement(QuantizationConfig(), (4, 3, 2))
+
+
+def test_median_rank_correlation_with_measured_kl(weights: list[float]) -> None:
+    assert len(weights) == 6
+    assert statistics.median(weights) >= 0.97
+
+
+def test_lowest_rank_correlation_with_measured_kl(weights: list[float]) -> None:
+    assert min(weights) >= 0.92
+
+
+def test_pruning_groups() -> None:
+    assert min(_agreement(PruningConfig(), (0.3, 0.5))) >= 0.9
