@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from senseapp.errors import InvalidCheckpoint
+from senseapp.service.engine import load_engine
 from senseapp.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
     Raises:
         InvalidCheckpoint: it cannot be read or trusted, or holds no weights.
     """
+    load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
     from senseapp.models.from_checkpoint import propose_spec
     from senseapp.models.recognise import recognise
@@ -153,6 +155,7 @@ def compare_checkpoint(model: ModelSpec) -> CheckpointFit:
     Raises:
         InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
     """
+    load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
     from senseapp.models.fitting import match_state_dict
     from senseapp.models.from_checkpoint import propose_spec

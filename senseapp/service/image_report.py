@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from senseapp.service.engine import load_engine
 from senseapp.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class PreviewReport:
 
 def sample_zip() -> bytes:
     """Return the demo's pictures in class folders, as a zip file: what images for this app look like."""
+    load_engine()
     from senseapp.data.demo import write_demo_zip  # torch loads on first use, not when the app starts
 
     with tempfile.TemporaryDirectory() as folder:
@@ -87,6 +89,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     Raises:
         InvalidInput: the model or the images cannot be used.
     """
+    load_engine()
     from senseapp.data import load_images  # torch loads on first use, not when the app starts
     from senseapp.models.load import load_model
 

@@ -15,6 +15,7 @@ from senseapp.service.checkpoint_report import (
     compare_checkpoint,
     identify_checkpoint,
 )
+from senseapp.service.engine import load_engine
 from senseapp.service.image_report import PreviewReport, preview_images
 from senseapp.service.upload_room import UploadLimits, discard_upload, make_room
 from senseapp.spec import DataSpec, ModelSpec, RunSpec
@@ -70,6 +71,7 @@ class Inputs:
         """
         roots = self._backend.readable_folders(self.owner)
         check_paths(RunSpec(model=model, data=data), roots)
+        load_engine()
         from senseapp.data import survey_images  # torch loads on first use, not when the app starts
 
         return survey_images(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from senseapp.results import ModelProfile
+from senseapp.service.engine import load_engine
 from senseapp.spec import ModelSpec
 
 __all__ = ["ModelCards", "load_card"]
@@ -25,6 +26,7 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
     Raises:
         InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
     """
+    load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
     from senseapp.layers import profile_model

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult
+from senseapp.service.engine import load_engine
 from senseapp.spec import RunSpec
 
 __all__ = ["AnalysisSession", "OpenSession", "open_engine_session"]
@@ -77,6 +78,7 @@ def open_engine_session(
     Raises:
         InvalidInput: the model, the images or the settings cannot be used.
     """
+    load_engine()
     from senseapp.sensitivity import Layout, Session  # torch loads here, not when the app starts
 
     layout = None

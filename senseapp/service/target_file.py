@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from senseapp.results import Schedule, SensitivityResult
+from senseapp.service.engine import load_engine
 from senseapp.spec import ModelSpec
 from senseapp.store import replace_file, storage_errors
 
@@ -40,6 +41,7 @@ def write_target_file(
 
 
 def _overlay(schedule: Schedule, model: ModelSpec) -> tuple[str, bytes]:
+    load_engine()
     import torch  # the app paints before torch is loaded
 
     from senseapp.export import model_explorer_overlay, schedule_values

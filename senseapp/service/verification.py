@@ -9,6 +9,7 @@ from pathlib import Path
 
 from senseapp.errors import NotFound
 from senseapp.results import Schedule, ValidationResult
+from senseapp.service.engine import load_engine
 from senseapp.spec import dumps
 from senseapp.store import RunFolder
 
@@ -52,6 +53,7 @@ class Verification:
             InvalidInput: the schedule, the model or the images cannot be used.
             StorageFailed: a file cannot be written.
         """
+        load_engine()
         from senseapp.validation import validate, write_compressed  # torch loads here, not when the app starts
 
         known = folder.load_validation(self.key)

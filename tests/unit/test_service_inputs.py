@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -183,6 +185,27 @@ def test_a_preview_lists_what_was_left_out(service, tmp_path):
 )
 def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
     assert bool(chance_warning(correct, scored, num_classes)) is warned
+
+
+def test_many_first_questions_at_once_load_the_engine_once():
+    program = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from senseapp.service import sample_zip
+from senseapp.service.model_cards import load_card
+from senseapp.service.image_report import preview_images
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+together = threading.Barrier(4)
+def ask(question):
+    together.wait()
+    return question()
+questions = [sample_zip, lambda: load_card(ModelSpec()), lambda: preview_images(RunSpec(), num_images=None)]
+with ThreadPoolExecutor(4) as pool:
+    for answer in [pool.submit(ask, question) for question in (*questions, sample_zip)]:
+        answer.result()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 def uploaded(folder: Path, name: str, num_bytes: int, *, hours_old: float = 0) -> Path:
