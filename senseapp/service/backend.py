@@ -12,14 +12,15 @@ from senseapp.errors import NotFound
 from senseapp.jobs import JobControl, JobRunner
 from senseapp.results import JobSnapshot, RunState, SensitivityResult
 from senseapp.service.access import configured_data_roots, uploads_folder
+from senseapp.service.engine import load_engine
 from senseapp.service.execution import execute
 from senseapp.service.headline import headline
 from senseapp.service.live import LiveRun
 from senseapp.service.machine_speed import SpeedBook, time_convolutions
 from senseapp.service.model_cards import ModelCards
+from senseapp.service.run_task import RunTask
 from senseapp.service.session import OpenSession, open_engine_session
 from senseapp.service.time_estimate import MachineSpeed, work_of
-from senseapp.service.verification import Verification
 from senseapp.spec import RunSpec
 from senseapp.store import INTERRUPTED_SENTENCE, RunStore
 
@@ -62,7 +63,7 @@ class Backend:
         self._open_session = open_session
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
-        self._verifications: dict[str, Verification] = {}
+        self._tasks: dict[str, RunTask] = {}
         self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self._warming = threading.Lock()
         self.runner = JobRunner(self._work, on_change=self._keep_state, max_queue=max_queue, workers=workers)
@@ -81,19 +82,19 @@ class Backend:
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
-    def verify(self, verification: Verification) -> None:
-        """Put the proof of a schedule in the queue; one that waits or runs already stays where it is.
+    def carry_out(self, task: RunTask) -> None:
+        """Put work on a finished run in the queue; what waits or runs already stays where it is.
 
         Raises:
             QueueFull: too many jobs wait.
         """
-        self._verifications[verification.job_id] = verification
-        self.runner.submit(verification.job_id)
+        self._tasks[task.job_id] = task
+        self.runner.submit(task.job_id)
 
-    def cancel_verifications(self, run_id: str) -> None:
-        """End every proof of a schedule of ``run_id``."""
-        for job_id, verification in list(self._verifications.items()):
-            if verification.run_id == run_id:
+    def cancel_tasks(self, run_id: str) -> None:
+        """End all work on the finished run ``run_id``."""
+        for job_id, task in list(self._tasks.items()):
+            if task.run_id == run_id:
                 self.runner.cancel(job_id)
 
     def warm_up(self) -> None:
@@ -107,20 +108,19 @@ class Backend:
 
     def _warm_up(self) -> None:
         try:
-            import senseapp.sensitivity  # noqa: F401 - brings torch and everything a run needs
-
+            load_engine()
             self.speeds.calibrate()
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 
     def _work(self, job_id: str, control: JobControl) -> None:
-        verification = self._verifications.get(job_id)
-        if verification is None:
+        task = self._tasks.get(job_id)
+        if task is None:
             self._measure(job_id, control)
             return
-        owner = self.store.record(verification.run_id).owner
-        folder = self.store.folder(verification.run_id)
-        verification.carry_out(folder, progress=control.phase, data_roots=self.readable_folders(owner))
+        owner = self.store.record(task.run_id).owner
+        folder = self.store.folder(task.run_id)
+        task.carry_out(folder, progress=control.phase, data_roots=self.readable_folders(owner))
 
     def _measure(self, run_id: str, control: JobControl) -> None:
         record = self.store.record(run_id)
@@ -149,7 +149,7 @@ class Backend:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
-        if snapshot.run_id in self._verifications:  # its outcome is a file; a run keeps the state it had
+        if snapshot.run_id in self._tasks:  # its outcome is a file; a run keeps the state it had
             return
         interrupted = snapshot.state is RunState.INTERRUPTED
         known = {"done": snapshot.done, "total": snapshot.total} if snapshot.total else {}

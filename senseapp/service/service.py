@@ -14,14 +14,17 @@ from senseapp.results import (
     SensitivityResult,
     ValidationResult,
 )
+from senseapp.results.histogram import QuantizationHistogram
 from senseapp.service.access import check_paths
 from senseapp.service.backend import Backend, backend_at, kind_of
 from senseapp.service.headline import headline
+from senseapp.service.histogram_task import HistogramTask
 from senseapp.service.inputs import Inputs, num_images
 from senseapp.service.time_estimate import work_of
 from senseapp.service.verification import Verification
 from senseapp.spec import RunSpec
 from senseapp.spec.compression import SparsityGranularity
+from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import home as default_home
 
 __all__ = ["LOCAL_OWNER", "Service"]
@@ -174,7 +177,7 @@ class Service(Inputs):
             NotFound: there is no such run of this person.
         """
         self.cancel(run_id)
-        self._backend.cancel_verifications(run_id)
+        self._backend.cancel_tasks(run_id)
         self._store.delete(run_id, self.owner)
 
     def verify(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> str:
@@ -189,7 +192,7 @@ class Service(Inputs):
         """
         record = self._store.owned(run_id, self.owner)
         verification = Verification(run_id=record.run_id, schedule=schedule, repair=repair)
-        self._backend.verify(verification)
+        self._backend.carry_out(verification)
         return verification.job_id
 
     def verification(self, run_id: str, schedule: Schedule, *, repair: bool = True) -> JobSnapshot | None:
@@ -231,6 +234,36 @@ class Service(Inputs):
     def _verification(self, run_id: str, schedule: Schedule, repair: bool) -> Verification:
         record = self._store.get(run_id, self.owner)
         return Verification(run_id=record.run_id, schedule=schedule, repair=repair)
+
+    def start_histogram(self, run_id: str, spec: HistogramSpec) -> None:
+        """Look at a tensor of a finished run's model in the background; then :meth:`histogram` has an answer.
+
+        Raises:
+            NotFound: there is no such run for this person.
+            QueueFull: too many jobs wait.
+        """
+        self._backend.carry_out(self._histogram_task(run_id, spec))
+
+    def histogram_progress(self, run_id: str, spec: HistogramSpec) -> JobSnapshot | None:
+        """Return this moment of a histogram's job; None if none was asked for since the app started.
+
+        Raises:
+            NotFound: there is no such run for this person.
+        """
+        return self._backend.runner.snapshot(self._histogram_task(run_id, spec).job_id)
+
+    def histogram(self, run_id: str, spec: HistogramSpec) -> QuantizationHistogram | None:
+        """Return a histogram that was made, or None before it is.
+
+        Raises:
+            NotFound: there is no such run for this person.
+            InvalidFile: the file is damaged.
+        """
+        task = self._histogram_task(run_id, spec)
+        return self._store.folder(task.run_id).load_histogram(task.key)
+
+    def _histogram_task(self, run_id: str, spec: HistogramSpec) -> HistogramTask:
+        return HistogramTask(run_id=self._store.get(run_id, self.owner).run_id, spec=spec)
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         """Predict the seconds a run takes here; None where the number of images is not known beforehand.

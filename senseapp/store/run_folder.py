@@ -10,6 +10,7 @@ from pathlib import Path
 
 from senseapp.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.results import LayerMeasurement, SensitivityResult, ValidationResult
+from senseapp.results.histogram import QuantizationHistogram
 from senseapp.spec import RunSpec, dumps, loads
 from senseapp.store.disk import replace_file, storage_errors
 from senseapp.store.journal import Journal
@@ -23,7 +24,8 @@ class RunFolder:
     ``spec.json`` holds the settings, ``head.json`` what is known once the model is loaded (profile, baseline; a
     result without measurements), ``estimates.jsonl`` the whole quick scan, ``measurements.jsonl`` what was measured
     so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
-    ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form.
+    ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
+    quantization histogram that was asked for is a ``histogram-KEY.json``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,6 +129,22 @@ class RunFolder:
         with storage_errors(path.name):
             return loads(path.read_bytes(), ValidationResult)
 
+    def save_histogram(self, key: str, histogram: QuantizationHistogram) -> None:
+        """Keep the histogram called ``key``."""
+        replace_file(self._histogram_file(key), dumps(histogram))
+
+    def load_histogram(self, key: str) -> QuantizationHistogram | None:
+        """Return the histogram called ``key``, or None before there is one.
+
+        Raises:
+            InvalidFile: the file is damaged, or a newer senseapp wrote it.
+        """
+        path = self._histogram_file(key)
+        if not path.is_file():
+            return None
+        with storage_errors(path.name):
+            return loads(path.read_bytes(), QuantizationHistogram)
+
     def compressed_model(self, key: str) -> Path:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
         return self.path / f"compressed-{key}.safetensors"
@@ -157,6 +175,9 @@ class RunFolder:
 
     def _validation_file(self, key: str) -> Path:
         return self.path / f"validation-{key}.json"
+
+    def _histogram_file(self, key: str) -> Path:
+        return self.path / f"histogram-{key}.json"
 
     @property
     def _spec_file(self) -> Path:

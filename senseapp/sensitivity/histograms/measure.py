@@ -1,0 +1,239 @@
+"""One pass over the images, forward and back to one layer, into bins of fixed number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from senseapp.data import ImageSet, load_images
+from senseapp.errors import InvalidDataset, MeasurementFailed, UnsupportedModel
+from senseapp.layers import tensors_in
+from senseapp.models.load import load_model
+from senseapp.results import LayerProfile, SensitivityResult
+from senseapp.results.histogram import QuantizationHistogram
+from senseapp.sensitivity.histograms.folding import fold_following_norm
+from senseapp.sensitivity.histograms.grid_bins import SUB_BINS, GridBins, PlacedGrid
+from senseapp.spec.histogram import HistogramSpec
+from senseapp.transforms.number_format import fake_quantize_input
+from senseapp.transforms.observers import MseObserver
+
+__all__ = ["histogram_of", "quantization_histogram"]
+
+_BATCH = 16
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NOT_FOLDED = "No BatchNorm that could be folded follows this layer, so its weights are seen as they are stored."
+_CALIBRATED = "The grid of the activations was fitted to the first {count} images, as quantization does it."
+
+
+def histogram_of(
+    result: SensitivityResult,
+    spec: HistogramSpec,
+    *,
+    data_roots: tuple[Path, ...] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> QuantizationHistogram:
+    """Load the model and images of a run, and look at one tensor of it.
+
+    Raises:
+        InvalidInput: the layer, the model or the images cannot be used.
+        MeasurementFailed: the layer has no finite values to look at.
+    """
+    layer = _known_layer(result, spec)
+    progress("Loading the model")
+    loaded = load_model(result.spec.model, progress=progress)
+    progress("Loading the images")
+    images = load_images(
+        result.spec.data,
+        loaded.preprocessing,
+        num_classes=loaded.num_classes,
+        num_samples=min(spec.num_images, result.num_samples),
+        seed=result.spec.sensitivity.seed,
+        data_roots=data_roots,
+        class_names=loaded.class_names,
+    )
+    progress(f"Looking at the {spec.tensor} of {spec.layer}")
+    return quantization_histogram(loaded.module, images, layer, spec)
+
+
+def _known_layer(result: SensitivityResult, spec: HistogramSpec) -> LayerProfile:
+    try:
+        return result.profile.layer(spec.layer)
+    except KeyError:
+        raise MeasurementFailed(f"This run's model has no layer {spec.layer!r}. Choose one of its layers.") from None
+
+
+def quantization_histogram(
+    model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec
+) -> QuantizationHistogram:
+    """Look at one tensor of ``model`` on its quantization grid; memory does not grow with the number of images.
+
+    The gradient is that of the summed objective over the images, through this layer only: of an input that a shortcut
+    reads too, what the shortcut carries does not count.
+
+    Args:
+        model: in ``eval()`` mode; used up where ``spec.fold`` is set.
+        images: all of them are looked at.
+        layer: of the model.
+        spec: what to look at.
+
+    Raises:
+        InvalidDataset: there are no images, or no labels for the loss.
+        MeasurementFailed: the layer never ran on these images, or holds values that are not finite.
+        UnsupportedModel: the model returns no class scores.
+    """
+    if not len(images):
+        raise InvalidDataset("A histogram needs at least one image, got none.")
+    if spec.objective == "loss" and images.labels is None:
+        raise InvalidDataset("The loss needs labels, and these images have none. Back-propagate the output instead.")
+    module, notes = model.get_submodule(layer.name), []
+    if spec.fold and not fold_following_norm(model, module, images.batch(0, min(2, len(images)))):
+        notes.append(_NOT_FOLDED)
+    if spec.tensor == "weights":
+        bins = _weight_bins(model, images, layer, spec)
+    else:
+        bins = _input_bins(model, module, images, spec)
+        notes.append(_CALIBRATED.format(count=min(_BATCH, len(images))))
+    return _record(bins, spec, len(images), tuple(notes))
+
+
+def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec) -> GridBins:
+    weight = model.get_parameter(layer.parameter)
+    _require_finite(weight, layer.name, what="weight")
+    grid = PlacedGrid.of_weight(weight, bits=spec.bits, per_channel=spec.per_channel, channel_axis=layer.channel_axis)
+    bins = GridBins(grid)
+    if spec.objective == "none":
+        bins.add(weight.detach(), torch.zeros_like(weight))
+        return bins
+    weight.requires_grad_()
+    for start in range(0, len(images), _BATCH):
+        objective = _objective(model, images, start, spec)
+        if objective.requires_grad:
+            objective.backward()  # type: ignore[no-untyped-call]
+    weight.requires_grad_(False)
+    if weight.grad is None:
+        raise MeasurementFailed(f"The weight of {layer.name} was not used on these images. Choose another layer.")
+    bins.add(weight.detach(), weight.grad)
+    return bins
+
+
+def _input_bins(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec) -> GridBins:
+    grid = _input_grid(model, module, images.batch(0, min(_BATCH, len(images))), spec)
+    bins = GridBins(grid)
+    for start in range(0, len(images), _BATCH):
+        for values, gradient in _inputs_of_batch(model, module, images, start, spec):
+            _require_finite(values, spec.layer, what="input")
+            bins.add(values, gradient)
+    return bins
+
+
+def _inputs_of_batch(
+    model: nn.Module, module: nn.Module, images: ImageSet, start: int, spec: HistogramSpec
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the layer's inputs in one batch, a pair for each of its calls, with the objective's gradient there."""
+    with _branched_inputs(module) as leaves:
+        objective = _objective(model, images, start, spec)
+        if spec.objective != "none" and objective.requires_grad:
+            objective.backward()  # type: ignore[no-untyped-call]
+    for leaf in leaves:
+        yield leaf.detach(), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec) -> Tensor:
+    """Return the summed objective of one batch, differentiable."""
+    stop = min(start + _BATCH, len(images))
+    with torch.set_grad_enabled(spec.objective != "none"):
+        scores = model(images.batch(start, stop))
+        if not isinstance(scores, Tensor) or scores.dim() != 2:
+            raise UnsupportedModel("Histograms need one row of class scores per image, which this model does not give.")
+        if spec.objective == "loss" and images.labels is not None:
+            return F.cross_entropy(scores, images.labels[start:stop], reduction="sum")
+        return scores.amax(dim=1).sum()
+
+
+@contextmanager
+def _branched_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the inputs of ``module`` as leaves, and let the graph begin at them."""
+    leaves: list[Tensor] = []
+
+    def branch(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        leaf = args[0].detach().clone().requires_grad_()
+        leaves.append(leaf)
+        return (leaf * 1, *args[1:])  # a leaf itself must not be written into by the module
+
+    handle = module.register_forward_pre_hook(branch)
+    try:
+        yield leaves
+    finally:
+        handle.remove()
+
+
+class _Seen(Exception):
+    """Ends a pass behind the layer that is looked at."""
+
+
+def _input_grid(model: nn.Module, module: nn.Module, batch: Tensor, spec: HistogramSpec) -> PlacedGrid:
+    """Fit the grid to the layer's inputs: per tensor the range of least error, per channel its extremes."""
+    values = _first_input(model, module, batch)
+    if values is None:
+        raise MeasurementFailed(f"{spec.layer} did not run on these images, so it has no input to look at.")
+    _require_finite(values, spec.layer, what="input")
+    if spec.per_channel:
+        axis = 1 if isinstance(module, _CONVOLUTIONS) else values.dim() - 1
+        others = [each for each in range(values.dim()) if each != axis]
+        return PlacedGrid.of_ranges(
+            values.amin(dim=others, keepdim=True), values.amax(dim=others, keepdim=True), bits=spec.bits
+        )
+    observer = MseObserver()
+    observer.update(values)
+    found = observer.value_range(lambda data, low, high: fake_quantize_input(data, low, high, bits=spec.bits))
+    low, high = found or (0.0, 0.0)
+    return PlacedGrid.of_ranges(torch.tensor([low]), torch.tensor([high]), bits=spec.bits)
+
+
+def _first_input(model: nn.Module, module: nn.Module, batch: Tensor) -> Tensor | None:
+    seen: list[Tensor] = []
+
+    def stop(_module: nn.Module, args: tuple[Any, ...]) -> None:
+        seen.append(next(tensors_in(args)).detach())
+        raise _Seen
+
+    handle = module.register_forward_pre_hook(stop)
+    try:
+        with torch.no_grad():
+            model(batch)
+    except _Seen:
+        pass
+    finally:
+        handle.remove()
+    return seen[0] if seen else None
+
+
+def _require_finite(values: Tensor, layer: str, *, what: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise MeasurementFailed(f"The {what} of {layer} holds values that are not finite, so it has no histogram.")
+
+
+def _record(bins: GridBins, spec: HistogramSpec, num_images: int, notes: tuple[str, ...]) -> QuantizationHistogram:
+    return QuantizationHistogram(
+        spec=spec,
+        cells=bins.grid.cells,
+        sub_bins=SUB_BINS,
+        zero_cell=bins.grid.zero_cell,
+        scale=bins.grid.single_scale,
+        low=bins.low,
+        high=bins.high,
+        counts=tuple(bins.counts.tolist()),
+        gradient_sums=tuple(bins.gradient_sums.tolist()),
+        gradient_magnitudes=tuple(bins.gradient_magnitudes.tolist()),
+        place_sums=tuple(bins.place_sums.tolist()),
+        zeros=bins.zeros,
+        clamped=bins.clamped,
+        num_images=num_images,
+        notes=notes,
+    )

@@ -1,0 +1,69 @@
+"""The Histograms tab: ask, wait, look, pick."""
+
+from __future__ import annotations
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.errors import MeasurementFailed
+from senseapp.service import Backend, Service
+from senseapp.service.histogram_task import HistogramTask
+from senseapp.store import RunFolder
+from tests.distiller_tables import TABLE
+from tests.pages.conftest import open_page
+from tests.pages.records import FRAGILE
+from tests.unit.test_ui_histograms import a_histogram
+
+
+def open_tab(app: AppTest, run_id: str) -> AppTest:
+    open_page(app, "pages/results.py", run=run_id)
+    app.session_state[f"results.tab.{run_id}"] = "Histograms"
+    return app.run()
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def test_a_histogram_is_asked_for_and_its_failure_told(
+    app: AppTest, finished_run: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(task: HistogramTask, folder: RunFolder, **_: object) -> None:
+        raise MeasurementFailed("The layer never ran.")
+
+    monkeypatch.setattr(HistogramTask, "carry_out", refuse)
+    open_tab(app, finished_run)
+    assert app.selectbox(key=f"histogram.layer.{finished_run}.").value == FRAGILE
+    app.button(key=f"histogram.start.{finished_run}").click().run()
+    assert "hourglass" in texts(app)
+    backend.runner.run_next()
+    app.run()
+    assert app.error[0].value == "The layer never ran."
+    assert not app.exception
+    assert app.button(key=f"histogram.start.{finished_run}")
+
+
+def test_a_made_histogram_is_shown_with_its_numbers(
+    app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFolder, "load_histogram", lambda folder, key: a_histogram())
+    open_tab(app, finished_run)
+    assert not app.exception
+    for part in ("33.3 %", "16.667 %", "-0.6 to 0.55", "Become zero"):
+        assert part in texts(app)
+    assert len(app.get("vega_lite_chart")) == 2
+    assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))
+    assert any(button.label == "Download CSV" for button in app.get("download_button"))
+
+
+def test_choosing_a_layer_picks_it_in_every_view(app: AppTest, finished_run: str) -> None:
+    open_tab(app, finished_run)
+    app.selectbox(key=f"histogram.layer.{finished_run}.").set_value("fc").run()
+    assert app.session_state["senseapp.session"].picked[finished_run] == "fc"
+    assert app.selectbox(key=f"histogram.layer.{finished_run}.fc").value == "fc"
+
+
+def test_an_imported_run_says_that_it_has_no_values(app: AppTest, service: Service) -> None:
+    open_tab(app, service.import_csv("resnet18", TABLE))
+    assert "without a network" in app.info[0].value
+    assert not app.exception

@@ -1,0 +1,235 @@
+"""Quantization histograms against numpy, on networks small enough to work out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from senseapp.data.images import TensorImages
+from senseapp.errors import InvalidDataset, InvalidSpec, MeasurementFailed
+from senseapp.layers import profile_model
+from senseapp.results.histogram import QuantizationHistogram
+from senseapp.sensitivity.histograms import SUB_BINS, GridBins, PlacedGrid, fold_following_norm, quantization_histogram
+from senseapp.spec import dumps, loads
+from senseapp.spec.histogram import HistogramSpec
+
+
+class SmallNet(nn.Module):
+    """conv, norm and in-place ReLU with a shortcut around the second conv, and a layer that never runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 6, 3, padding=1)
+        self.fc = nn.Linear(6, 4)
+        self.spare = nn.Linear(4, 4)
+
+    def forward(self, images):
+        first = F.relu(self.bn1(self.conv1(images)), inplace=True)
+        return self.fc((first + self.conv2(first)).mean(dim=(2, 3)))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    net = SmallNet()
+    with torch.no_grad():
+        for values in (net.bn1.weight, net.bn1.running_var):
+            values.uniform_(0.5, 2)
+        for values in (net.bn1.bias, net.bn1.running_mean):
+            values.normal_()
+    return net.eval().requires_grad_(False)
+
+
+@pytest.fixture
+def images():
+    generator = torch.Generator().manual_seed(1)
+    return TensorImages(torch.randn(20, 3, 8, 8, generator=generator), torch.arange(20) % 4)
+
+
+def look(model, images, layer="conv2", **settings):
+    profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
+    return quantization_histogram(model, images, profile.layer(layer), HistogramSpec(layer=layer, **settings))
+
+
+def inputs_and_gradients(model, images, objective):
+    """What conv2 takes in and the gradient there, through conv2 only, in one pass without our hooks."""
+    first = F.relu(model.bn1(model.conv1(images.images)))
+    leaf = first.clone().requires_grad_()
+    scores = model.fc((first + model.conv2(leaf)).mean(dim=(2, 3)))
+    value = scores.max(dim=1).values.sum() if objective == "output" else F.cross_entropy(
+        scores, images.labels, reduction="sum"
+    )  # fmt: skip
+    value.backward()
+    return leaf.detach().numpy(), leaf.grad.numpy()
+
+
+def numpy_bins(places, gradients, cells):
+    """The definition, in numpy: bin of a place, sums over bins, share beyond the ends."""
+    places, gradients = places.astype(np.float32).ravel(), gradients.astype(np.float64).ravel()
+    fine = np.floor((places + np.float32(0.5)) * SUB_BINS).astype(np.int64)
+    inside = np.clip(fine, 0, cells * SUB_BINS - 1)
+    counts = np.histogram(inside, bins=np.arange(cells * SUB_BINS + 1))[0]
+    sums = np.array([gradients[inside == index].sum() for index in range(cells * SUB_BINS)])
+    sizes = np.array([np.abs(gradients[inside == index]).sum() for index in range(cells * SUB_BINS)])
+    return counts, sums, sizes, float((inside != fine).sum())
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_equal_numpy(model, images, bits, per_channel):
+    found = look(model, images, bits=bits, per_channel=per_channel)
+    weight = model.conv2.weight.detach().numpy()
+    largest = 2 ** (bits - 1) - 1
+    peaks = np.abs(weight).max(axis=(1, 2, 3), keepdims=True) if per_channel else np.abs(weight).max()
+    places = weight / (peaks / np.float32(largest)).astype(np.float32) + np.float32(largest)
+    reference = SmallNet().eval()
+    reference.load_state_dict(model.state_dict())
+    reference(images.images).max(dim=1).values.sum().backward()
+    counts, sums, sizes, clamped = numpy_bins(places, reference.conv2.weight.grad.numpy(), 2 * largest + 1)
+    np.testing.assert_array_equal(found.counts, counts)
+    np.testing.assert_allclose(found.gradient_sums, sums, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.gradient_magnitudes, sizes, rtol=1e-4, atol=1e-4)
+    assert found.clamped_share == clamped == 0
+    assert found.zero_share == pytest.approx(np.mean(np.floor(places + 0.5) == largest))
+    assert (found.low, found.high) == pytest.approx((weight.min(), weight.max()))
+    assert math.isnan(found.scale) == per_channel
+
+
+@pytest.mark.parametrize("objective", ["output", "loss"])
+def test_activations_equal_numpy_over_several_batches(model, images, objective):
+    found = look(model, images, tensor="activations", bits=4, objective=objective)
+    values, gradients = inputs_and_gradients(model, images, objective)
+    places = values / np.float32(found.scale) + np.float32(found.zero_cell)
+    counts, sums, sizes, clamped = numpy_bins(places, gradients, 16)
+    np.testing.assert_array_equal(found.counts, counts)
+    np.testing.assert_allclose(found.gradient_sums, sums, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.gradient_magnitudes, sizes, rtol=1e-4, atol=1e-4)
+    assert clamped > 0
+    assert found.clamped_share == clamped / values.size
+    assert found.zero_share == pytest.approx(np.mean(np.floor(places + 0.5) == 0))
+    assert found.total == values.size
+    assert (found.low, found.high, found.num_images) == (0.0, pytest.approx(values.max()), 20)
+
+
+def test_activations_per_channel_have_a_grid_for_each(model, images):
+    found = look(model, images, tensor="activations", bits=3, per_channel=True)
+    values, gradients = inputs_and_gradients(model, images, "output")
+    scales = (values[:16].max(axis=(0, 2, 3), keepdims=True) / np.float32(7)).astype(np.float32)  # the first batch
+    counts, sums, _, clamped = numpy_bins(values / scales, gradients, 8)
+    np.testing.assert_array_equal(found.counts, counts)
+    np.testing.assert_allclose(found.gradient_sums, sums, rtol=1e-4, atol=1e-4)
+    assert found.clamped == clamped
+
+
+def test_nothing_is_back_propagated_if_nothing_is_asked_for(model, images):
+    for tensor in ("weights", "activations"):
+        plain = look(model, images, tensor=tensor, objective="none")
+        assert plain.counts == look(model, images, tensor=tensor).counts
+        assert not any(plain.gradient_magnitudes)
+
+
+def test_centroids_and_profile_describe_the_cells(model, images):
+    grid = PlacedGrid(cells=3, scale=torch.tensor(1.0), zero_point=torch.tensor(1.0))
+    bins = GridBins(grid)
+    bins.add(torch.tensor([-1.0, 0.0, 0.25, 0.75, 9.0]), torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0]))
+    assert bins.clamped == 1
+    assert bins.zeros == 2
+    assert bins.place_sums.tolist() == [0.0, 1.0 + 1.25, 1.75 + 2.0]
+    assert bins.gradient_sums.reshape(3, -1).sum(dim=1).tolist() == [1.0, 1.0, 1.0]
+    assert bins.gradient_magnitudes.reshape(3, -1).sum(dim=1).tolist() == [1.0, 5.0, 9.0]
+    found = look(model, images, bits=2)
+    assert sum(found.profile) == pytest.approx(1)
+    assert all(cell - 0.5 <= place <= cell + 0.5 for cell, place in enumerate(found.centroids) if place == place)
+    assert sum(found.cell_counts) == 6 * 6 * 9
+    assert found.value_at(found.zero_cell) == 0
+
+
+def test_a_record_is_read_back_the_same(model, images):
+    for settings in ({}, {"per_channel": True}):
+        found = look(model, images, bits=3, **settings)
+        assert dumps(loads(dumps(found), QuantizationHistogram)) == dumps(found)
+
+
+def test_folding_leaves_the_output_and_shows_the_final_weights(model, images):
+    before = model(images.images)
+    factor = model.bn1.weight / torch.sqrt(model.bn1.running_var + model.bn1.eps)
+    expected = model.conv1.weight * factor.reshape(-1, 1, 1, 1)
+    found = look(model, images, layer="conv1", fold=True)
+    torch.testing.assert_close(model(images.images), before, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.conv1.weight, expected)
+    assert found.high == pytest.approx(float(expected.max()))
+    assert not found.notes
+
+
+def test_what_cannot_be_folded_is_left_and_said(model, images):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = look(model, images, layer="conv2", fold=True)
+    assert "No BatchNorm" in found.notes[0]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_folding_is_undone_where_the_output_is_read_twice():
+    class TwoReaders(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
+
+        def forward(self, images):
+            found = self.conv(images)
+            return (self.bn(found) + found).mean(dim=(2, 3))
+
+    torch.manual_seed(0)
+    model = TwoReaders().eval()
+    with torch.no_grad():
+        model.bn.running_var.fill_(4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert not fold_following_norm(model, model.conv, torch.randn(2, 1, 4, 4))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_size_does_not_grow_with_the_images(model, images):
+    few, many = images.subset(range(1)), images.subset(list(range(20)) * 3)
+    for tensor in ("weights", "activations"):
+        records = [look(model, each, tensor=tensor, bits=4) for each in (few, many)]
+        assert len(records[0].counts) == len(records[1].counts) <= 16 * SUB_BINS
+    assert records[1].total == 60 * records[0].total
+
+
+def test_no_more_than_one_batch_of_activations_is_held(model, images, monkeypatch):
+    seen = []
+    add = GridBins.add
+    monkeypatch.setattr(
+        GridBins, "add", lambda bins, values, slopes: (seen.append(len(values)), add(bins, values, slopes))
+    )
+    look(model, images, tensor="activations")
+    assert seen == [16, 4]
+
+
+def test_what_has_no_data_is_told_in_one_sentence(model, images):
+    for tensor, words in (("weights", "not used"), ("activations", "did not run")):
+        with pytest.raises(MeasurementFailed, match=words) as raised:
+            look(model, images, layer="spare", tensor=tensor)
+        assert "\n" not in str(raised.value)
+    with pytest.raises(InvalidDataset, match="labels"):
+        look(model, TensorImages(images.images), objective="loss")
+    profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
+    with pytest.raises(InvalidDataset, match="at least one image"):
+        quantization_histogram(model, images.subset([]), profile.layer("conv2"), HistogramSpec(layer="conv2"))
+    model.conv2.weight[0, 0, 0, 0] = math.nan
+    with pytest.raises(MeasurementFailed, match="not finite"):
+        look(model, images)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"bits": 1}, {"bits": 9}, {"tensor": "biases"}, {"objective": "x"}, {"num_images": 0}]
+)
+def test_requests_out_of_range_are_refused(settings):
+    with pytest.raises(InvalidSpec):
+        HistogramSpec(layer="conv1", **settings)
