@@ -86,7 +86,7 @@ def test_another_architecture_shows_what_differs(analyze: AppTest) -> None:
     wait_for_card(analyze)
     assert "do not fit timm/resnet18d" in analyze.error[0].value
     table = analyze.dataframe[0].value
-    assert {"missing"} <= set(table[""])
+    assert {"missing"} <= set(table["Difference"])
     assert analyze.button(key="analyze.run").disabled
     analyze.selectbox[0].set_value("timm/resnet10t").run()
     wait_for_card(analyze)

@@ -131,7 +131,9 @@ def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
 
 def _show_differences(fit: CheckpointFit, report: CheckpointReport) -> None:
     complain(f"{fmt.plural(fit.num_differences, 'weight')} do not fit {fit.title}. {fit.cause}")
-    rows = [{"": row.kind, "Weight": row.name, "Network": row.expected, "File": row.found} for row in fit.rows]
+    rows = [
+        {"Difference": row.kind, "Weight": row.name, "Network": row.expected, "File": row.found} for row in fit.rows
+    ]
     st.dataframe(
         pd.DataFrame(rows),
         hide_index=True,

@@ -93,8 +93,6 @@ def _show_contents(survey: ImageSurvey) -> None:
         parts.append(f"{len(survey.label_counts):,} class{'es' if len(survey.label_counts) > 1 else ''}")
         parts.append(f"from {'a table' if survey.layout == 'table' else 'class folders'}")
     st.caption(f":material/photo_library: {' · '.join(parts)}")
-    for note in survey.notes:
-        st.caption(f":material/info: {note}")
 
 
 def _confirmed(
@@ -102,8 +100,6 @@ def _confirmed(
 ) -> DataSpec | None:
     proposed = dict(proposal.pairs)
     with st.expander(_mapping_title(survey, proposal), expanded=bool(proposal.unmatched)):
-        for note in proposal.notes:
-            st.caption(f":material/info: {note}")
         chosen = _edit(survey, {**proposed, **known}, key=f"analyze.data.classes.{model.title}.{data.path}")
     if not chosen:
         complain(

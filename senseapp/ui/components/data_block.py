@@ -35,7 +35,10 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
     )
     source = next((source for source in sources if source.label == chosen), sources[0])
     images = source.choose(draft)
-    if images is None or model is None:
+    if images is None:
+        return None
+    if model is None:
+        st.caption("Choose a model above to see how it sees the images.")
         return images
     if images.path:
         images = confirm_classes(images, model, draft)

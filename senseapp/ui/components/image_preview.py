@@ -15,7 +15,7 @@ from senseapp.ui.components.waiting import wait_for
 __all__ = ["image_preview"]
 
 _LONGEST_NAME = 16
-_THUMBNAIL_PIXELS = 96
+_THUMBNAIL_PIXELS = 112
 
 
 def image_preview(model: ModelSpec, images: DataSpec) -> None:
@@ -47,12 +47,10 @@ def _show(report: PreviewReport) -> None:
     st.markdown(_baseline(report))
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
-    st.image(
-        [picture.png for picture in report.pictures],
-        caption=[_caption(picture) for picture in report.pictures],
-        width=_THUMBNAIL_PIXELS,
-        alt=[_description(picture) for picture in report.pictures],
-    )
+    row = st.container(horizontal=True, gap="small", key="preview_pictures")
+    for picture in report.pictures:
+        frame = row.container(width=_THUMBNAIL_PIXELS)
+        frame.image(picture.png, caption=_caption(picture), width="stretch", alt=_description(picture))
     for note in report.notes:
         st.caption(f":material/info: {note}")
 
