@@ -23,6 +23,8 @@ examples:
   python -m senseapp analyze --model demo --data demo --compression sparsity --levels 25,50,75 --out runs/demo
   python -m senseapp analyze --model timm/resnet50 --checkpoint weights.safetensors --data photos.zip \\
                              --compression quantization --levels 8,4,3 --samples 512 --out runs/resnet50
+  python -m senseapp analyze --model auto --checkpoint unknown.pth --data photos.zip --labels none \\
+                             --compression sparsity --levels 50 --out runs/unknown
 """
 
 
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", required=True, help="demo, timm/NAME, torchvision/NAME, or auto with --checkpoint")
     group.add_argument("--checkpoint", metavar="FILE", help="weights; without it and --pretrained they are random")
+    group.add_argument("--ema", action="store_true", help="take the averaged (EMA) weights of the checkpoint")
     group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
     group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")
@@ -52,6 +55,9 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--data", required=True, help="demo, random, or a folder or archive of images")
+    group.add_argument(
+        "--labels", default="", metavar="CSV", help="table file,label in it, or none (default: class folders, if any)"
+    )
     group.add_argument("--samples", type=int, metavar="N", help="images to measure on (default: all)")
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
     group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")

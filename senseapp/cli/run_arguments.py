@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec
 from senseapp.spec import (
@@ -39,11 +40,14 @@ def _model(arguments: argparse.Namespace) -> ModelSpec:
     checkpoint = ""
     if arguments.checkpoint:
         checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="checkpoint"))
+    if arguments.ema and not checkpoint:
+        raise InvalidSpec("--ema chooses between the weights in a checkpoint, so it needs one. Add --checkpoint FILE.")
     if arguments.model == "auto" and not checkpoint:
         raise InvalidSpec("--model auto recognises a checkpoint, so it needs one. Add --checkpoint FILE.")
     return replace(
         parse_model(arguments.model),
         checkpoint=checkpoint,
+        use_ema=arguments.ema,
         pretrained=arguments.pretrained,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,
@@ -58,9 +62,12 @@ def _data(arguments: argparse.Namespace) -> DataSpec:
         crop_pct=arguments.crop_pct,
     )
     if arguments.data in ("demo", "random"):
+        if arguments.labels:
+            raise InvalidSpec(f"--labels is for a folder or archive of images, and --data is {arguments.data}.")
         return replace(preparation, kind=arguments.data)
     path = _existing(arguments.data, error=InvalidDataset, what="folder or archive of images")
-    return replace(preparation, kind="folder" if path.is_dir() else "archive", path=str(path))
+    kind: Literal["folder", "archive"] = "folder" if path.is_dir() else "archive"
+    return replace(preparation, kind=kind, path=str(path), labels=arguments.labels)
 
 
 def _existing(text: str, *, error: type[InvalidCheckpoint] | type[InvalidDataset], what: str) -> Path:
