@@ -13,6 +13,9 @@ from senseapp.sensitivity.session import estimate_agreement
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
 
+pytestmark = pytest.mark.slow
+
+
 def _agreement(compression: CompressionConfig, levels: tuple[float, ...]) -> list[float]:
     spec = SensitivitySpec(compression=compression, levels=levels)
     sweep = Sweep.open(load_demo_model().module, load_demo_images("heldout"), spec)
