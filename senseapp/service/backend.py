@@ -21,7 +21,7 @@ from senseapp.service.model_cards import ModelCards
 from senseapp.service.run_task import RunTask
 from senseapp.service.session import OpenSession, open_engine_session
 from senseapp.service.time_estimate import MachineSpeed, work_of
-from senseapp.spec import RunSpec
+from senseapp.spec import DataSpec, RunSpec
 from senseapp.store import INTERRUPTED_SENTENCE, RunStore
 
 __all__ = ["Backend", "backend_at"]
@@ -64,6 +64,7 @@ class Backend:
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, RunTask] = {}
+        self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
         self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self._warming = threading.Lock()
         self.runner = JobRunner(self._work, on_change=self._keep_state, max_queue=max_queue, workers=workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from senseapp.data import ImageSurvey
 
 __all__ = ["Inputs", "num_images"]
+
+_NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
 class Inputs:
@@ -74,12 +77,14 @@ class Inputs:
         load_engine()
         from senseapp.data import survey_images  # torch loads on first use, not when the app starts
 
-        return survey_images(
+        survey = survey_images(
             data,
             num_classes=self.model_card(model).num_classes,
             class_names=self._backend.cards.class_names(model),
             data_roots=roots,
         )
+        self._backend.image_counts[replace(data, class_map=())] = survey.num_images
+        return survey
 
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds.
@@ -119,13 +124,22 @@ class Inputs:
         return {path for spec in specs for path in (spec.model.checkpoint, spec.data.path) if path}
 
 
-def num_images(spec: RunSpec) -> int | None:
-    """Return how many images a run measures on; None where that is known only after counting them."""
+def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images a run measures on; None where that is known only after counting them.
+
+    Args:
+        spec: of the run.
+        counted: images of folders and archives that were looked at, by their spec without a class map.
+    """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples
+    count = counted.get(replace(spec.data, class_map=()))
     if spec.data.kind == "demo":
         from senseapp.data.demo import demo_pictures
-        from senseapp.sensitivity.split import num_held_out
 
-        return len(demo_pictures()) - num_held_out(len(demo_pictures()))
-    return None
+        count = len(demo_pictures())
+    if count is None:
+        return None
+    from senseapp.sensitivity.split import num_held_out
+
+    return count - num_held_out(count)

@@ -273,7 +273,7 @@ class Service(Inputs):
         Raises:
             InvalidInput: the model cannot be used, or no layer is selected.
         """
-        count = num_images(spec)
+        count = num_images(spec, self._backend.image_counts)
         if count is None:
             return None
         from senseapp.layers import select_layers  # the model card has loaded torch already

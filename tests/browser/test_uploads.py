@@ -77,7 +77,7 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
     expect(page.get_by_text("13 images · 4 classes · from class folders")).to_be_visible()
     expect(page.get_by_text("4 of 4 matched, by class number")).to_be_visible()
-    expect(page.get_by_text(re.compile("Uncompressed, it gets .* of 12 images right"))).to_be_visible()
+    expect(page.get_by_text(re.compile("Uncompressed, the model gets .* of 12 images right"))).to_be_visible()
     expect(page.get_by_test_id("stImage").locator("img")).to_have_count(12)
     expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
     run_to_results(page)

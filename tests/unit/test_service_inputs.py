@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,16 @@ def test_a_survey_counts_and_proposes(service, tmp_path):
     assert survey.proposal.pairs == (("1", 1),)
     assert survey.proposal.unmatched == ("zero",)
     assert survey.tables == ("truth.csv",)
+
+
+def test_the_time_is_known_once_the_images_have_been_counted(service, tmp_path):
+    spec = RunSpec(data=DataSpec(kind="archive", path=str(digits(tmp_path / "files"))))
+    assert service.estimate_time(spec) is None
+    service.survey_images(spec.data, spec.model)
+    seconds = service.estimate_time(spec)
+    assert seconds == pytest.approx(service.estimate_time(RunSpec()))
+    chosen = replace(spec, data=replace(spec.data, class_map=(("0", 0),)))
+    assert service.estimate_time(chosen) == seconds
 
 
 def test_a_preview_shows_twelve_pictures_with_label_prediction_and_baseline(service, tmp_path):

@@ -59,7 +59,7 @@ def _baseline(report: PreviewReport) -> str:
     if report.top1 is None:
         return "As the network sees them, with its prediction. There are no labels to compare with."
     share, images = fmt.percent(report.top1, digits=1), fmt.plural(report.num_scored, "image")
-    return f"As the network sees them. Uncompressed, it gets **{share}** of {images} right."
+    return f"As the network sees them. Uncompressed, the model gets **{share}** of {images} right."
 
 
 def _caption(picture: SeenPicture) -> str:
