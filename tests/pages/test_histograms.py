@@ -49,7 +49,7 @@ def test_a_made_histogram_is_shown_with_its_numbers(
     monkeypatch.setattr(RunFolder, "load_histogram", lambda folder, key: a_histogram())
     open_tab(app, finished_run)
     assert not app.exception
-    for part in ("33.3 %", "16.667 %", "-0.6 to 0.55", "Become zero"):
+    for part in ("33.3 %", "16.667 %", "−0.6 to 0.55", "Become zero"):
         assert part in texts(app)
     assert len(app.get("vega_lite_chart")) == 2
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))

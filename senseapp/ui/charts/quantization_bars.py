@@ -69,10 +69,10 @@ def cell_profile_chart(profile: pd.DataFrame) -> alt.Chart:
         .encode(
             x=alt.X("start:Q", title="Place in the cell (steps from its grid point)"),
             x2="end:Q",
-            y=alt.Y("share:Q", title="Share of the values", axis=alt.Axis(format="%")),
+            y=alt.Y("share:Q", title="Share", axis=alt.Axis(format="%")),
             y2=alt.datum(0),
             tooltip=[alt.Tooltip("start:Q", title="From", format=".3f"), alt.Tooltip("share:Q", format=".2%")],
         )
-        .properties(height=140)
+        .properties(height=190)
     )
     return chart

@@ -112,7 +112,7 @@ def _figures(histogram: QuantizationHistogram) -> None:
         {
             "Become zero": fmt.percent(histogram.zero_share, digits=1),
             "Clamped": fmt.percent(histogram.clamped_share, digits=3),
-            "True range": f"{histogram.low:.4g} to {histogram.high:.4g}",
+            "True range": f"{histogram.low:.4g} to {histogram.high:.4g}".replace("-", "−"),
             "Step": f"{histogram.scale:.4g}" if histogram.scale == histogram.scale else "one per channel",
             "Values": fmt.count(histogram.total),
             "Images": str(histogram.num_images),

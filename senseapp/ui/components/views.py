@@ -12,6 +12,7 @@ from senseapp.ui.components.curves_tab import curves_tab
 from senseapp.ui.components.heatmap_tab import heatmap_tab
 from senseapp.ui.components.histograms_tab import histograms_tab
 from senseapp.ui.components.layers_tab import layers_tab
+from senseapp.ui.components.network_tab import network_tab
 from senseapp.ui.components.run_view import RunView, choose_view
 from senseapp.ui.components.table_tab import table_tab
 
@@ -30,6 +31,7 @@ VIEWS = (
     View(label="Layers", show=layers_tab),
     View(label="Curves", show=curves_tab),
     View(label="Heat map", show=heatmap_tab),
+    View(label="Network", show=network_tab),
     View(label="Histograms", show=histograms_tab),
     View(label="Table", show=table_tab),
 )

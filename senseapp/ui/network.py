@@ -1,0 +1,136 @@
+"""The layers of a run as the tree of modules that they sit in."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from senseapp.results import LayerProfile, ModelProfile
+
+__all__ = ["blocks_of", "deepest", "network_frame"]
+
+_INDENT = "\u2003"
+_KEPT = "\u200b"  # has no width; without it the charts trim the indentation
+COLUMNS = (
+    "node", "row", "layer", "kind", "layers", "params", "macs", "share", "param_share", "mac_share", "drop",
+    "change_text", "level_text", "interval_text", "source", "members", "known", "description",
+)  # fmt: skip
+
+
+def blocks_of(profile: ModelProfile) -> tuple[str, ...]:
+    """Return the names of all blocks that hold more than one layer, in network order."""
+    counts: dict[str, int] = {}
+    for layer in profile.layers:
+        for block in _ancestors(layer.name):
+            counts[block] = counts.get(block, 0) + 1
+    return tuple(block for block, count in counts.items() if count > 1)
+
+
+def deepest(profile: ModelProfile, block: str = "") -> int:
+    """Return how many levels of modules there are below ``block``; empty for the whole network."""
+    return max(len(_below(layer.name, block)) for layer in _inside(profile, block))
+
+
+def network_frame(
+    profile: ModelProfile, rows: pd.DataFrame, *, depth: int, block: str = "", by_macs: bool = False
+) -> pd.DataFrame:
+    """Return one row per block and layer, each block before what it holds, closed below ``depth`` levels.
+
+    A block has the sensitivity of its most fragile layer, which is also its ``layer``: the one that a click picks.
+    ``share`` is that of the MACs or parameters of all layers, or of the number of layers where sizes are unknown.
+
+    Args:
+        profile: the model.
+        rows: of :func:`senseapp.ui.frames.at_level`; layers of a coupled group are found by its members.
+        depth: levels of modules shown, 1 or more.
+        block: shows only what is inside it; empty for the whole network.
+        by_macs: whether ``share`` counts MACs.
+    """
+    values = _values_by_layer(rows)
+    nodes = [
+        _node(name, layers, profile, values, block, by_macs) for name, layers in _visible(profile, block, depth).items()
+    ]
+    return pd.DataFrame(nodes, columns=list(COLUMNS))
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _below(name: str, block: str) -> list[str]:
+    return name.removeprefix(f"{block}.").split(".") if block else name.split(".")
+
+
+def _inside(profile: ModelProfile, block: str) -> list[LayerProfile]:
+    return [layer for layer in profile.layers if not block or layer.name.startswith(f"{block}.")]
+
+
+def _visible(profile: ModelProfile, block: str, depth: int) -> dict[str, list[LayerProfile]]:
+    """Return the layers of each visible node, each parent before its children."""
+    nodes: dict[str, list[LayerProfile]] = {}
+    for layer in _inside(profile, block):
+        parts = _below(layer.name, block)
+        for count in range(1, min(depth, len(parts)) + 1):
+            inner = ".".join(parts[:count])
+            nodes.setdefault(f"{block}.{inner}" if block else inner, []).append(layer)
+    return nodes
+
+
+def _values_by_layer(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
+    wanted = ["layer", "drop", "change_text", "level_text", "interval_text", "source", "members"]
+    found: dict[str, dict[Hashable, Any]] = {}
+    for record in rows[wanted].to_dict("records"):
+        for member in str(record["members"]).split(", "):
+            found[member] = record
+    return found
+
+
+def _node(
+    name: str,
+    layers: Sequence[LayerProfile],
+    profile: ModelProfile,
+    values: dict[str, dict[Hashable, Any]],
+    block: str,
+    by_macs: bool,
+) -> dict[Hashable, Any]:
+    is_layer = layers[0].name == name
+    known = [layer.name for layer in layers if layer.name in values]
+    worst = max(known, key=lambda layer: float(values[layer]["drop"]), default="")
+    unknown: dict[Hashable, Any] = {
+        "drop": 0.0,
+        "change_text": "no value",
+        "level_text": "",
+        "interval_text": "–",
+        "source": "none",
+    }
+    value = values.get(worst, unknown)
+    shares = _shares(layers, profile)
+    return {
+        **value,
+        "node": name,
+        "row": _KEPT + _INDENT * (len(_below(name, block)) - 1) + _below(name, block)[-1] + ("" if is_layer else " ▾"),
+        "layer": value.get("layer", layers[0].name),
+        "kind": (layers[0].layer_type or "layer") if is_layer else f"block of {len(layers)}",
+        "layers": len(layers),
+        "params": sum(layer.num_params for layer in layers),
+        "macs": sum(layer.macs for layer in layers),
+        "share": shares["mac_share" if by_macs else "param_share"],
+        **shares,
+        "members": name,
+        "known": bool(known),
+        "description": f"{name}: {value['change_text']}",
+    }
+
+
+def _shares(layers: Sequence[LayerProfile], profile: ModelProfile) -> dict[Hashable, Any]:
+    """Return the node's shares of the parameters and MACs of all layers; by number of layers if sizes are unknown."""
+    params = sum(layer.num_params for layer in profile.layers)
+    macs = sum(layer.macs for layer in profile.layers)
+    alike = len(layers) / len(profile.layers)
+    return {
+        "param_share": sum(layer.num_params for layer in layers) / params if params else alike,
+        "mac_share": sum(layer.macs for layer in layers) / macs if macs else alike,
+    }
