@@ -15,7 +15,8 @@ from senseapp.ui.components.waiting import wait_for
 __all__ = ["image_preview"]
 
 _LONGEST_NAME = 16
-_THUMBNAIL_PIXELS = 112
+_THUMBNAIL_PIXELS = 96
+_ROW_PIXELS = 656  # six of them; three on a phone
 
 
 def image_preview(model: ModelSpec, images: DataSpec) -> None:
@@ -47,7 +48,7 @@ def _show(report: PreviewReport) -> None:
     st.markdown(_baseline(report))
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
-    row = st.container(horizontal=True, gap="small", key="preview_pictures")
+    row = st.container(horizontal=True, gap="small", width=_ROW_PIXELS, key="preview_pictures")
     for picture in report.pictures:
         frame = row.container(width=_THUMBNAIL_PIXELS)
         frame.image(picture.png, caption=_caption(picture), width="stretch", alt=_description(picture))
