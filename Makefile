@@ -21,7 +21,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 run: $(RUNTIME)
-	@exec $(BIN)/python -m streamlit run app.py --server.port $(PORT)
+	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
 # Two workers share the cores: one thread each. Files stay whole, and all browser tests on one worker (tests/conftest.py).
 test: $(DEV)

@@ -49,7 +49,7 @@ def app_url(server_log: Path) -> Iterator[str]:
     """The address of a running app."""
     port = free_port()
     environment = os.environ | {"SENSEAPP_HOME": str(server_log.parent / "home")}
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}", "--server.headless=true"]
+    command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={port}", "--server.headless=true"]
     with server_log.open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
     url = f"http://localhost:{port}"
