@@ -52,7 +52,7 @@ NUM_REQUIRED = 6  # the median and the least are those of sparsity and quantizat
 
 @dataclass(frozen=True)
 class Row:
-    """One network: its name, number of layers, held-out accuracy, Spearman by run and level, and processor seconds of both."""
+    """One network: number of layers, held-out accuracy, Spearman by run and level, processor seconds of both."""
 
     network: str
     layers: int
@@ -62,7 +62,8 @@ class Row:
     exact_seconds: float
 
     def __str__(self) -> str:
-        return f"| {self.network} | {self.layers} | {self.accuracy:.3f} | {' | '.join(f'{v:.3f}' for v in self.spearman)} |"
+        cells = [self.network, str(self.layers), f"{self.accuracy:.3f}", *(f"{value:.3f}" for value in self.spearman)]
+        return f"| {' | '.join(cells)} |"
 
 
 def plain_network() -> nn.Module:
