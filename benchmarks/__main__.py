@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import MODELS, NUM_IMAGES
+from benchmarks.quick_scan import rows as quick_scan_rows
+from benchmarks.quick_scan import table
 from scripts.peer_environment import ensure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,6 +171,7 @@ def main() -> None:
         "",
     ]
     report += [HEADER, *lines, "", "## Growth", "", linear_fit(peer), "", "## Memory", "", memory(peer), ""]
+    report += ["## Quick scan against measured KL (Spearman)", "", table(quick_scan_rows()), ""]
     (ROOT / "benchmarks" / "RESULTS.md").write_text("\n".join(report), encoding="utf-8")
     print("\n".join(report))
 

@@ -12,7 +12,11 @@ MODELS = {
     "mobilenetv3_large": "mobilenetv3_large_100",
     "vit_tiny": "vit_tiny_patch16_224",
 }
-LEVELS = {"sparsity": (50.0, 30.0, 40.0, 60.0, 70.0), "pruning": (30.0, 20.0, 40.0, 50.0, 60.0), "quantization": (4.0, 8.0, 6.0, 5.0, 3.0)}
+LEVELS = {
+    "sparsity": (50.0, 30.0, 40.0, 60.0, 70.0),
+    "pruning": (30.0, 20.0, 40.0, 50.0, 60.0),
+    "quantization": (4.0, 8.0, 6.0, 5.0, 3.0),
+}
 NUM_IMAGES = 32
 BATCH_SIZE = 32
 

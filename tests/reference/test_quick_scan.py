@@ -12,7 +12,6 @@ from senseapp.sensitivity import Sweep, quick_scan
 from senseapp.sensitivity.session import estimate_agreement
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
-
 pytestmark = pytest.mark.slow
 
 
