@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measurement.add_argument("--metric", help="ranks layers: top1, top5, loss, kl, agreement or sqnr")
     measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
     measurement.add_argument("--mode", default="exact", help="exact measures, quick only estimates (default: exact)")
+    measurement.add_argument(
+        "--until-settled",
+        action="store_true",
+        help="start with few images, and go on only with layers that cannot yet be told apart",
+    )
     measurement.add_argument("--precision", default="fp32", help="fp32, bf16 or auto (default: fp32)")
     measurement.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
     measurement.add_argument("--batch-size", type=int, metavar="B", help="most images at once (default: by a trial)")

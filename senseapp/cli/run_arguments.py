@@ -89,6 +89,7 @@ def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
         layers=tuple(pattern.strip() for pattern in arguments.layers.split(",") if pattern.strip()),
         mode=arguments.mode,
         precision=arguments.precision,
+        until_settled=arguments.until_settled,
         seed=arguments.seed,
     )
 

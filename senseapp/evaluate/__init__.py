@@ -2,7 +2,7 @@
 
 from senseapp.evaluate.changes import add_moments, change_of
 from senseapp.evaluate.metrics import METRICS, metric_names, moments_of
-from senseapp.evaluate.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
+from senseapp.results.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
 
 __all__ = [
     "METRICS",

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from senseapp.results import LayerMeasurement, MetricChange, Schedule, ScheduleEntry, SensitivityResult, Status
+from senseapp.results.ranking import shared_ranks
 from senseapp.ui import format as fmt
 from senseapp.ui.vocabulary import METRICS, MetricView, strength
 
@@ -25,7 +26,7 @@ UNTOUCHED_BITS = 32.0
 
 COLUMNS = (
     "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "drop", "low", "high", "value",
-    "change_text", "interval_text", "unclear", "source", "group", "members",
+    "change_text", "interval_text", "unclear", "ranked", "source", "group", "members",
     "description",
 )  # fmt: skip
 
@@ -48,10 +49,19 @@ def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
     """Return one row per layer (or coupled group) and level that has a value of ``metric``.
 
     ``drop``, ``low``, ``high`` and ``value`` are in the units of the metric's axes; ``unclear`` says that the 95 %
-    interval holds zero; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
+    interval holds zero; ``rank`` is 1 for the most fragile at a level and shared by layers that cannot be told apart;
+    ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
     """
     frame = pd.DataFrame(_rows(result, METRICS[metric]), columns=list(COLUMNS))
-    return frame.sort_values("order", kind="stable", ignore_index=True)
+    return _with_ranks(frame.sort_values("order", kind="stable", ignore_index=True))
+
+
+def _with_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add ``rank`` within each level; layers whose intervals cannot be told apart share one, estimates have none."""
+    ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    for _, rows in frame[frame["ranked"].astype(bool)].groupby("level"):
+        ranks[rows.index] = shared_ranks(rows["drop"].tolist(), rows["low"].tolist(), rows["high"].tolist())
+    return frame.assign(rank=ranks)
 
 
 def _rows(result: SensitivityResult, metric: MetricView) -> Iterator[dict[str, Any]]:
@@ -100,6 +110,7 @@ def _numbers(change: MetricChange, metric: MetricView, *, estimated: bool) -> di
         "change_text": metric.change(change.delta),
         "interval_text": metric.interval(low, high) if known else "none: estimate" if estimated else "unknown",
         "unclear": known and low <= 0 <= high,
+        "ranked": known,
     }
 
 

@@ -22,10 +22,17 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
 def top_columns(metric: MetricView) -> dict[str, Any]:
     """Return the columns of the two top-N tables."""
     return {
+        "rank": _rank_column(),
         "row": st.column_config.TextColumn("Layer", width=150),
         "change_text": st.column_config.TextColumn("Change", help=f"{metric.label}. {metric.help}", width=95),
         "interval_text": st.column_config.TextColumn("95 % interval", width=105),
     }
+
+
+def _rank_column() -> Any:
+    return st.column_config.NumberColumn(
+        "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=55
+    )
 
 
 def measurement_columns(metric: MetricView) -> dict[str, Any]:
@@ -34,6 +41,7 @@ def measurement_columns(metric: MetricView) -> dict[str, Any]:
         "layer": st.column_config.TextColumn("Layer", pinned=True),
         "layer_type": st.column_config.TextColumn("Type"),
         "level_text": st.column_config.TextColumn("Level"),
+        "rank": _rank_column(),
         "drop": st.column_config.NumberColumn(metric.axis, format="%.4g", help="Above zero is worse."),
         "low": st.column_config.NumberColumn("from (95 %)", format="%.4g"),
         "high": st.column_config.NumberColumn("to (95 %)", format="%.4g"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from senseapp.results import ResourceBudget, Status
+from senseapp.results import LayerMeasurement, MetricChange, ResourceBudget, Status
 from senseapp.schedule import make_schedule
 from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
 from senseapp.ui.frames import (
@@ -121,3 +121,25 @@ def test_a_layer_left_alone_shows_no_zeros_or_all_bits() -> None:
     alone = rows[rows["amount_text"] == "left alone"]
     assert len(alone) > 0
     assert set(alone["amount"]) == {32.0}
+
+
+def test_layers_that_cannot_be_told_apart_share_a_rank_and_estimates_have_none() -> None:
+    def item(layer: str, delta: float, spread: float, *, estimated: bool = False) -> LayerMeasurement:
+        change = MetricChange(
+            metric="kl",
+            baseline=0,
+            value=delta,
+            delta=delta,
+            ci_low=delta - spread,
+            ci_high=delta + spread,
+            num_samples=9,
+        )
+        return LayerMeasurement(
+            layer=layer, level=0.5, status=Status.MEASURED, changes=(change,), members=(layer,), estimated=estimated
+        )
+
+    measured = (item("a", 9, 1), item("b", 3, 1), item("c", 2.5, 1), item("d", 0.5, 0.1))
+    run = replace(result(), measurements=measured, estimates=(item("e", 5, 0, estimated=True),))
+    ranks = measurement_frame(run, "kl").set_index("layer")["rank"]
+    assert ranks[["a", "b", "c", "d"]].tolist() == [1, 2, 2, 4]
+    assert ranks.isna()["e"]

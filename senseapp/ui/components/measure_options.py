@@ -50,6 +50,13 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
             help="Of everything drawn at random; the same seed gives the same numbers.",
             persist_state="session",
         )
+    until_settled = st.toggle(
+        "Measure until the ranking is settled",
+        value=draft.until_settled,
+        key="analyze.options.until_settled",
+        help="Start with few images, and go on only with layers that cannot yet be told apart.",
+        persist_state="session",
+    )
     if layers is None:
         return None
     names, types = layers
@@ -59,6 +66,7 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
         "num_samples": num_samples,
         "batch_size": batch_size,
         "precision": precision,
+        "until_settled": until_settled,
         "seed": int(seed),
     }
 
