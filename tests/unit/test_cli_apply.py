@@ -17,9 +17,9 @@ from senseapp.models.demo import build_demo_network
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("apply")
     run, schedule = folder / "run", folder / "targets.json"
-    options = ["--compression", "sparsity", "--levels", "50,80", "--layers", "layer[34]*", "--samples", "200"]
+    options = ["--compression", "sparsity", "--levels", "50,80,95", "--layers", "layer[34]*", "--samples", "200"]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(run)]) == 0
-    budget = ["--budget", "params", "--target", "0.4", "--format", "json"]
+    budget = ["--budget", "params", "--target", "0.7", "--format", "json"]
     assert main(["schedule", "--run", str(run), *budget, "--out", str(schedule)]) == 0
     return folder
 

@@ -111,13 +111,13 @@ def test_a_proof_equals_measuring_by_hand(bench):
 
 
 def test_the_uniform_schedule_costs_as_much_and_does_more_damage(bench):
-    schedule = a_schedule(bench.result, 0.45)
+    schedule = a_schedule(bench.result, 0.75)
     result = prove(bench, schedule, repair=True, rounds=1).result
     assert of(result.uniform, "kl").delta > of(result.changes, "kl").delta
     assert of(result.uniform_repaired, "kl").delta > of(result.repaired, "kl").delta
     assert of(result.repaired).value > of(result.changes).value
     zeros = result.sizes["zeros"][1]
-    assert zeros == pytest.approx(0.45 * sum(layer.num_params for layer in bench.profile.layers), rel=0.01)
+    assert zeros == pytest.approx(0.75 * sum(layer.num_params for layer in bench.profile.layers), rel=0.01)
     assert result.sizes["bytes"][1] < result.sizes["bytes"][0]
     assert all(seconds > 0 for seconds in result.sizes["latency_seconds"])
     assert any("BatchNorm" in note for note in result.notes)
@@ -191,6 +191,6 @@ def test_quantization_and_pruning_are_proven_too():
     plan = make_schedule(pruned, budget=ResourceBudget(kind="macs", target=0.15))
     proven = prove(TestBench.open(pruned), plan, repair=True)
     before, after = proven.result.sizes["params"]
-    assert after < before == 14254
+    assert after < before == pruned.profile.num_params
     assert proven.result.uniform
     assert of(proven.result.repaired).value > of(proven.result.changes).value - 0.02
