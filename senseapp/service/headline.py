@@ -46,8 +46,21 @@ def headline(result: SensitivityResult) -> str:
     total = sum(_num_layers(item) for item, _ in measured)
     intact = sum(_num_layers(item) for item, found in measured if found.ci_low <= 0)
     if intact == total:
-        return f"No layer loses anything measurable at {_level_text(result, level)} ({total} layers measured)."
+        intact_at = f"No layer loses anything measurable at {_level_text(result, level)} ({total} layers measured)."
+        return intact_at + _first_stronger_loss(result, level)
     return f"Most fragile: {drop}. {intact} of {total} layers {'lose' if intact != 1 else 'loses'} nothing measurable."
+
+
+def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
+    """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
+    bits = isinstance(result.spec.sensitivity.compression, QuantizationConfig)
+    stronger = [other for other in result.levels if (other < level if bits else other > level)]
+    for other in sorted(stronger, reverse=bits):
+        ranked = result.ranked(other, shown_metric(result))
+        if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
+            worst, change = ranked[0]
+            return f" Most fragile beyond that: {worst.layer}, {_drop_text(change)} at {_level_text(result, other)}."
+    return ""
 
 
 def _num_layers(item: LayerMeasurement) -> int:

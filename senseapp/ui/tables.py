@@ -23,15 +23,15 @@ def top_columns(metric: MetricView) -> dict[str, Any]:
     """Return the columns of the two top-N tables."""
     return {
         "rank": _rank_column(),
-        "row": st.column_config.TextColumn("Layer", width=150),
-        "change_text": st.column_config.TextColumn("Change", help=f"{metric.label}. {metric.help}", width=95),
-        "interval_text": st.column_config.TextColumn("95 % interval", width=105),
+        "row": st.column_config.TextColumn("Layer", width=122),
+        "change_text": st.column_config.TextColumn("Change", help=f"{metric.label}. {metric.help}", width=88),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=98),
     }
 
 
 def _rank_column() -> Any:
     return st.column_config.NumberColumn(
-        "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=55
+        "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=42
     )
 
 

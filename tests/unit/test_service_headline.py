@@ -44,6 +44,16 @@ def test_nothing_is_lost_anywhere():
     assert headline(result) == "No layer loses anything measurable at 50 % (2 layers measured)."
 
 
+def test_where_nothing_is_lost_the_first_stronger_loss_is_named():
+    quiet = [a_measurement("stem", delta=0.001), a_measurement("head", delta=-0.001)]
+    strong = [a_measurement("stem", 0.75, delta=0.2), a_measurement("head", 0.75, delta=0.0)]
+    result = a_result([*quiet, *strong], spec=spec_of(levels=(0.25, 0.5, 0.75)))
+    assert headline(result) == (
+        "No layer loses anything measurable at 50 % (2 layers measured). "
+        "Most fragile beyond that: stem, −20.0 points at 75 %."
+    )
+
+
 def test_members_of_a_group_count_as_layers():
     group = a_measurement("stem", delta=0.0, group="g1", members=("stem", "head"))
     result = a_result(
