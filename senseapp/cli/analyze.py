@@ -5,9 +5,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from senseapp.cli.batch import BatchItem, batch_of, run_batch
+from senseapp.cli.plan import print_plan
 from senseapp.cli.progress_bar import ProgressBar
 from senseapp.cli.run_arguments import run_spec_from
-from senseapp.service import execute, headline, level_for_people, open_engine_session, write_outputs
+from senseapp.results import SensitivityResult
+from senseapp.service import (
+    execute,
+    headline,
+    level_for_people,
+    open_engine_session,
+    open_local_session,
+    write_outputs,
+)
+from senseapp.spec import RunSpec
 from senseapp.store import RunFolder
 
 __all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
@@ -18,6 +29,10 @@ EPILOG = """\
 DIR receives result.json (everything), sensitivity.csv (one row per layer, level and metric) and targets.json
 (percent per layer for a mean of 50 %; for quantization bits per layer for an average of 4).
 Each measurement is kept as it comes: the same command into the same DIR goes on with an unfinished run.
+Several models (--model repeated, or --models) each get a folder in DIR, and leaderboard.csv compares them.
+With SENSEAPP_RAY_ADDRESS set (auto, or host:port) a Ray cluster measures; docs/scale.md has the steps.
+--data torchvision/NAME downloads a published set once. NAME is one of
+  cifar10 cifar100 mnist fashion_mnist kmnist svhn imagenette eurosat flowers102 oxford_pets
 
 examples:
   python -m senseapp analyze --model demo --data demo --compression sparsity --levels 25,50,75 --out runs/demo
@@ -43,13 +58,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="start with few images, and go on only with layers that cannot yet be told apart",
     )
     measurement.add_argument("--precision", default="fp32", help="fp32, bf16 or auto (default: fp32)")
+    measurement.add_argument(
+        "--device", default="auto", metavar="D", help="cpu, cuda, cuda:1 or mps (default: a graphics card if any)"
+    )
     measurement.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
     measurement.add_argument("--batch-size", type=int, metavar="B", help="most images at once (default: by a trial)")
+    measurement.add_argument(
+        "--plan",
+        action="store_true",
+        help="only tell how the run would be shared out among workers, and how long it takes",
+    )
+    measurement.add_argument(
+        "--local", action="store_true", help="measure on this machine, whatever SENSEAPP_RAY_ADDRESS says"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", required=True, help="demo, timm/NAME, torchvision/NAME, or auto with --checkpoint")
+    group.add_argument(
+        "--model", action="append", help="demo, timm/NAME, torchvision/NAME, or auto with --checkpoint; may be repeated"
+    )
+    group.add_argument("--models", type=Path, metavar="FILE", help="many: a line MODEL or MODEL,CHECKPOINT for each")
     group.add_argument("--checkpoint", metavar="FILE", help="weights; without it and --pretrained they are random")
     group.add_argument("--ema", action="store_true", help="take the averaged (EMA) weights of the checkpoint")
     group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
@@ -59,7 +88,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--data", required=True, help="demo, random, or a folder or archive of images")
+    group.add_argument("--data", required=True, help="demo, random, torchvision/NAME, or a folder or archive")
     group.add_argument(
         "--labels", default="", metavar="CSV", help="table file,label in it, or none (default: class folders, if any)"
     )
@@ -88,21 +117,41 @@ def _add_compression(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, show progress on standard error, and print the headline and the notes.
+    """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models.
 
     Raises:
         InvalidInput: the arguments, the model or the images cannot be used.
+        ClusterFailed: the cluster cannot be used; what was measured is kept.
     """
-    spec = run_spec_from(arguments)
-    folder = RunFolder(arguments.out)
+    items = batch_of(arguments)
+    if arguments.plan:
+        for item in items:
+            print_plan(_spec_of(arguments, item), local=arguments.local)
+    elif len(items) == 1 and items[0].folder == arguments.out:
+        _report(_analyze(arguments, items[0]), items[0].folder)
+    else:
+        run_batch(items, lambda item: _analyze(arguments, item), arguments.out)
+
+
+def _spec_of(arguments: argparse.Namespace, item: BatchItem) -> RunSpec:
+    return run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": item.model, "checkpoint": item.checkpoint})))
+
+
+def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResult:
+    spec = _spec_of(arguments, item)
+    folder = RunFolder(item.folder)
     folder.make()
     with ProgressBar() as bar:
-        result = execute(spec, folder, bar, open_session=open_engine_session)
+        result = execute(spec, folder, bar, open_session=open_local_session if arguments.local else open_engine_session)
     write_outputs(result, folder.path)
+    return result
+
+
+def _report(result: SensitivityResult, folder: Path) -> None:
     print(headline(result))
     for level, agreement in result.agreement.items():
         shown = level_for_people(float(level), result)
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
     for note in result.notes:
         print(note)
-    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder.path}")
+    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder}")

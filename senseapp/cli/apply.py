@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from tqdm import tqdm
-
+from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSchedule
 from senseapp.results import MetricChange, SensitivityResult, ValidationResult
 from senseapp.store import RunFolder
@@ -35,6 +32,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``apply``."""
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
+    parser.add_argument(
+        "--with", type=Path, metavar="DIR", dest="partner", help="the second run of a schedule of zeros and bits"
+    )
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON, YAML or CSV of schedule")
     parser.add_argument("--repair", action="store_true", help="win accuracy back without training, and measure again")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
@@ -51,13 +51,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     result = RunFolder(arguments.run_folder).load_result()
     schedule = read_schedule(_content(arguments.schedule), result.profile)
+    partner = RunFolder(arguments.partner).load_result() if arguments.partner is not None else None
     from senseapp.validation.write import check_suffix  # torch loads here
 
     check_suffix(arguments.out.suffix)
     from senseapp.validation import validate, write_compressed
 
-    with _phases() as progress:
-        proven = validate(result, schedule, repair=arguments.repair, rounds=1, progress=progress)
+    with phases() as progress:
+        other = partner.spec.sensitivity.compression if partner is not None else None
+        proven = validate(result, schedule, repair=arguments.repair, rounds=1, other=other, progress=progress)
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, arguments.out, proven.example)
     print(json.dumps(_report(result, proven.result, files, notes), allow_nan=False))
@@ -68,14 +70,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
-
-
-@contextmanager
-def _phases() -> Iterator[Callable[[str], None]]:
-    """Show each step and the time on standard error."""
-    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
-    with bar:
-        yield bar.set_description_str
 
 
 def _report(

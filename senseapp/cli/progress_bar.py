@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -10,9 +12,17 @@ from tqdm import tqdm
 
 from senseapp.results import LayerMeasurement, SensitivityResult
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressBar", "phases"]
 
 _TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0
+
+
+@contextmanager
+def phases() -> Iterator[Callable[[str], None]]:
+    """Show each step and the time on standard error, where the number of steps is not known."""
+    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
+    with bar:
+        yield bar.set_description_str
 
 
 class ProgressBar:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec
 from senseapp.spec import (
+    WITHOUT_LABELS,
     CompressionConfig,
     DataSpec,
     ModelSpec,
@@ -65,9 +66,18 @@ def _data(arguments: argparse.Namespace) -> DataSpec:
         if arguments.labels:
             raise InvalidSpec(f"--labels is for a folder or archive of images, and --data is {arguments.data}.")
         return replace(preparation, kind=arguments.data)
+    library, slash, name = arguments.data.partition("/")
+    if library == "torchvision" and slash:
+        return replace(preparation, kind="torchvision", name=name, labels=_not_a_table(arguments.labels))
     path = _existing(arguments.data, error=InvalidDataset, what="folder or archive of images")
     kind: Literal["folder", "archive"] = "folder" if path.is_dir() else "archive"
     return replace(preparation, kind=kind, path=str(path), labels=arguments.labels)
+
+
+def _not_a_table(labels: str) -> str:
+    if labels not in ("", WITHOUT_LABELS):
+        raise InvalidSpec(f"An image set brings its own labels: leave --labels out, or give none, got {labels!r}.")
+    return labels
 
 
 def _existing(text: str, *, error: type[InvalidCheckpoint] | type[InvalidDataset], what: str) -> Path:
@@ -89,6 +99,7 @@ def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
         layers=tuple(pattern.strip() for pattern in arguments.layers.split(",") if pattern.strip()),
         mode=arguments.mode,
         precision=arguments.precision,
+        device=arguments.device,
         until_settled=arguments.until_settled,
         seed=arguments.seed,
     )

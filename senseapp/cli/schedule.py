@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from senseapp.cli.progress_bar import phases
+from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.service import level_for_people, write_target_file
 from senseapp.spec import PruningConfig, QuantizationConfig
 from senseapp.store import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.schedule import Limits
 
 __all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
 
@@ -17,22 +23,44 @@ NAME = "schedule"
 SUMMARY = "Choose one level per layer for a budget, and write the file your tool reads."
 EPILOG = """\
 --target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
+--max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
 
 examples:
   python -m senseapp schedule --run runs/demo --budget params --target 0.8 --format json --out targets.json
   python -m senseapp schedule --run runs/demo --method gamma --gamma 1.5 --max 80 \\
                               --budget params --target 0.5 --format yaml --out targets.yaml
+  python -m senseapp schedule --run runs/demo --budget params --max-drop 0.01 --repair --format json --out targets.json
+  python -m senseapp schedule --run runs/sparse --with runs/bits --budget bytes --target 0.9 \\
+                              --format json --out targets.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``schedule``."""
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
+    parser.add_argument(
+        "--with",
+        type=Path,
+        metavar="DIR",
+        dest="partner",
+        help="a run of the same model to choose together: zeros and bits",
+    )
     parser.add_argument("--method", default="optimal", help="optimal (least damage) or gamma (the classic rule)")
     parser.add_argument("--budget", required=True, help="what must shrink: params, bytes, macs or bits")
-    parser.add_argument("--target", type=float, required=True, metavar="X", help="fraction removed, or average bits")
+    amount = parser.add_mutually_exclusive_group(required=True)
+    amount.add_argument("--target", type=float, metavar="X", help="fraction removed, or average bits")
+    amount.add_argument(
+        "--max-drop", type=float, metavar="X", help="most that may be lost: 0.01 of accuracy, or nats of loss and KL"
+    )
+    parser.add_argument(
+        "--drop-metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)"
+    )
+    parser.add_argument("--repair", action="store_true", help="with --max-drop: measure after repair without training")
     parser.add_argument("--min", type=float, metavar="P", help="least level of a layer, in percent or bits")
     parser.add_argument("--max", type=float, metavar="P", help="greatest level of a layer, in percent or bits")
+    parser.add_argument(
+        "--lock", action="append", default=[], metavar="LAYER=P", help="lock a layer at a level; 0 leaves it alone"
+    )
     parser.add_argument("--gamma", type=float, default=1.5, metavar="G", help="of the classic rule (default: 1.5)")
     parser.add_argument("--format", required=True, help="name of the file format, for example json, csv or yaml")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
@@ -45,30 +73,76 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.schedule import Limits, make_schedule  # loads scipy, which the other commands do without
+    from senseapp.export import export_format  # loads yaml, which the other commands do without
+    from senseapp.schedule import Limits  # loads scipy, likewise
 
+    export_format(arguments.format)
     result = RunFolder(arguments.run_folder).load_result()
-    limits = Limits(min_level=_level(arguments.min, result), max_level=_level(arguments.max, result))
+    limits = Limits(
+        min_level=_level(arguments.min, result),
+        max_level=_level(arguments.max, result),
+        fixed=_locked(arguments.lock, result),
+    )
+    if arguments.partner is not None:
+        schedule = _mixed(arguments, result, limits)
+    elif arguments.max_drop is not None:
+        schedule = _strongest(arguments, result, limits)
+    else:
+        schedule = _solved(arguments, result, limits)
+    written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
+    _report(schedule, result, written)
+
+
+def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+    """Return the schedule of a budget; that of pruning truly meets it, which takes a look at the network."""
+    from senseapp.schedule import make_schedule
 
     def make(target: float) -> Schedule:
         budget = ResourceBudget(kind=arguments.budget, target=target)
         return make_schedule(result, budget=budget, method=arguments.method, limits=limits, gamma=arguments.gamma)
 
-    if isinstance(result.spec.sensitivity.compression, PruningConfig):
-        schedule = _of_true_size(make, result, ResourceBudget(kind=arguments.budget, target=arguments.target))
-    else:
-        schedule = make(arguments.target)
-    written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
-    _report(schedule, result, written)
-
-
-def _of_true_size(make: Callable[[float], Schedule], result: SensitivityResult, budget: ResourceBudget) -> Schedule:
-    """Return a schedule of pruning that truly meets the budget, which takes pruning the network for a trial."""
-    make(budget.target)  # what is wrong with the request is said before the network is loaded
+    schedule = make(arguments.target)  # what is wrong with the request is said before the network is loaded
+    if not isinstance(result.spec.sensitivity.compression, PruningConfig):
+        return schedule
     from senseapp.models.load import load_model  # torch loads here
     from senseapp.validation import schedule_of_true_size
 
+    budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     return schedule_of_true_size(make, result, load_model(result.spec.model).module, budget)
+
+
+def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+    """Return the strongest schedule whose measured drop is within what is allowed."""
+    if arguments.method != "optimal":
+        raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
+    from senseapp.validation import TestBench, strongest_schedule  # torch loads here
+
+    with phases() as progress:
+        progress("Loading the model and the images")
+        found = strongest_schedule(
+            TestBench.open(result, progress=progress),
+            arguments.budget,
+            arguments.max_drop,
+            metric=arguments.drop_metric,
+            repair=arguments.repair,
+            limits=limits,
+        )
+    return found.schedule
+
+
+def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+    """Return the schedule of zeros and bits together, from two runs of one model."""
+    if arguments.target is None or arguments.method != "optimal":
+        raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
+    from senseapp.schedule import mixed_schedule
+
+    results = sorted(
+        (result, RunFolder(arguments.partner).load_result()),
+        key=lambda each: isinstance(each.spec.sensitivity.compression, QuantizationConfig),
+    )
+    budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
+    own = result.spec.sensitivity.compression.kind
+    return mixed_schedule(results[0], results[1], budget=budget, limits={own: limits})
 
 
 def _level(level: float | None, result: SensitivityResult) -> float | None:
@@ -77,11 +151,28 @@ def _level(level: float | None, result: SensitivityResult) -> float | None:
     return level / 100
 
 
+def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
+    """Return the level of each ``LAYER=P``."""
+    locked = {}
+    for word in words:
+        layer, _, number = word.rpartition("=")
+        try:
+            level = _level(float(number), result)
+        except ValueError:
+            level = None
+        if not layer or level is None:
+            raise InvalidSpec(f"--lock takes LAYER=P, a layer and its percent or bits, got {word!r}.")
+        locked[layer] = level
+    return locked
+
+
 def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, ...]) -> None:
-    levels = [entry.level for entry in schedule.entries if entry.compression != "none"]
-    unit = "bits" if isinstance(result.spec.sensitivity.compression, QuantizationConfig) else "%"
+    own = result.spec.sensitivity.compression.kind
+    unit = "bits" if own == "quantization" else "%"
+    levels = [entry.level for entry in schedule.entries if entry.compression == own]
     low, high = (f"{level_for_people(level, result):.3g}" for level in (min(levels), max(levels))) if levels else "00"
-    print(f"{len(levels)} layers or groups compressed, from {low} to {high} {unit}.")
+    touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
+    print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {unit}.")
     print(f"Predicted rise of {schedule.metric}: {schedule.predicted_damage:.4g}, before it is measured.")
     for kind, figure in schedule.achieved.items():
         print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed")

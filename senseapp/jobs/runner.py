@@ -90,6 +90,11 @@ class JobRunner:
             job = self._jobs.get(run_id)
             return None if job is None else self._snapshot(job)
 
+    def load(self) -> tuple[int, int]:
+        """Return how many jobs run and how many wait."""
+        with self._changed:
+            return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting)
+
     def cancel(self, run_id: str) -> bool:
         """Ask a job to end; a waiting one ends at once. Returns whether there was anything to end."""
         with self._changed:
@@ -113,7 +118,7 @@ class JobRunner:
         self._run(job)
         return True
 
-    def close(self, timeout_seconds: float = 4.0) -> None:
+    def close(self, timeout_seconds: float = 2.5) -> None:
         """Stop taking jobs, interrupt what waits and runs, and wait a little for the workers."""
         with self._changed:
             self._closed = True
@@ -127,6 +132,19 @@ class JobRunner:
         deadline = self._clock() + timeout_seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - self._clock()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._give_up_the_rest()
+
+    def _give_up_the_rest(self) -> None:
+        """Say that jobs deep in one long step are interrupted: the process will not live to see the end of it."""
+        with self._changed:
+            late = [
+                self._snapshot(job)
+                for job in self._jobs.values()
+                if job.state is RunState.RUNNING and job.progress.ended is None
+            ]
+        for snapshot in late:
+            self._tell(replace(snapshot, state=RunState.INTERRUPTED, remaining_seconds=None))
 
     def _refuse_if_full(self) -> None:
         if self._closed:
@@ -170,10 +188,10 @@ class JobRunner:
         except JobCancelled:
             self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
         except SenseError as error:
-            _log.warning("run %s failed: %s", job.run_id, error, exc_info=True)
+            _log.warning("run %s failed: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
             self._finish(job, RunState.FAILED, str(error))
-        except Exception:
-            _log.exception("run %s failed", job.run_id)
+        except BaseException:  # SystemExit of some library too: the worker must live to do the next job
+            _log.exception("run %s failed", job.run_id, extra=_about(job.run_id))
             self._finish(job, RunState.FAILED, _unexpected(job.run_id))
         else:
             self._finish(job, RunState.DONE)
@@ -206,6 +224,11 @@ class JobRunner:
             queue_place=self._waiting.index(job) + 1 if job in self._waiting else 0,
             error=job.error,
         )
+
+
+def _about(job_id: str) -> dict[str, str]:
+    """Name the run that a log record is about; jobs on a run begin with its id."""
+    return {"run": job_id.split(":")[0]}
 
 
 def _unexpected(run_id: str) -> str:

@@ -6,27 +6,37 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from senseapp.errors import NotFound
+from senseapp.errors import StorageFailed
 from senseapp.jobs import JobControl, JobRunner
-from senseapp.results import JobSnapshot, RunState, SensitivityResult
-from senseapp.service.access import configured_data_roots, uploads_folder
-from senseapp.service.engine import load_engine
+from senseapp.results import JobSnapshot, RunRecord, RunState, SensitivityResult
+from senseapp.service.access import check_paths, configured_data_roots, uploads_folder
+from senseapp.service.earlier_runs import StoredRuns
+from senseapp.service.engine import load_engine, runs_on_processor
 from senseapp.service.execution import execute
 from senseapp.service.headline import headline
+from senseapp.service.leaderboard import Leaderboard
 from senseapp.service.live import LiveRun
 from senseapp.service.machine_speed import SpeedBook, time_convolutions
+from senseapp.service.memory import MemoryGuard
 from senseapp.service.model_cards import ModelCards
+from senseapp.service.pace import Pace
+from senseapp.service.run_log import RunLogs, during_run
+from senseapp.service.run_room import remove_untouched
 from senseapp.service.run_task import RunTask
-from senseapp.service.session import OpenSession, open_engine_session
+from senseapp.service.session import OpenSession, open_engine_session, open_local_session
+from senseapp.service.settings import ServerSettings
+from senseapp.service.state_keeper import StateKeeper
 from senseapp.service.time_estimate import MachineSpeed, work_of
 from senseapp.spec import DataSpec, RunSpec
-from senseapp.store import INTERRUPTED_SENTENCE, RunStore
+from senseapp.store import RunStore
 
-__all__ = ["Backend", "backend_at"]
+__all__ = ["Backend", "backend_at", "close_backends"]
 
 _log = logging.getLogger(__name__)
+_USUAL_SETTINGS = ServerSettings()
 
 
 class Backend:
@@ -36,8 +46,9 @@ class Backend:
         home: folder of the database and the runs; made if it is missing.
         open_session: prepares the engine for a run.
         data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
-        workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work.
-        max_queue: most runs that may wait.
+        workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
+        max_queue: most runs that may wait; None as in ``settings``.
+        settings: how much is done at once, and how much is kept.
         calibrate: times this machine, on first use.
 
     Raises:
@@ -51,23 +62,45 @@ class Backend:
         *,
         open_session: OpenSession = open_engine_session,
         data_roots: tuple[Path, ...] | None = None,
-        workers: int = 1,
-        max_queue: int = 20,
+        workers: int | None = None,
+        max_queue: int | None = None,
+        settings: ServerSettings = _USUAL_SETTINGS,
         calibrate: Callable[[], MachineSpeed] = time_convolutions,
     ) -> None:
         self.home = home
+        self.settings = settings
         self.store = RunStore(home)
         self.store.recover()
         self.cards = ModelCards()
         self.speeds = SpeedBook(home / "speed.json", calibrate=calibrate)
         self._open_session = open_session
+        self.leaderboard = Leaderboard(self.store)
+        self._here: set[str] = set()  # runs that do without the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, RunTask] = {}
+        self._assigning = threading.Lock()
         self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
         self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
+        self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
+        self.pace = Pace(
+            {
+                "runs": settings.runs_per_minute,
+                "jobs on runs": settings.jobs_per_minute,
+                "uploads": settings.uploads_per_minute,
+            }
+        )
         self._warming = threading.Lock()
-        self.runner = JobRunner(self._work, on_change=self._keep_state, max_queue=max_queue, workers=workers)
+        self._memory = MemoryGuard(settings.job_memory_mb)
+        self._states = StateKeeper(self.store)
+        self._run_logs = RunLogs(self.store)
+        self.tidy()
+        self.runner = JobRunner(
+            self._work,
+            on_change=self._keep_state,
+            max_queue=settings.max_queue if max_queue is None else max_queue,
+            workers=settings.workers if workers is None else workers,
+        )
 
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
         """Return the folders that runs of ``owner`` may read files from."""
@@ -88,24 +121,46 @@ class Backend:
 
         Raises:
             QueueFull: too many jobs wait.
+            RateLimited: the owner of the run asks for too much.
         """
-        self._tasks[task.job_id] = task
-        self.runner.submit(task.job_id)
+        known = self.runner.snapshot(task.job_id)
+        if known is None or known.state.finished:
+            self.pace.count(self.store.record(task.run_id).owner, "jobs on runs")
+        with self._assigning:
+            for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
+                del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
+            self._tasks[task.job_id] = task
+            self.runner.submit(task.job_id)
 
-    def cancel_tasks(self, run_id: str) -> None:
-        """End all work on the finished run ``run_id``."""
+    def stop_all(self, run_id: str) -> None:
+        """End a run and all work on it."""
+        self.runner.cancel(run_id)
         for job_id, task in list(self._tasks.items()):
             if task.run_id == run_id:
                 self.runner.cancel(job_id)
+
+    def up_to_date(self, record: RunRecord) -> RunRecord:
+        """Return ``record`` with the state it truly has, where the disk would not take it."""
+        return self._states.up_to_date(record)
+
+    def tidy(self) -> None:
+        """Delete the runs that the settings no longer keep."""
+        for run_id in remove_untouched(self.store, self.settings.keep_days):
+            _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
 
     def warm_up(self) -> None:
         """Load torch and time this machine in the background; later calls do nothing."""
         if self._warming.acquire(blocking=False):  # never released: once is enough
             threading.Thread(target=self._warm_up, name="senseapp-warm-up", daemon=True).start()
 
+    def measure_here(self, run_id: str, *, here: bool) -> None:
+        """Let a run do without the cluster from its next start on, or with it again."""
+        (self._here.add if here else self._here.discard)(run_id)
+
     def close(self) -> None:
         """Interrupt what runs and waits; everything measured is already on the disk."""
         self.runner.close()
+        self._run_logs.close()
 
     def _warm_up(self) -> None:
         try:
@@ -116,15 +171,23 @@ class Backend:
 
     def _work(self, job_id: str, control: JobControl) -> None:
         task = self._tasks.get(job_id)
-        if task is None:
-            self._measure(job_id, control)
-            return
-        owner = self.store.record(task.run_id).owner
-        folder = self.store.folder(task.run_id)
-        task.carry_out(folder, progress=control.phase, data_roots=self.readable_folders(owner))
-
-    def _measure(self, run_id: str, control: JobControl) -> None:
+        run_id = job_id if task is None else task.run_id
         record = self.store.record(run_id)
+        folders = self.readable_folders(record.owner)
+        check_paths(record.spec, folders)  # an imported run may name any file
+        try:
+            with during_run(run_id), self._memory.job(limited=runs_on_processor(record.spec.sensitivity.device)):
+                _log.info("%s of %s begins", "Run" if task is None else type(task).__name__, record.spec.model.title)
+                if task is None:
+                    self._measure(record, folders, control)
+                else:
+                    task.carry_out(self.store.folder(run_id), progress=control.phase, data_roots=folders)
+        finally:
+            with suppress(StorageFailed):  # of no importance beside what ended the job
+                self.store.weigh(run_id)
+
+    def _measure(self, record: RunRecord, folders: tuple[Path, ...], control: JobControl) -> None:
+        run_id = record.run_id
         live = LiveRun(control, on_plan=lambda done, total: self._keep_plan(run_id, done, total))
         self._live[run_id] = live
         try:
@@ -132,8 +195,9 @@ class Backend:
                 record.spec,
                 self.store.folder(run_id),
                 live,
-                open_session=self._open_session,
-                data_roots=self.readable_folders(record.owner),
+                open_session=open_local_session if run_id in self._here else self._open_session,
+                data_roots=folders,
+                earlier_runs=StoredRuns(self.store, run_id),
             )
             self.store.set_headline(run_id, headline(result))
         finally:
@@ -142,6 +206,8 @@ class Backend:
 
     def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:
         self.cards.keep(spec.model, result.profile)
+        if "cluster" in result.environment:
+            return  # says nothing about this machine
         members = {member for item in result.shown for member in item.members or (item.layer,)}
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
         self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
@@ -150,20 +216,8 @@ class Backend:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
-        if snapshot.run_id in self._tasks:  # its outcome is a file; a run keeps the state it had
-            return
-        interrupted = snapshot.state is RunState.INTERRUPTED
-        known = {"done": snapshot.done, "total": snapshot.total} if snapshot.total else {}
-        try:
-            self.store.set_state(
-                snapshot.run_id,
-                snapshot.state,
-                error=INTERRUPTED_SENTENCE if interrupted else snapshot.error,
-                done=known.get("done"),
-                total=known.get("total"),
-            )
-        except NotFound:
-            _log.info("run %s was deleted before it ended", snapshot.run_id)
+        if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
+            self._states.keep(snapshot)
 
 
 def kind_of(spec: RunSpec) -> str:
@@ -181,10 +235,18 @@ def backend_at(home: Path) -> Backend:
 
     Raises:
         StorageFailed: the home cannot be used.
+        InvalidSpec: a setting of the server makes no sense.
     """
     key = home.expanduser().resolve()
     with _shared_lock:
         if key not in _shared:
-            _shared[key] = Backend(key)
+            _shared[key] = Backend(key, settings=ServerSettings.configured())
             atexit.register(_shared[key].close)
         return _shared[key]
+
+
+def close_backends() -> None:
+    """Interrupt what runs and waits in all of this process's backends; for servers that end without an atexit."""
+    with _shared_lock:
+        for backend in _shared.values():
+            backend.close()

@@ -35,12 +35,16 @@ class CheckpointCandidate:
         model: to load the checkpoint as this architecture.
         score: 1 for a perfect fit; below that roughly the share of names and shapes in common.
         exact: whether every name and shape fits.
+        fits: whether all weights are there, under whatever name the classifier has.
+        without_head: whether all but the classifier is there.
         num_classes, in_chans, img_size: read off the shapes; None where these do not tell.
     """
 
     model: ModelSpec
     score: float
     exact: bool
+    fits: bool
+    without_head: bool
     num_classes: int | None
     in_chans: int | None
     img_size: int | None
@@ -68,8 +72,8 @@ class CheckpointReport:
 
     @property
     def proposal(self) -> ModelSpec | None:
-        """The architecture to confirm; None where none fits exactly."""
-        return self.candidates[0].model if self.candidates and self.candidates[0].exact else None
+        """The architecture to confirm; None where none fits."""
+        return self.candidates[0].model if self.candidates and self.candidates[0].fits else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +116,13 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
     """
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
-    from senseapp.models.from_checkpoint import propose_spec
+    from senseapp.models.from_checkpoint import propose
     from senseapp.models.recognise import recognise
 
     checkpoint = read_checkpoint(path, use_ema=use_ema)
     spec = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
     try:
-        verdict = " ".join(propose_spec(spec, checkpoint)[1])
+        verdict = " ".join(propose(spec, checkpoint).notes)
     except InvalidCheckpoint as error:
         verdict = str(error)
     found = recognise(checkpoint.shapes, arch_hint=checkpoint.arch_hint)
@@ -143,6 +147,8 @@ def _candidate(item: Candidate, spec: ModelSpec) -> CheckpointCandidate:
         model=model,
         score=item.score,
         exact=item.exact,
+        fits=item.fits,
+        without_head=item.head is not None and item.head.missing,
         num_classes=item.num_classes,
         in_chans=item.in_chans,
         img_size=item.img_size,
@@ -158,18 +164,18 @@ def compare_checkpoint(model: ModelSpec) -> CheckpointFit:
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
     from senseapp.models.fitting import match_state_dict
-    from senseapp.models.from_checkpoint import propose_spec
+    from senseapp.models.from_checkpoint import propose
     from senseapp.models.load import build_network
     from senseapp.models.seeded import unset_weights
 
     checkpoint = read_checkpoint(model.checkpoint, use_ema=model.use_ema)
-    named, _ = propose_spec(model, checkpoint)
+    proposal = propose(model, checkpoint)
     with unset_weights():
-        module = build_network(named).module
-    report = match_state_dict(module, checkpoint.tensors)
+        module = build_network(proposal.spec).module
+    report = match_state_dict(module, proposal.checkpoint.tensors, fresh_head=proposal.fresh_head)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    rows = tuple(_rows(report, expected, checkpoint.shapes))
-    return CheckpointFit(title=named.title, rows=rows[:_ROWS], num_differences=len(rows), cause=report.cause)
+    rows = tuple(_rows(report, expected, proposal.checkpoint.shapes))
+    return CheckpointFit(title=proposal.spec.title, rows=rows[:_ROWS], num_differences=len(rows), cause=report.cause)
 
 
 def _rows(

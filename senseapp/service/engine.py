@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 
-__all__ = ["load_engine"]
+__all__ = ["load_engine", "runs_on_processor"]
 
 _loading = threading.Lock()
 
@@ -14,7 +16,25 @@ def load_engine() -> None:
 
     The modules of timm import each other. Where two threads import them at once, Python lets one see a module that is
     only half there, to avoid a deadlock; so the first one in does it all, and others wait.
+
+    What was loaded stays for good, so the garbage collector need not look at it again: Streamlit collects after every
+    run of a page, and looking through all of torch each time would take longer than most pages take.
     """
     with _loading:
+        first = "senseapp.sensitivity" not in sys.modules
         import senseapp.models.load
         import senseapp.sensitivity  # noqa: F401
+
+        if first:
+            gc.collect()
+            gc.freeze()
+
+
+def runs_on_processor(device: str) -> bool:
+    """Tell whether runs on ``device`` (a setting, which may be ``auto``) take this machine's own memory."""
+    if device != "auto":
+        return device == "cpu"
+    load_engine()
+    from senseapp.sensitivity.workbench import choose_device  # torch has loaded by now
+
+    return choose_device(device).type == "cpu"

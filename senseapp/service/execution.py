@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from senseapp.results import LayerMeasurement, SensitivityResult, latest
+from senseapp.results.reuse import Reused
 from senseapp.service.session import AnalysisSession, OpenSession
 from senseapp.spec import RunSpec
 from senseapp.store import RunFolder
 
-__all__ = ["RunObserver", "execute"]
+__all__ = ["EarlierRuns", "NoEarlierRuns", "RunObserver", "execute"]
 
 
 class RunObserver(Protocol):
@@ -31,6 +33,27 @@ class RunObserver(Protocol):
         """One measurement was made, and is already on the disk."""
 
 
+class EarlierRuns(Protocol):
+    """Knows runs whose measurements may be taken over."""
+
+    def find(self, content_key: str) -> SensitivityResult | None:
+        """Return what an earlier run with this key has measured, and remember that this run has the key too."""
+
+    def taken(self, count: int, total: int) -> Reused:
+        """Return the record of ``count`` of ``total`` measurements having been taken from the run found."""
+
+
+class NoEarlierRuns:
+    """Every run measures everything itself."""
+
+    def find(self, content_key: str) -> None:
+        """Know none."""
+
+    def taken(self, count: int, total: int) -> Reused:
+        """Never called: there is nothing to take."""
+        raise LookupError("there is no earlier run")
+
+
 def execute(
     spec: RunSpec,
     folder: RunFolder,
@@ -38,6 +61,7 @@ def execute(
     *,
     open_session: OpenSession,
     data_roots: tuple[Path, ...] = (),
+    earlier_runs: EarlierRuns | None = None,
 ) -> SensitivityResult:
     """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
 
@@ -53,16 +77,31 @@ def execute(
             return folder.load_result()
         started = time.monotonic()
         observer.phase("Loading the model and the images")
-        opened = open_session(spec, data_roots=data_roots, progress=observer.phase, earlier=folder.so_far())
+        known = earlier_runs or NoEarlierRuns()
+        opened = open_session(
+            spec, data_roots=data_roots, progress=observer.phase, earlier=folder.so_far(), find_alike=known.find
+        )
         with closing(opened) as session:
+            _take_over(folder, session, known)
             result = _measure(folder, observer, session, started)
         folder.save_result(result)
         return result
 
 
+def _take_over(folder: RunFolder, session: AnalysisSession, known: EarlierRuns) -> None:
+    """Begin with what an earlier run measured; a run that has begun itself goes on by itself."""
+    if folder.measurements.count():
+        return
+    found = session.reusable()
+    folder.save_head(session.result(()))  # first, so that what follows is never resumed with other arithmetic
+    folder.take_over(found, known.taken(len(found), session.targets) if found else None)
+
+
 def _measure(folder: RunFolder, observer: RunObserver, session: AnalysisSession, started: float) -> SensitivityResult:
     earlier = folder.measurements.read()
-    head = session.result(earlier, folder.load_estimates() or ())
+    reused = folder.load_reused()
+    notes = () if reused is None else (reused.note,)
+    head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
     folder.save_head(head)
     observer.opened(
         head,
@@ -71,9 +110,15 @@ def _measure(folder: RunFolder, observer: RunObserver, session: AnalysisSession,
         predicted_seconds=session.predicted_seconds(),
     )
     estimates = _estimate(folder, observer, session)
-    new = _measure_missing(folder, observer, session, earlier)
+    # What a run that settles decided at each part hangs on what it knew then, not on what it knows now.
+    done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
+    new = _measure_missing(folder, observer, session, done)
     seconds = sum(item.seconds for item in earlier) + time.monotonic() - started
-    return session.result(latest((*earlier, *new)), estimates, seconds=seconds)
+    return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
+
+
+def _with_notes(result: SensitivityResult, notes: tuple[str, ...]) -> SensitivityResult:
+    return replace(result, notes=(*notes, *result.notes))
 
 
 def _estimate(folder: RunFolder, observer: RunObserver, session: AnalysisSession) -> tuple[LayerMeasurement, ...]:
@@ -90,10 +135,10 @@ def _estimate(folder: RunFolder, observer: RunObserver, session: AnalysisSession
 
 
 def _measure_missing(
-    folder: RunFolder, observer: RunObserver, session: AnalysisSession, earlier: tuple[LayerMeasurement, ...]
+    folder: RunFolder, observer: RunObserver, session: AnalysisSession, done: tuple[LayerMeasurement, ...]
 ) -> list[LayerMeasurement]:
     found = []
-    for measurement in session.measure(earlier):
+    for measurement in session.measure(done):
         folder.measurements.append(measurement)
         found.append(measurement)
         observer.measured(measurement)

@@ -46,7 +46,8 @@ def headline(result: SensitivityResult) -> str:
     total = sum(_num_layers(item) for item, _ in measured)
     intact = sum(_num_layers(item) for item, found in measured if found.ci_low <= 0)
     if intact == total:
-        intact_at = f"No layer loses anything measurable at {_level_text(result, level)} ({total} layers measured)."
+        counted = f"{total} layer{'s' if total != 1 else ''} measured"
+        intact_at = f"No layer loses anything measurable at {_level_text(result, level)} ({counted})."
         return intact_at + _first_stronger_loss(result, level)
     return f"Most fragile: {drop}. {intact} of {total} layers {'lose' if intact != 1 else 'loses'} nothing measurable."
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from senseapp.results.histogram import QuantizationHistogram
+from senseapp.service.engine import load_engine
 from senseapp.spec import dumps
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import RunFolder
@@ -50,11 +51,12 @@ class HistogramTask:
             MeasurementFailed: the layer has no finite values.
             StorageFailed: the file cannot be written.
         """
-        from senseapp.sensitivity.histograms import histogram_of  # torch loads here, not when the app starts
-
         known = folder.load_histogram(self.key)
         if known is not None:
             return known
+        load_engine()
+        from senseapp.sensitivity.histograms import histogram_of
+
         histogram = histogram_of(folder.load_result(), self.spec, data_roots=data_roots, progress=progress)
         folder.save_histogram(self.key, histogram)
         return histogram

@@ -102,6 +102,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         seed=spec.sensitivity.seed,
         data_roots=data_roots,
         class_names=model.class_names,
+        with_labels=not model.fresh_head,
     )
     scored, top1 = _top1(model, images)
     correct = 0 if top1 is None else round(top1 * scored)

@@ -18,14 +18,15 @@ from senseapp.service.checkpoint_report import (
 )
 from senseapp.service.engine import load_engine
 from senseapp.service.image_report import PreviewReport, preview_images
-from senseapp.service.upload_room import UploadLimits, discard_upload, make_room
-from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.service.upload_room import UploadLimits, discard_upload, reserve_upload
+from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
 
 if TYPE_CHECKING:
     from senseapp.data import ImageSurvey
 
 __all__ = ["Inputs", "num_images"]
 
+_KEPT_COUNTS = 512
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
@@ -83,7 +84,10 @@ class Inputs:
             class_names=self._backend.cards.class_names(model),
             data_roots=roots,
         )
-        self._backend.image_counts[replace(data, class_map=())] = survey.num_images
+        counts = self._backend.image_counts
+        counts[replace(data, class_map=())] = survey.num_images
+        while len(counts) > _KEPT_COUNTS:
+            counts.pop(next(iter(counts)))
         return survey
 
     def preview(self, spec: RunSpec) -> PreviewReport:
@@ -98,30 +102,36 @@ class Inputs:
             return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
-        if not spec.data.path:
+        if not (spec.data.path or spec.data.name):
             return num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
         survey = self.survey_images(spec.data, spec.model)
         kept = dict(spec.data.class_map) or dict(survey.label_counts)
         counted: int = sum(count for name, count in survey.label_counts if name in kept)
         return counted or survey.num_images
 
-    def make_room(self, num_bytes: int) -> Path:
-        """Return the folder for this person's uploads, once ``num_bytes`` more are known to fit.
+    def reserve_upload(self, num_bytes: int) -> Path:
+        """Return a new file among this person's uploads, for ``num_bytes`` that are about to come.
 
         Raises:
             QuotaExceeded: the file is too large, or a quota would be passed.
+            RateLimited: this person sends too many files in a minute.
+            StorageFailed: the disk refuses.
         """
-        folder = uploads_folder(self._backend.home, self.owner)
-        make_room(folder, num_bytes, in_use=self._paths_in_use(), limits=UploadLimits.configured())
-        return folder
+        self._backend.pace.count(self.owner, "uploads")
+        with self._backend.receiving:
+            return reserve_upload(
+                uploads_folder(self._backend.home, self.owner),
+                num_bytes,
+                is_read=self._backend.store.reads_upload,
+                limits=UploadLimits.configured(),
+            )
 
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this person, unless a run reads it."""
-        discard_upload(path, uploads_folder(self._backend.home, self.owner), in_use=self._paths_in_use())
-
-    def _paths_in_use(self) -> set[str]:
-        specs = [record.spec for record in self._backend.store.list(self.owner)]
-        return {path for spec in specs for path in (spec.model.checkpoint, spec.data.path) if path}
+        with self._backend.receiving:
+            discard_upload(
+                path, uploads_folder(self._backend.home, self.owner), is_read=self._backend.store.reads_upload
+            )
 
 
 def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
@@ -129,7 +139,7 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
 
     Args:
         spec: of the run.
-        counted: images of folders and archives that were looked at, by their spec without a class map.
+        counted: of the images that were looked at, by their spec without a class map.
     """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples
@@ -138,6 +148,8 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
         from senseapp.data.demo import demo_pictures
 
         count = len(demo_pictures())
+    if count is None and spec.data.name:
+        count = IMAGE_SETS[spec.data.name].num_images
     if count is None:
         return None
     from senseapp.sensitivity.split import num_held_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,8 @@ from senseapp.jobs import JobControl
 from senseapp.results import LayerMeasurement, SensitivityResult, latest
 
 __all__ = ["LiveRun"]
+
+_log = logging.getLogger(__name__)
 
 
 class LiveRun:
@@ -37,6 +40,7 @@ class LiveRun:
 
     def phase(self, sentence: str) -> None:
         """Show the step that begins."""
+        _log.info("%s", sentence)
         self._control.phase(sentence)
 
     def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from senseapp.distributed.cluster import cluster_address
+from senseapp.distributed.session import ClusterSession
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult
 from senseapp.service.engine import load_engine
 from senseapp.spec import RunSpec
 
-__all__ = ["AnalysisSession", "OpenSession", "open_engine_session"]
+__all__ = ["AnalysisSession", "OpenSession", "open_engine_session", "open_local_session"]
 
 
 class AnalysisSession(Protocol):
@@ -26,6 +28,9 @@ class AnalysisSession(Protocol):
 
     def predicted_seconds(self) -> float:
         """Return the predicted time of all measurements, from a short timed trial."""
+
+    def reusable(self) -> tuple[LayerMeasurement, ...]:
+        """Return measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
 
     def estimates(self) -> Iterator[LayerMeasurement]:
         """Yield the quick scan's estimates."""
@@ -55,6 +60,7 @@ class OpenSession(Protocol):
         data_roots: tuple[Path, ...],
         progress: Callable[[str], None],
         earlier: SensitivityResult | None,
+        find_alike: Callable[[str], SensitivityResult | None],
     ) -> AnalysisSession:
         """Return the prepared session.
 
@@ -63,6 +69,7 @@ class OpenSession(Protocol):
             data_roots: folders that images may be read from; empty allows any.
             progress: is told one sentence before each long step.
             earlier: of the attempt that is resumed; the very same arithmetic is used again.
+            find_alike: asked for an earlier run by a hash over everything that decides this one's numbers.
         """
 
 
@@ -72,21 +79,42 @@ def open_engine_session(
     data_roots: tuple[Path, ...],
     progress: Callable[[str], None],
     earlier: SensitivityResult | None,
+    find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
 ) -> AnalysisSession:
-    """Prepare the engine's own session; this is where torch is loaded.
+    """Prepare an exact run on the cluster that ``SENSEAPP_RAY_ADDRESS`` names, everything else on this machine.
+
+    Raises:
+        InvalidInput: the model, the images or the settings cannot be used.
+        ClusterFailed: the cluster cannot be used.
+    """
+    address = cluster_address() if spec.sensitivity.mode == "exact" else ""
+    if not address:
+        return open_local_session(
+            spec, data_roots=data_roots, progress=progress, earlier=earlier, find_alike=find_alike
+        )
+    progress("Joining the cluster")
+    return ClusterSession(
+        spec, address=address, data_roots=data_roots, progress=progress, earlier=earlier, find_alike=find_alike
+    )
+
+
+def open_local_session(
+    spec: RunSpec,
+    *,
+    data_roots: tuple[Path, ...],
+    progress: Callable[[str], None],
+    earlier: SensitivityResult | None,
+    find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
+) -> AnalysisSession:
+    """Prepare the engine's own session on this machine; this is where torch is loaded.
 
     Raises:
         InvalidInput: the model, the images or the settings cannot be used.
     """
     load_engine()
-    from senseapp.sensitivity import Layout, Session  # torch loads here, not when the app starts
+    from senseapp.sensitivity import Session, arithmetic_of  # torch loads here, not when the app starts
 
-    layout = None
-    if earlier is not None:
-        ran = earlier.environment
-        layout = Layout(
-            channels_last=ran["memory_layout"] == "channels_last",
-            micro_batch=int(ran["micro_batch"]),
-            precision=ran["precision"],
-        )
-    return Session.open(spec, data_roots=data_roots, progress=progress, layout=layout)
+    layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
+    return Session.open(
+        spec, data_roots=data_roots, progress=progress, layout=layout, span_images=span_images, find_alike=find_alike
+    )

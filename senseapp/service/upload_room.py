@@ -1,20 +1,25 @@
-"""How much people may upload, and removing what nobody needs any more."""
+"""How much people may upload, where it goes, and removing what nobody needs any more."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.errors import InvalidSpec, QuotaExceeded
+from senseapp.errors import QuotaExceeded
+from senseapp.service.settings import whole_number
+from senseapp.store import storage_errors
 
-__all__ = ["UploadLimits", "discard_upload", "make_room"]
+__all__ = ["UploadLimits", "discard_upload", "reserve_upload", "sweep_uploads"]
 
 _MB = 1_000_000
 _UNUSED_SECONDS = 6 * 3600.0
+
+IsRead = Callable[[str], bool]
+"""Whether some run, of anybody, reads the upload in the folder of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,38 +44,47 @@ class UploadLimits:
             InvalidSpec: one is not a whole number above 0.
         """
         return cls(
-            file_mb=_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb),
-            person_mb=_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb),
-            server_mb=_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb),
+            file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
+            person_mb=whole_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb, unit="megabytes"),
+            server_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb, unit="megabytes"),
         )
 
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip()
-    if not text:
-        return default
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidSpec(f"{name} must be a whole number of megabytes above 0, got {text!r}.")
-    return int(text)
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that one file may have."""
+        return self.file_mb * _MB
 
 
-def make_room(folder: Path, num_bytes: int, *, in_use: Iterable[str], limits: UploadLimits) -> None:
-    """Check that ``num_bytes`` more may go to a person's uploads in ``folder``.
+def reserve_upload(folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits) -> Path:
+    """Make the file that an upload of ``num_bytes`` will be written to, and return its path.
 
-    Before that, uploads of this person that are hours old and that no run reads are removed.
+    It lies in a folder of its own, whose name cannot be guessed, and has its full size at once, without taking up
+    the disk: uploads that come at the same time count against the quotas from their beginning. Before that, uploads
+    that are hours old and that no run reads are removed.
 
     Args:
         folder: of this person; its neighbours are everybody else's.
         num_bytes: size of the new file.
-        in_use: paths that this person's runs read.
+        is_read: see :data:`IsRead`.
         limits: see :class:`UploadLimits`.
 
     Raises:
         QuotaExceeded: the file is too large, or a quota would be passed.
+        StorageFailed: the disk refuses.
     """
-    if num_bytes > limits.file_mb * _MB:
+    if num_bytes > limits.file_bytes:
         raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {num_bytes // _MB:,} MB.")
-    _tidy(folder, set(in_use))
+    with storage_errors("the folder uploads"):
+        sweep_uploads(folder.parent, is_read=is_read)
+        _check_quotas(folder, num_bytes, limits)
+        path = folder / uuid.uuid4().hex / "upload"
+        path.parent.mkdir(parents=True)
+        with path.open("xb") as stream:
+            stream.truncate(num_bytes)
+    return path
+
+
+def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
     used, in_all = _bytes_in(folder), _bytes_in(folder.parent)
     if used + num_bytes > limits.person_mb * _MB:
         raise QuotaExceeded(
@@ -84,18 +98,19 @@ def make_room(folder: Path, num_bytes: int, *, in_use: Iterable[str], limits: Up
         )
 
 
-def discard_upload(path: Path, folder: Path, *, in_use: Iterable[str]) -> None:
+def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
     """Remove the upload ``path`` with its own folder, unless it lies elsewhere or a run reads it."""
     own = path.parent
-    if own.parent == folder and str(path) not in set(in_use):
+    if own.parent == folder and not is_read(own.name):
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _tidy(folder: Path, in_use: set[str]) -> None:
+def sweep_uploads(everybodys: Path, *, is_read: IsRead) -> None:
+    """Remove what was uploaded or last written hours ago and that no run reads."""
     oldest = time.time() - _UNUSED_SECONDS
-    for path in folder.glob("*/*"):
-        if str(path) not in in_use and path.lstat().st_mtime < oldest:
-            discard_upload(path, folder, in_use=())
+    for path in everybodys.glob("*/*/*"):
+        if path.lstat().st_mtime < oldest:
+            discard_upload(path, path.parent.parent, is_read=is_read)
 
 
 def _bytes_in(folder: Path) -> int:

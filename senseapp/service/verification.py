@@ -10,7 +10,7 @@ from pathlib import Path
 from senseapp.errors import NotFound
 from senseapp.results import Schedule, ValidationResult
 from senseapp.service.engine import load_engine
-from senseapp.spec import dumps
+from senseapp.spec import CompressionConfig, dumps
 from senseapp.store import RunFolder
 
 __all__ = ["Verification"]
@@ -27,16 +27,20 @@ class Verification:
         run_id: of the run that the schedule was made from.
         schedule: what is applied and measured.
         repair: whether it is repaired without training, and measured again.
+        other: how the second run compresses, where the schedule was made from two.
     """
 
     run_id: str
     schedule: Schedule
     repair: bool = True
+    other: CompressionConfig | None = None
 
     @property
     def key(self) -> str:
         """Names its files: the same for the same schedule, whoever asks."""
-        return hashlib.sha256(f"{dumps(self.schedule)} repair={self.repair}".encode()).hexdigest()[:_KEY_DIGITS]
+        other = f" other={self.other}" if self.other else ""
+        asked = f"{dumps(self.schedule)} repair={self.repair}{other}"
+        return hashlib.sha256(asked.encode()).hexdigest()[:_KEY_DIGITS]
 
     @property
     def job_id(self) -> str:
@@ -60,7 +64,9 @@ class Verification:
         if known is not None:
             return known
         result = folder.load_result()
-        proven = validate(result, self.schedule, repair=self.repair, data_roots=data_roots, progress=progress)
+        proven = validate(
+            result, self.schedule, repair=self.repair, other=self.other, data_roots=data_roots, progress=progress
+        )
         progress("Writing the compressed model")
         _, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
         validation = replace(proven.result, notes=(*proven.result.notes, *notes))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from senseapp.errors import InvalidFile
 from senseapp.results import LayerMeasurement, latest
 from senseapp.spec import dumps, loads
-from senseapp.store.disk import fsync_folder, storage_errors
+from senseapp.store.disk import fsync_folder, replace_file, storage_errors
 
 __all__ = ["Journal"]
 
@@ -44,6 +45,15 @@ class Journal:
                 fsync_folder(self._path.parent)
             self._end += len(line)
 
+    def begin_with(self, measurements: Iterable[LayerMeasurement]) -> None:
+        """Replace what is there by ``measurements``, whole or not at all.
+
+        Raises:
+            StorageFailed: they cannot be written.
+        """
+        replace_file(self._path, b"".join(dumps(measurement).encode() + b"\n" for measurement in measurements))
+        self._end = None
+
     def read(self) -> tuple[LayerMeasurement, ...]:
         """Return what was appended, without a torn last line; of one layer and level the last counts.
 
@@ -51,7 +61,12 @@ class Journal:
             InvalidFile: a line other than the last is damaged, or a newer senseapp wrote it.
             StorageFailed: the file cannot be read.
         """
-        return latest(loads(line, LayerMeasurement) for line in self._whole_lines())
+        return latest(self.history())
+
+    def history(self) -> Iterator[LayerMeasurement]:
+        """Yield everything that was appended, also what a later measurement replaces; see :meth:`read`."""
+        for line in self._whole_lines():
+            yield loads(line, LayerMeasurement)
 
     def count(self) -> int:
         """Return how many measurements were appended, those that replace an earlier one included."""

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from senseapp.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.results import LayerMeasurement, SensitivityResult, ValidationResult
+from senseapp.results import LayerMeasurement, SensitivityResult, StrongestFound, ValidationResult
 from senseapp.results.histogram import QuantizationHistogram
+from senseapp.results.reuse import Reused
 from senseapp.spec import RunSpec, dumps, loads
 from senseapp.store.disk import replace_file, storage_errors
 from senseapp.store.journal import Journal
 
 __all__ = ["RunFolder"]
+
+RecordT = TypeVar("RecordT")
 
 
 class RunFolder:
@@ -25,7 +30,8 @@ class RunFolder:
     result without measurements), ``estimates.jsonl`` the whole quick scan, ``measurements.jsonl`` what was measured
     so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
-    quantization histogram that was asked for is a ``histogram-KEY.json``.
+    quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
+    within a drop a ``strongest-KEY.json``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,6 +83,14 @@ class RunFolder:
         """Whether the final result is here."""
         return self._result_file.is_file()
 
+    def num_bytes(self) -> int:
+        """Return the disk space that the files take; 0 if the folder is gone."""
+        found = 0
+        for path in self.path.glob("*"):
+            with suppress(OSError):  # a file that is replaced just now
+                found += path.stat().st_size
+        return found
+
     def save_head(self, head: SensitivityResult) -> None:
         """Keep what is known before the first measurement."""
         replace_file(self._head_file, dumps(replace(head, measurements=(), estimates=())))
@@ -113,6 +127,22 @@ class RunFolder:
         """Return the outcome of the quick scan, or None before it is complete."""
         return Journal(self._estimates_file).read() if self._estimates_file.is_file() else None
 
+    def take_over(self, measurements: tuple[LayerMeasurement, ...], reused: Reused | None) -> None:
+        """Begin with measurements of another run, or with none and ``reused`` None; whole or not at all."""
+        if reused is None:
+            with storage_errors(self._reused_file.name):
+                self._reused_file.unlink(missing_ok=True)  # of an attempt that died before it had taken any
+            return
+        replace_file(self._reused_file, dumps(reused))
+        self.measurements.begin_with(measurements)
+
+    def load_reused(self) -> Reused | None:
+        """Return how much was taken from another run, or None if nothing was."""
+        if not self._reused_file.is_file() or not self.measurements.count():
+            return None
+        with storage_errors(self._reused_file.name):
+            return loads(self._reused_file.read_bytes(), Reused)
+
     def save_validation(self, key: str, validation: ValidationResult) -> None:
         """Keep the proof of the schedule called ``key``."""
         replace_file(self._validation_file(key), dumps(validation))
@@ -123,11 +153,29 @@ class RunFolder:
         Raises:
             InvalidFile: the file is damaged, or a newer senseapp wrote it.
         """
-        path = self._validation_file(key)
-        if not path.is_file():
-            return None
-        with storage_errors(path.name):
-            return loads(path.read_bytes(), ValidationResult)
+        return _read(self._validation_file(key), ValidationResult)
+
+    def validations(self) -> tuple[ValidationResult, ...]:
+        """Return every proof of the run, the oldest first.
+
+        Raises:
+            InvalidFile: one is damaged, or a newer senseapp wrote it.
+        """
+        with storage_errors(self.path.name):
+            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob("validation-*.json"))
+            return tuple(_validation(path, when) for when, path in written)
+
+    def save_strongest(self, key: str, found: StrongestFound) -> None:
+        """Keep the outcome of the search called ``key``."""
+        replace_file(self._strongest_file(key), dumps(found))
+
+    def load_strongest(self, key: str) -> StrongestFound | None:
+        """Return the outcome of the search called ``key``, or None before there is one.
+
+        Raises:
+            InvalidFile: the file is damaged, or a newer senseapp wrote it.
+        """
+        return _read(self._strongest_file(key), StrongestFound)
 
     def save_histogram(self, key: str, histogram: QuantizationHistogram) -> None:
         """Keep the histogram called ``key``."""
@@ -139,11 +187,17 @@ class RunFolder:
         Raises:
             InvalidFile: the file is damaged, or a newer senseapp wrote it.
         """
-        path = self._histogram_file(key)
-        if not path.is_file():
-            return None
-        with storage_errors(path.name):
-            return loads(path.read_bytes(), QuantizationHistogram)
+        return _read(self._histogram_file(key), QuantizationHistogram)
+
+    def histograms(self) -> tuple[QuantizationHistogram, ...]:
+        """Return every histogram of the run, the oldest first.
+
+        Raises:
+            InvalidFile: one is damaged, or a newer senseapp wrote it.
+        """
+        with storage_errors(self.path.name):
+            paths = sorted(self.path.glob("histogram-*.json"), key=lambda path: (path.stat().st_mtime, path.name))
+            return tuple(loads(path.read_bytes(), QuantizationHistogram) for path in paths)
 
     def compressed_model(self, key: str) -> Path:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
@@ -176,6 +230,9 @@ class RunFolder:
     def _validation_file(self, key: str) -> Path:
         return self.path / f"validation-{key}.json"
 
+    def _strongest_file(self, key: str) -> Path:
+        return self.path / f"strongest-{key}.json"
+
     def _histogram_file(self, key: str) -> Path:
         return self.path / f"histogram-{key}.json"
 
@@ -188,12 +245,29 @@ class RunFolder:
         return self.path / "estimates.jsonl"
 
     @property
+    def _reused_file(self) -> Path:
+        return self.path / "reused.json"
+
+    @property
     def _head_file(self) -> Path:
         return self.path / "head.json"
 
     @property
     def _result_file(self) -> Path:
         return self.path / "result.json"
+
+
+def _read(path: Path, kind: type[RecordT]) -> RecordT | None:
+    if not path.is_file():
+        return None
+    with storage_errors(path.name):
+        return loads(path.read_bytes(), kind)
+
+
+@lru_cache(maxsize=256)
+def _validation(path: Path, _when: int) -> ValidationResult:
+    """Read a proof once; a page asks for all of them at each move of a slider."""
+    return loads(path.read_bytes(), ValidationResult)
 
 
 def _load(path: Path) -> SensitivityResult:

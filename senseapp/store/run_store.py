@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 import sqlite3
 import time
@@ -11,14 +12,16 @@ from pathlib import Path
 
 from senseapp.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
 from senseapp.results import RunRecord, RunState
-from senseapp.spec import RunSpec, dumps, loads
+from senseapp.spec import RunSpec, dumps
 from senseapp.store.database import Database
 from senseapp.store.disk import storage_errors
 from senseapp.store.run_folder import RunFolder
+from senseapp.store.run_rows import SELECT_RUNS, record_of, seen_by_link
 
 __all__ = ["INTERRUPTED_SENTENCE", "RunStore"]
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
+_LINK = re.compile(r"[0-9a-f]{40}")
 _TITLE_LIMIT = 200
 INTERRUPTED_SENTENCE = (
     "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on."
@@ -42,6 +45,11 @@ class RunStore:
         with storage_errors(f"the folder {self._runs.name}"):
             self._runs.mkdir(exist_ok=True)
 
+    @property
+    def folder_of_runs(self) -> Path:
+        """Where the files of all runs lie."""
+        return self._runs
+
     def create(self, spec: RunSpec, *, owner: str, title: str = "") -> RunRecord:
         """Enter a new queued run and make its folder; the id cannot be guessed."""
         run_id = uuid.uuid4().hex
@@ -62,15 +70,21 @@ class RunStore:
         return self.record(run_id)
 
     def get(self, run_id: str, viewer: str) -> RunRecord:
-        """Return a run that ``viewer`` owns or that is shared.
+        """Return a run of ``viewer``, or the one whose link ``run_id`` is, as far as people with the link may see it.
 
         Raises:
             NotFound: there is none, or it is somebody else's.
         """
-        record = self.record(run_id)
-        if record.owner != viewer and not record.shared:
-            raise _not_found()
-        return record
+        record = self._find(run_id, viewer)
+        return seen_by_link(record) if run_id == record.link else record
+
+    def readable(self, run_id: str, viewer: str) -> str:
+        """Return the true id of a run that ``viewer`` owns or whose link ``run_id`` is: the one check before a read.
+
+        Raises:
+            NotFound: there is none, or it is somebody else's.
+        """
+        return self._find(run_id, viewer).run_id
 
     def owned(self, run_id: str, viewer: str) -> RunRecord:
         """Return a run that ``viewer`` owns: the one check before a change.
@@ -86,8 +100,14 @@ class RunStore:
     def list(self, viewer: str) -> tuple[RunRecord, ...]:
         """Return the runs of ``viewer``, the newest first; shared runs of others open by their link only."""
         with self._database.reading() as connection:
-            rows = connection.execute("SELECT * FROM runs WHERE owner = ? ORDER BY sequence DESC", (viewer,)).fetchall()
-        return tuple(_record(row) for row in rows)
+            rows = connection.execute(f"{SELECT_RUNS} WHERE owner = ? ORDER BY sequence DESC", (viewer,)).fetchall()
+        return tuple(record_of(row) for row in rows)
+
+    def reads_upload(self, name: str) -> bool:
+        """Return whether the settings of any run, whoever owns it, name the upload whose folder is ``name``."""
+        with self._database.reading() as connection:
+            found = connection.execute("SELECT 1 FROM runs WHERE instr(spec, ?) > 0 LIMIT 1", (name,)).fetchone()
+        return found is not None
 
     def rename(self, run_id: str, viewer: str, title: str) -> None:
         """Change what people see.
@@ -99,14 +119,19 @@ class RunStore:
         self.owned(run_id, viewer)
         self._set(run_id, title=_checked_title(title))
 
-    def share(self, run_id: str, viewer: str, *, shared: bool) -> None:
-        """Let anybody with the link read the run, or nobody else.
+    def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
+        """Let anybody with the link read the run, or nobody else; a link that was taken back never works again.
+
+        Returns:
+            The link; empty when it is taken back.
 
         Raises:
             NotFound: there is no such run of ``viewer``.
         """
-        self.owned(run_id, viewer)
-        self._set(run_id, shared=int(shared))
+        record = self.owned(run_id, viewer)
+        if shared != record.shared:
+            self._set(run_id, link=secrets.token_hex(20) if shared else "")
+        return self.record(run_id).link
 
     def delete(self, run_id: str, viewer: str) -> None:
         """Remove a run and its files.
@@ -114,9 +139,17 @@ class RunStore:
         Raises:
             NotFound: there is no such run of ``viewer``.
         """
-        record = self.owned(run_id, viewer)
-        self._forget(record.run_id)
-        shutil.rmtree(self._runs / record.run_id, ignore_errors=True)  # recover() sweeps what is left
+        self.remove(self.owned(run_id, viewer).run_id)
+
+    def remove(self, run_id: str) -> None:
+        """Remove a run and its files, whoever owns it.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        known = self.record(run_id).run_id
+        self._forget(known)
+        shutil.rmtree(self._runs / known, ignore_errors=True)  # recover() sweeps what is left
 
     def record(self, run_id: str) -> RunRecord:
         """Return a run whoever owns it.
@@ -124,7 +157,7 @@ class RunStore:
         Raises:
             NotFound: there is none.
         """
-        return _record(self._row(run_id))
+        return record_of(self._row(run_id))
 
     def progress(self, run_id: str) -> tuple[int, int]:
         """Return measurements stored at the last change of state, and planned (0 while unknown).
@@ -164,6 +197,60 @@ class RunStore:
         """
         self._set(run_id, headline=headline)
 
+    def set_origin(self, run_id: str, origin: str) -> None:
+        """Keep the sentence on where measurements came from.
+
+        Raises:
+            NotFound: there is no such run (any more).
+        """
+        self._set(run_id, origin=origin)
+
+    def set_content(self, run_id: str, content_key: str) -> None:
+        """Keep what decides the run's measurements: see :meth:`alike`.
+
+        Raises:
+            NotFound: there is no such run (any more).
+        """
+        self._set(run_id, content_key=content_key)
+
+    def alike(self, run_id: str, content_key: str) -> tuple[RunRecord, ...]:
+        """Return the same owner's other runs with ``content_key``, the newest first; nobody else's, ever."""
+        owner = self.record(run_id).owner
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                f"{SELECT_RUNS} WHERE owner = ? AND content_key = ? AND run_id <> ? ORDER BY sequence DESC",
+                (owner, content_key, run_id),
+            ).fetchall()
+        return tuple(record_of(row) for row in rows)
+
+    def introduce(self, owner: str, name: str) -> None:
+        """Keep what an owner is called, to be shown beside what they share."""
+        with self._database.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO people VALUES (?, ?)", (owner, name))
+
+    def weigh(self, run_id: str) -> None:
+        """Keep how much disk space the files of a run take now; one that was deleted meanwhile is left out."""
+        num_bytes = RunFolder(self._runs / run_id).num_bytes() if _RUN_ID.fullmatch(run_id) else 0
+        with self._database.transaction() as connection:
+            connection.execute("UPDATE runs SET num_bytes = ? WHERE run_id = ?", (num_bytes, run_id))
+
+    def bytes_used(self, owner: str | None = None) -> int:
+        """Return the disk space of the runs of ``owner``, or of everybody, as last weighed."""
+        chosen, values = ("", ()) if owner is None else (" WHERE owner = ?", (owner,))
+        with self._database.reading() as connection:
+            row = connection.execute(f"SELECT COALESCE(SUM(num_bytes), 0) FROM runs{chosen}", values).fetchone()
+        return int(row[0])
+
+    def untouched_since(self, seconds: float) -> tuple[str, ...]:
+        """Return the ids of runs that ended and were not changed after ``seconds``, in Unix time."""
+        states = [state for state in RunState if state.finished]
+        marks = ", ".join("?" * len(states))
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                f"SELECT run_id FROM runs WHERE state IN ({marks}) AND updated_seconds < ?", (*states, seconds)
+            ).fetchall()
+        return tuple(row["run_id"] for row in rows)
+
     def recover(self) -> tuple[str, ...]:
         """After a start: mark what a stopped server left behind as interrupted, and sweep files without a run.
 
@@ -180,6 +267,7 @@ class RunStore:
         interrupted = tuple(row["run_id"] for row in rows)
         for run_id in interrupted:
             self._interrupt(run_id)
+            self.weigh(run_id)
         for path in folders:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)
@@ -197,11 +285,19 @@ class RunStore:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
 
+    def _find(self, run_id: str, viewer: str) -> RunRecord:
+        if isinstance(run_id, str) and _LINK.fullmatch(run_id):
+            return record_of(self._row_where("link = ?", run_id))
+        return self.owned(run_id, viewer)
+
     def _row(self, run_id: str) -> sqlite3.Row:
         if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
             raise _not_found()
+        return self._row_where("run_id = ?", run_id)
+
+    def _row_where(self, condition: str, value: str) -> sqlite3.Row:
         with self._database.reading() as connection:
-            row: sqlite3.Row | None = connection.execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            row: sqlite3.Row | None = connection.execute(f"{SELECT_RUNS} WHERE {condition}", (value,)).fetchone()
         if row is None:
             raise _not_found()
         return row
@@ -216,21 +312,6 @@ class RunStore:
             ).rowcount
         if not changed:
             raise _not_found()
-
-
-def _record(row: sqlite3.Row) -> RunRecord:
-    return RunRecord(
-        run_id=row["run_id"],
-        owner=row["owner"],
-        title=row["title"],
-        spec=loads(row["spec"], RunSpec),
-        state=RunState(row["state"]),
-        created_seconds=row["created_seconds"],
-        updated_seconds=row["updated_seconds"],
-        headline=row["headline"],
-        error=row["error"],
-        shared=bool(row["shared"]),
-    )
 
 
 def _checked_title(title: str) -> str:

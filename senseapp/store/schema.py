@@ -31,6 +31,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_of_owner ON runs (owner, sequence)",
         "CREATE INDEX runs_by_state ON runs (state)",
     ),
+    (
+        "ALTER TABLE runs DROP COLUMN shared",  # a link is now a secret of its own, so that it can be taken back
+        "ALTER TABLE runs ADD COLUMN link TEXT NOT NULL DEFAULT ''",  # empty: not shared
+        "ALTER TABLE runs ADD COLUMN num_bytes INTEGER NOT NULL DEFAULT 0",  # of its files, when last weighed
+        "ALTER TABLE runs ADD COLUMN content_key TEXT NOT NULL DEFAULT ''",  # what decides its measurements
+        "ALTER TABLE runs ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
+        "CREATE UNIQUE INDEX runs_by_link ON runs (link) WHERE link <> ''",
+        "CREATE INDEX runs_by_content ON runs (owner, content_key) WHERE content_key <> ''",
+        "CREATE TABLE people (owner TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID",
+    ),
 )
 """Statements of each schema version, from version 1."""
 

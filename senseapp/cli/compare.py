@@ -1,0 +1,110 @@
+"""``compare``: how far two runs or more agree on which layers are fragile."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from senseapp.errors import InvalidSpec
+from senseapp.results import SensitivityResult
+from senseapp.results.comparison import Comparison, Part, Side
+from senseapp.results.matching import compare, shared_metrics
+from senseapp.spec import MetricName, QuantizationConfig
+from senseapp.spec.levels import fractions_from_percent, parse_numbers
+from senseapp.store import RunFolder
+
+__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
+
+NAME = "compare"
+SUMMARY = "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement."
+EPILOG = """\
+Layers are matched by name; the layers that are left over are listed with the reason. --level takes percent or bits: one
+for all runs, or one for each.
+
+examples:
+  python -m senseapp compare runs/resnet18 runs/resnet34 --level 50
+  python -m senseapp compare runs/zeros runs/bits --level 50,4 --metric kl
+  python -m senseapp compare runs/demo
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``compare``."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of analyze or import")
+    parser.add_argument("--metric", choices=get_args(MetricName), metavar="M", help="default: the ranking one")
+    parser.add_argument("--level", metavar="X[,Y]", help="percent or bits; default: nearest to 50 %% or 4 bits")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="layers to list (default: 10)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the finding, the layers that moved most, and those that could not be matched.
+
+    Raises:
+        InvalidInput: a run cannot be read, or they have no metric or no such level in common.
+        NotFound: a folder holds no finished run.
+    """
+    results = [RunFolder(path).load_result() for path in arguments.runs]
+    names = [path.name or str(path) for path in arguments.runs]
+    sides = _sides(names, results, _levels(arguments.level, results))
+    _report(compare(sides, arguments.metric or _metric(sides)), one_run=len(results) == 1, most=arguments.top)
+
+
+def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[float]:
+    """Return one level for each run, in engine units."""
+    if text is None:
+        from senseapp.service import headline_level
+
+        return [headline_level(result) for result in results]
+    numbers = parse_numbers(text, what="Levels")
+    if len(numbers) not in (1, len(results)):
+        raise InvalidSpec(f"--level takes one level, or one for each of {len(results)} runs, got {len(numbers)}.")
+    each = numbers * len(results) if len(numbers) == 1 else numbers
+    return [
+        number if isinstance(result.spec.sensitivity.compression, QuantizationConfig) else fraction
+        for number, fraction, result in zip(each, fractions_from_percent(each), results, strict=True)
+    ]
+
+
+def _sides(names: Sequence[str], results: Sequence[SensitivityResult], levels: Sequence[float]) -> list[Side]:
+    if len(results) > 1:
+        return [
+            Side(title=name, result=result, level=level)
+            for name, result, level in zip(names, results, levels, strict=True)
+        ]
+    parts = (Part.ESTIMATED, Part.MEASURED)
+    sides = [Side(title=names[0], result=results[0], level=levels[0], part=part) for part in parts]
+    if not all(side.metrics for side in sides):
+        raise InvalidSpec(f"{names[0]} does not have both estimates and measurements. Name a second run.")
+    return sides
+
+
+def _metric(sides: Sequence[Side]) -> str:
+    """Return the ranking metric of the first run that the others have too."""
+    shared = shared_metrics(sides)
+    for name in (sides[0].result.metric, "kl", *sorted(shared)):
+        if name in shared:
+            return name
+    raise InvalidSpec("These runs have no metric in common, so there is nothing to compare. Measure one again.")
+
+
+def _report(comparison: Comparison, *, one_run: bool, most: int) -> None:
+    from senseapp.ui.comparison_frames import moves_frame, side_labels, unmatched_frame
+    from senseapp.ui.comparison_wording import finding, matching_text
+    from senseapp.ui.wording import provenance_text
+
+    labels = [side.title for side in comparison.sides] if one_run else side_labels(comparison.sides)
+    for label, side in dict(zip(labels, comparison.sides, strict=True)).items():
+        print(f"{label}: {provenance_text(side.result).replace('**', '')}")
+    print(finding(comparison))
+    print(matching_text(comparison))
+    moves = moves_frame(comparison)
+    if len(moves):
+        print()
+        shown = moves.head(most).drop(columns="layer").rename(columns={"row": "layer", "shift": "moved"})
+        print(shown.to_string(index=False, float_format=lambda value: f"{value:g}"))
+    unmatched = unmatched_frame(comparison)
+    if len(unmatched):
+        print(f"\nNot matched ({min(most, len(unmatched))} of {len(unmatched)}):")
+        print(unmatched.head(most).to_string(index=False))

@@ -1,0 +1,72 @@
+"""``report``: a run as one HTML file that opens offline."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from senseapp.errors import InvalidSchedule
+from senseapp.results import Schedule, SensitivityResult
+from senseapp.service import headline
+from senseapp.store import RunFolder, replace_file
+from senseapp.store.disk import storage_errors
+
+__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
+
+NAME = "report"
+SUMMARY = "Write a run as one HTML file: charts, tables, settings, proofs."
+EPILOG = """\
+FILE opens in any browser and loads nothing from anywhere. It shows the proofs and the histograms that the run's folder
+holds; --schedule adds a schedule that is not proven.
+
+examples:
+  python -m senseapp report runs/demo -o report.html
+  python -m senseapp report runs/demo --schedule targets.json --title "Demo, 80 % zeros" -o report.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``report``."""
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of analyze or import")
+    parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule, to be shown too")
+    parser.add_argument("--title", default="", help="heading of the report (default: the model and its compression)")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="HTML file to write")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the report and say where.
+
+    Raises:
+        InvalidInput: the run or the schedule cannot be read.
+        NotFound: the folder holds no finished run.
+        StorageFailed: the file cannot be written.
+    """
+    folder = RunFolder(arguments.run_folder)
+    result = folder.load_result()
+    schedules = (_schedule(arguments.schedule, result),) if arguments.schedule else ()
+    from senseapp.ui.report.contents import ReportContents  # loads pandas, which most commands do without
+    from senseapp.ui.report.document import build_report
+
+    contents = ReportContents(
+        title=arguments.title or f"{result.profile.title} · {result.spec.sensitivity.compression.kind}",
+        result=result,
+        headline=headline(result),
+        schedules=schedules,
+        validations=folder.validations(),
+        histograms=folder.histograms(),
+    )
+    report = build_report(contents)
+    with storage_errors(f"the folder of {arguments.out.name}"):
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(arguments.out, report)
+    print(f"Wrote {arguments.out}")
+
+
+def _schedule(path: Path, result: SensitivityResult) -> Schedule:
+    from senseapp.export import read_schedule
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
+    return read_schedule(content, result.profile)

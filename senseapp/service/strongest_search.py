@@ -1,0 +1,92 @@
+"""The search for the strongest schedule within a drop, as a job: its outcome is a file of the run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from senseapp.results import StrongestFound
+from senseapp.results.schedule import BudgetKind
+from senseapp.service.engine import load_engine
+from senseapp.store import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.schedule import Limits
+
+__all__ = ["DropLimit", "StrongestSearch"]
+
+_KEY_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropLimit:
+    """How much may be lost, and what is tightened until that much is.
+
+    Attributes:
+        kind: the budget that is tightened.
+        allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
+        metric: what must not drop further.
+        repair: whether drops are measured after repair without training.
+        limits: bounds and fixed levels of layers.
+    """
+
+    kind: BudgetKind
+    allowed_drop: float
+    metric: str
+    repair: bool
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrongestSearch:
+    """One such search in the results of a run."""
+
+    run_id: str
+    drop: DropLimit
+
+    @property
+    def key(self) -> str:
+        """Names its file: the same for the same question, whoever asks."""
+        drop, limits = self.drop, self.drop.limits
+        asked = (
+            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair),
+            *(limits.min_level, limits.max_level, sorted(limits.layers.items()), sorted(limits.fixed.items())),
+        )
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:_KEY_DIGITS]
+
+    @property
+    def job_id(self) -> str:
+        """Names the job; no run, proof or histogram has such an id."""
+        return f"{self.run_id}:strongest:{self.key}"
+
+    def carry_out(
+        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
+    ) -> StrongestFound:
+        """Search, keep the outcome in ``folder``, and return it.
+
+        Raises:
+            NotFound: the run is not finished.
+            InfeasibleBudget: even the gentlest schedule drops more.
+            InvalidInput: the model, the images or the metric cannot be used.
+            StorageFailed: the file cannot be written.
+        """
+        load_engine()
+        from senseapp.validation import TestBench, strongest_schedule  # torch loads here, not when the app starts
+
+        known = folder.load_strongest(self.key)
+        if known is not None:
+            return known
+        progress("Loading the model and the images")
+        found = strongest_schedule(
+            TestBench.open(folder.load_result(), data_roots=data_roots, progress=progress),
+            self.drop.kind,
+            self.drop.allowed_drop,
+            metric=self.drop.metric,
+            repair=self.drop.repair,
+            limits=self.drop.limits,
+        )
+        folder.save_strongest(self.key, found)
+        return found

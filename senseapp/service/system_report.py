@@ -1,0 +1,134 @@
+"""What the server runs on and how busy it is, for the System page; nothing about anybody's runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from senseapp import __version__
+from senseapp.service.settings import ServerSettings
+from senseapp.store import RunStore
+
+__all__ = ["DiskReport", "SystemReport", "system_report"]
+
+_PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskReport:
+    """Bytes on the disk of the senseapp home."""
+
+    runs_bytes: int
+    uploads_bytes: int
+    logs_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemReport:
+    """One moment of a server.
+
+    Attributes:
+        versions: of the packages that figures depend on, by name.
+        python, system: in words.
+        device: what models run on; says so while torch is still being loaded.
+        processors: cores that this process may use.
+        engine_threads: of torch; None while it is not loaded.
+        threads: of this process that run Python.
+        memory_bytes: that this process takes.
+        memory_free_bytes, memory_total_bytes: of the machine.
+        running, waiting: jobs of everybody.
+        workers, max_queue: how many may run and wait.
+        disk: see :class:`DiskReport`.
+        up_seconds: since the server started.
+    """
+
+    versions: tuple[tuple[str, str], ...]
+    python: str
+    system: str
+    device: str
+    processors: int
+    engine_threads: int | None
+    threads: int
+    memory_bytes: int
+    memory_free_bytes: int
+    memory_total_bytes: int
+    running: int
+    waiting: int
+    workers: int
+    max_queue: int
+    disk: DiskReport
+    up_seconds: float
+
+
+def system_report(home: Path, store: RunStore, settings: ServerSettings, *, running: int, waiting: int) -> SystemReport:
+    """Return how the server is right now; takes milliseconds, and never loads torch."""
+    process, memory = psutil.Process(), psutil.virtual_memory()
+    torch = sys.modules.get("torch")
+    return SystemReport(
+        versions=_versions(),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} ({platform.machine()})",
+        device=_device(),
+        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        engine_threads=torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else None,
+        threads=threading.active_count(),
+        memory_bytes=process.memory_info().rss,
+        memory_free_bytes=memory.available,
+        memory_total_bytes=memory.total,
+        running=running,
+        waiting=waiting,
+        workers=settings.workers,
+        max_queue=settings.max_queue,
+        disk=_disk(home, store),
+        up_seconds=time.time() - process.create_time(),
+    )
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = {"senseapp": __version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return tuple(found.items())
+
+
+def _device() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda"):
+        return "not known yet: the engine is being loaded"
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "processor (no accelerator found)"
+
+
+def _disk(home: Path, store: RunStore) -> DiskReport:
+    usage = shutil.disk_usage(home)
+    return DiskReport(
+        runs_bytes=store.bytes_used(),
+        uploads_bytes=_bytes_in(home / "uploads"),
+        logs_bytes=_bytes_in(home / "logs"),
+        free_bytes=usage.free,
+        total_bytes=usage.total,
+    )
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except FileNotFoundError:  # removed meanwhile
+                continue
+    return total
