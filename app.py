@@ -5,6 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from senseapp.ui import backend
+from senseapp.ui.components.account import admit
 
 # A picture of our own: with a Material icon here, browsers would fetch it from the internet.
 st.set_page_config(page_title="senseapp", page_icon=str(Path(__file__).parent / "assets" / "icon.png"), layout="wide")
@@ -14,9 +15,13 @@ page = st.navigation(
         st.Page("pages/run.py", title="Run", icon=":material/play_circle:"),
         st.Page("pages/results.py", title="Results", icon=":material/bar_chart:"),
         st.Page("pages/targets.py", title="Schedule", icon=":material/rule_settings:", url_path="schedule"),
+        st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page("pages/runs.py", title="Runs", icon=":material/list:"),
+        st.Page("pages/leaderboard.py", title="Leaderboard", icon=":material/leaderboard:"),
         st.Page("pages/guide.py", title="Guide", icon=":material/menu_book:"),
+        st.Page("pages/system.py", title="System", icon=":material/monitor_heart:"),
     ]
 )
+admit(page)
 backend.warm_up()
 page.run()

@@ -2,12 +2,16 @@
 
 import streamlit as st
 
-from senseapp.ui.guide import ENTRIES, GLOSSARY
+from senseapp.ui.guide import ENTRIES, GLOSSARY, PICTURES
 
-with st.container(horizontal_alignment="center"), st.container(width=820):
+with st.container(horizontal_alignment="center"), st.container(width=1080):
     st.title("Guide", anchor=False)
+    st.caption("Point at a picture to enlarge it.")
     for entry in ENTRIES:
         st.subheader(entry.question)
-        st.markdown(entry.answer)
+        text, picture = st.columns([3, 2], gap="large")
+        text.markdown(entry.answer)
+        with picture.container(border=True):
+            st.image(PICTURES / f"{entry.picture}.png", caption=entry.caption)
     st.subheader("Words")
     st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))

@@ -4,9 +4,9 @@ import streamlit as st
 
 from senseapp.results import RunState
 from senseapp.ui.components.provenance import provenance
+from senseapp.ui.components.result_actions import result_actions
 from senseapp.ui.components.run_guard import require_result, require_run, run_header, to_run_page
 from senseapp.ui.components.views import result_views
-from senseapp.ui.state import RUN_PARAMETER
 
 record = require_run("There are no results to show.")
 run_header(record)
@@ -16,11 +16,6 @@ if record.headline:
 if record.state is not RunState.DONE:
     st.info("This run has not finished; what it has found so far is shown.", icon=":material/hourglass_bottom:")
     to_run_page(record)
+result_actions(record, result)
 provenance(result)
 result_views(record.run_id, result)
-st.page_link(
-    "pages/targets.py",
-    label="Make a schedule from these results",
-    icon=":material/arrow_forward:",
-    query_params={RUN_PARAMETER: record.run_id},
-)

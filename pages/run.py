@@ -14,4 +14,4 @@ if record.state is RunState.DONE:
 run_header(record)
 if record.state.finished:
     stopped(record)
-progress_panel(record.run_id, active=not record.state.finished)
+progress_panel(record.run_id, active=not record.state.finished, may_cancel=not record.read_only)

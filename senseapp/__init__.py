@@ -15,6 +15,8 @@ _HOMES = {
     "make_schedule": "senseapp.schedule",
 }
 
+__version__ = "0.1.0"
+
 __all__ = ["LevelResult", "SensitivityAnalyzer", "analyze_sensitivity", "make_schedule", "measure"]
 
 

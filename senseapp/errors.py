@@ -14,10 +14,13 @@
     │   ├── InfeasibleBudget    no choice of levels meets the budget; names the nearest that does
     │   ├── InvalidFile         a result, table or archive of an unknown form or newer version
     │   └── RunMismatch         the folder holds an unfinished run with other settings
+    ├── OutOfMemory             a run needs more memory than it may take
+    ├── ClusterFailed           the cluster cannot be reached, does not fit, or was lost; what was measured is kept
     ├── MeasurementFailed       one measurement could not be made; the run goes on
     ├── NotFound                no such run (or not this person's)
     ├── QueueFull               too many jobs are waiting
     ├── QuotaExceeded           a person's or the server's disk quota would be passed
+    ├── RateLimited             a person asks for too much in a minute
     └── StorageFailed           the disk or the database refuses to read or write
 
 A message gives the rule, what was expected, what came, and what to do. People see the message;
@@ -27,6 +30,7 @@ the trace goes to the log.
 from __future__ import annotations
 
 __all__ = [
+    "ClusterFailed",
     "InfeasibleBudget",
     "InvalidCheckpoint",
     "InvalidDataset",
@@ -37,8 +41,10 @@ __all__ = [
     "MeasurementFailed",
     "NoLayersSelected",
     "NotFound",
+    "OutOfMemory",
     "QueueFull",
     "QuotaExceeded",
+    "RateLimited",
     "RunMismatch",
     "SenseError",
     "StorageFailed",
@@ -103,6 +109,14 @@ class RunMismatch(InvalidInput):
     """The folder already holds an unfinished run with other settings."""
 
 
+class OutOfMemory(SenseError):
+    """A run needs more memory than it may take."""
+
+
+class ClusterFailed(SenseError):
+    """The cluster cannot be reached, has other versions, or was lost; everything measured so far is kept."""
+
+
 class MeasurementFailed(SenseError):
     """One measurement could not be made; it is recorded as FAILED and the run goes on."""
 
@@ -117,6 +131,10 @@ class QueueFull(SenseError):
 
 class QuotaExceeded(SenseError):
     """A person's or the server's disk quota would be passed."""
+
+
+class RateLimited(SenseError):
+    """A person asks for too much in a minute; the message says when to try again."""
 
 
 class StorageFailed(SenseError):

@@ -16,7 +16,7 @@ __all__ = ["Arrangement", "arrange"]
 _TABLE_NAME = "labels.csv"
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
 
-Layout = Literal["class folders", "table", "unlabelled"]
+Layout = Literal["class folders", "table", "image set", "unlabelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class Arrangement:
         layout: where labels come from, if anywhere.
         entries: the pictures.
         labels: name of the class of each picture, as the folder or table writes it; empty if unlabelled.
-        label_names: all class names, sorted; those of empty folders too.
+        label_names: all class names; those of folders (of empty ones too) and tables sorted, those of an image set in
+            its own order.
         notes: sentences on what was chosen or left out.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from senseapp.errors import InvalidDataset
 
 __all__ = ["ClassMapProposal", "propose_class_map", "resolve_class_map"]
 
-MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "nothing"]
+MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
 _WORDNET_ID = re.compile(r"n\d{8}")
 
 
@@ -36,22 +36,26 @@ class ClassMapProposal:
     notes: tuple[str, ...] = ()
 
 
-def propose_class_map(folder_names: Sequence[str], class_names: Sequence[str], num_classes: int) -> ClassMapProposal:
+def propose_class_map(
+    folder_names: Sequence[str], class_names: Sequence[str], num_classes: int, *, own_order: bool = False
+) -> ClassMapProposal:
     """Guess the class index of each folder name.
 
     Tried in this order: indices (``0``, ``1``, …), the model's class names (case, punctuation and spaces do not
     count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet (``n01440764``), and, if
-    there are as many folders as classes, their alphabetical order.
+    there are as many folders as classes, their order.
 
     Args:
         folder_names: distinct names.
         class_names: of the model, by index; empty where unknown.
         num_classes: outputs of the model.
+        own_order: whether ``folder_names`` are the classes of an image set in its own order; else the alphabetical
+            order is taken.
 
     Returns:
         The way that matches the most names. ``unmatched`` is empty if all were.
     """
-    names = sorted(folder_names)
+    names = list(folder_names) if own_order else sorted(folder_names)
     ways: tuple[tuple[MatchedBy, Callable[[], dict[str, int]]], ...] = (
         ("indices", lambda: _by_index(names, num_classes)),
         ("class names", lambda: _by_class_name(names, class_names)),
@@ -60,7 +64,8 @@ def propose_class_map(folder_names: Sequence[str], class_names: Sequence[str], n
     found = [(how, match()) for how, match in ways]
     how, matched = max(found, key=lambda pair: len(pair[1]))  # the first of equals
     if len(matched) < len(names) == num_classes:
-        how, matched = "order", {name: index for index, name in enumerate(names)}
+        how = "own order" if own_order else "order"
+        matched = {name: index for index, name in enumerate(names)}
     return ClassMapProposal(
         pairs=tuple(matched.items()),
         how=how if matched else "nothing",
@@ -71,7 +76,7 @@ def propose_class_map(folder_names: Sequence[str], class_names: Sequence[str], n
 
 def _by_index(names: Sequence[str], num_classes: int) -> dict[str, int]:
     numbers = {name: int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10}
-    if len(set(numbers.values())) < len(names):  # "1" and "01", or some names are words
+    if len(set(numbers.values())) < len(numbers):  # "1" and "01"
         return {}
     first = 1 if min(numbers.values(), default=0) >= 1 and num_classes in numbers.values() else 0
     return {name: number - first for name, number in numbers.items() if number - first < num_classes}
@@ -120,6 +125,11 @@ def _notes(how: MatchedBy, matched: dict[str, int]) -> tuple[str, ...]:
             "Folders were matched to the model's classes by their alphabetical order, because their number is right. "
             "Check that accuracy is well above chance.",
         )
+    if how == "own order":
+        return (
+            "The model's classes were taken to be those of the image set, in its order, because their number is right. "
+            "Check that accuracy is well above chance.",
+        )
     if how == "indices" and any(int(name) == index + 1 for name, index in matched.items()):
         return ("Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",)
     return ()
@@ -130,19 +140,25 @@ def resolve_class_map(
     class_names: Sequence[str],
     num_classes: int,
     confirmed: Sequence[tuple[str, int]] = (),
+    *,
+    own_order: bool = False,
+    empty: Collection[str] = (),
 ) -> ClassMapProposal:
     """Return the mapping to measure with: the one that a person confirmed, else a proposal that fits every name.
 
+    Names in ``empty`` have no pictures and may mean nothing.
+
     Raises:
-        InvalidDataset: a confirmed class does not exist, or some name means no class of the model.
+        InvalidDataset: a confirmed class does not exist, or some other name means no class of the model.
     """
     if confirmed:
         return _confirmed(label_names, num_classes, dict(confirmed))
-    proposal = propose_class_map(label_names, class_names, num_classes)
-    if proposal.unmatched:
+    proposal = propose_class_map(label_names, class_names, num_classes, own_order=own_order)
+    unmatched = [name for name in proposal.unmatched if name not in empty]
+    if unmatched:
         raise InvalidDataset(
-            f"{len(proposal.unmatched)} of {counted(len(label_names), 'class', 'classes')} in the images match none "
-            f"of the model's {num_classes:,}: {listed(proposal.unmatched)}. Expected class numbers, "
+            f"{len(unmatched)} of {counted(len(label_names), 'class', 'classes')} in the images match none "
+            f"of the model's {num_classes:,}: {listed(unmatched)}. Expected class numbers, "
             f"{'names such as ' + listed(class_names[:2]) if class_names else 'class names'}, ImageNet ids, or exactly "
             f"{counted(num_classes, 'folder')}. Confirm which class each folder means, or measure without labels."
         )

@@ -60,7 +60,14 @@ def label_entries(
         if proposal.unmatched:
             reason = f"All pictures lie in one folder, {printable(names[0])}, which is no class of this model."
             return _without_labels(arrangement, (reason,))
-    chosen = resolve_class_map(names, class_names, num_classes, confirmed)
+    chosen = resolve_class_map(
+        names,
+        class_names,
+        num_classes,
+        confirmed,
+        own_order=arrangement.layout == "image set",
+        empty=set(names).difference(arrangement.labels),
+    )
     return _with_labels(arrangement, chosen, class_names, num_classes)
 
 

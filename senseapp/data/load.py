@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,11 +14,15 @@ from senseapp.data.preparation import effective_preprocessing
 from senseapp.data.prepared import PreparedImages
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.models.loaded import Preprocessing
-from senseapp.spec.run import DataSpec
+from senseapp.spec.run import WITHOUT_LABELS, DataSpec
 
-__all__ = ["ImageRequest", "draw", "draw_order", "load_images", "register_loader"]
+__all__ = ["ImageRequest", "draw", "draw_order", "load_images", "register_loader", "say_nothing"]
 
 _RANDOM_IMAGES = 128
+
+
+def say_nothing(_sentence: str) -> None:
+    """Take a sentence and do nothing with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class ImageRequest:
         seed: of the draw when there are more.
         data_roots: folders that may be read; empty means any.
         class_names: of the model, by index; empty where unknown.
+        progress: told one sentence now and then while a loader waits.
     """
 
     spec: DataSpec
@@ -42,6 +47,7 @@ class ImageRequest:
     num_samples: int | None
     seed: int
     data_roots: tuple[Path, ...]
+    progress: Callable[[str], None]
 
 
 Loader = Callable[[ImageRequest], ImageSet]
@@ -67,6 +73,8 @@ def load_images(
     seed: int = 0,
     data_roots: Sequence[Path] = (),
     class_names: tuple[str, ...] = (),
+    with_labels: bool = True,
+    progress: Callable[[str], None] = say_nothing,
 ) -> ImageSet:
     """Load the images of ``spec``, prepared as the model wants them.
 
@@ -78,19 +86,22 @@ def load_images(
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
         class_names: of the model, by index, to recognise folders by; empty where unknown.
+        with_labels: False reads none, for a model whose classifier knows no classes.
+        progress: told one sentence now and then while images are downloaded; it may raise to give up.
 
     Raises:
         InvalidDataset: they cannot be read, trusted or matched to the classes.
         InvalidSpec: more images are wanted than there are.
     """
     request = ImageRequest(
-        spec=spec,
+        spec=spec if with_labels else replace(spec, labels=WITHOUT_LABELS, class_map=()),
         preprocessing=effective_preprocessing(spec, preprocessing),
         num_classes=num_classes,
         class_names=class_names,
         num_samples=num_samples,
         seed=seed,
         data_roots=tuple(data_roots),
+        progress=progress,
     )
     images = _LOADERS[spec.kind](request)
     return draw(images, num_samples, seed)

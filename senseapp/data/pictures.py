@@ -1,9 +1,9 @@
-"""The loaders of folders and archives, and a look at what is in one before it is measured on."""
+"""The loaders of folders, archives and image sets, and a look at what is in one before it is measured on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,11 @@ from senseapp.data.archive import open_archive
 from senseapp.data.arrangement import Arrangement, Layout, arrange
 from senseapp.data.class_map import ClassMapProposal, propose_class_map
 from senseapp.data.contents import PictureSource
+from senseapp.data.fetching import fetch_image_set
 from senseapp.data.folder import FolderSource, resolve_readable
+from senseapp.data.image_sets import ImageSetSource, open_image_set
 from senseapp.data.labelling import LabelledEntries, label_entries
-from senseapp.data.load import ImageRequest, draw_order, register_loader
+from senseapp.data.load import ImageRequest, draw_order, register_loader, say_nothing
 from senseapp.data.preparation import channel_mode
 from senseapp.data.prepared import PreparedImages
 from senseapp.data.reading import DrawnPictures, read_drawn
@@ -29,7 +31,7 @@ __all__ = ["ImageSurvey", "load_pictures", "survey_images"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSurvey:
-    """What a folder or archive holds, told without decoding a picture.
+    """What a folder, archive or image set holds, told without decoding a picture.
 
     Attributes:
         title: its name.
@@ -39,6 +41,7 @@ class ImageSurvey:
         proposal: what those names mean for the model; None without labels.
         notes: sentences a person should read.
         tables: CSV files in it, one of which may hold the labels.
+        class_names: of the model, by index; empty where unknown.
     """
 
     title: str
@@ -48,6 +51,7 @@ class ImageSurvey:
     proposal: ClassMapProposal | None
     notes: tuple[str, ...]
     tables: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
 
 def survey_images(
@@ -57,10 +61,10 @@ def survey_images(
     class_names: Sequence[str] = (),
     data_roots: Sequence[Path] = (),
 ) -> ImageSurvey:
-    """List a folder or archive and propose which class each of its folders means.
+    """List a folder, archive or image set and propose which class each of its folders or classes means.
 
     Args:
-        spec: of kind ``folder`` or ``archive``.
+        spec: of kind ``folder``, ``archive`` or ``torchvision``; an image set that is not here is downloaded.
         num_classes: outputs of the model.
         class_names: of the model, by index; empty where unknown.
         data_roots: folders that may be read; empty means any.
@@ -68,7 +72,7 @@ def survey_images(
     Raises:
         InvalidDataset: it cannot be read, may not be, or holds no picture.
     """
-    with _opened(spec, data_roots) as source:
+    with _opened(spec, data_roots, say_nothing) as source:
         arrangement = _arranged(source, spec)
         notes = (*source.contents.notes(), *arrangement.notes)
         tables = tuple(sorted(source.contents.tables))
@@ -79,23 +83,33 @@ def survey_images(
         layout=arrangement.layout,
         num_images=len(arrangement.entries),
         label_counts=tuple((name, counts[name]) for name in names),
-        proposal=propose_class_map(names, class_names, num_classes) if names else None,
+        proposal=_proposal(arrangement, class_names, num_classes),
         notes=notes,
         tables=tables,
+        class_names=tuple(class_names),
+    )
+
+
+def _proposal(arrangement: Arrangement, class_names: Sequence[str], num_classes: int) -> ClassMapProposal | None:
+    if not arrangement.label_names:
+        return None
+    return propose_class_map(
+        arrangement.label_names, class_names, num_classes, own_order=arrangement.layout == "image set"
     )
 
 
 @register_loader("folder")
 @register_loader("archive")
+@register_loader("torchvision")
 def load_pictures(request: ImageRequest) -> PreparedImages:
-    """Load the drawn pictures of a folder or archive; only these are decoded.
+    """Load the drawn pictures of a folder, archive or image set; only these are decoded.
 
     Raises:
         InvalidDataset: they cannot be read, trusted or matched to the model's classes.
         InvalidSpec: more are wanted than there are.
     """
     channel_mode(request.preprocessing)  # a model that takes no pictures is refused before anything is read
-    with _opened(request.spec, request.data_roots) as source:
+    with _opened(request.spec, request.data_roots, request.progress) as source:
         arrangement = _arranged(source, request.spec)
         labelled = label_entries(
             arrangement,
@@ -115,9 +129,8 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
 
 
 @contextmanager
-def _opened(spec: DataSpec, roots: Sequence[Path]) -> Iterator[PictureSource]:
-    path = resolve_readable(spec.path, roots)
-    source: PictureSource = FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
+def _opened(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]) -> Iterator[PictureSource]:
+    source = _open(spec, roots, progress)
     try:
         source.contents.require_pictures(source.title)
         yield source
@@ -125,8 +138,18 @@ def _opened(spec: DataSpec, roots: Sequence[Path]) -> Iterator[PictureSource]:
         source.close()
 
 
+def _open(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]) -> PictureSource:
+    if spec.kind == "torchvision":
+        fetch_image_set(spec.name, progress)
+        return open_image_set(spec.name)
+    path = resolve_readable(spec.path, roots)
+    return FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
+
+
 def _arranged(source: PictureSource, spec: DataSpec) -> Arrangement:
     with_labels = spec.labels != WITHOUT_LABELS
+    if isinstance(source, ImageSetSource):
+        return source.arrangement(with_labels=with_labels)
     return arrange(source, table=spec.labels if with_labels else "", with_labels=with_labels)
 
 

@@ -23,6 +23,7 @@ __all__ = ["read_distiller_csv"]
 _WRAPPER = "module."  # DataParallel puts it before every name
 _WEIGHT = ".weight"
 _NAMES_SHOWN = 3
+_ROUNDING = 1e-9  # 0.15000000000000002 of 20 filters are 3
 _UNKNOWN_INTERVALS = (
     "Imported figures: neither the number of images nor the images' own differences are in the file, so intervals are "
     "unknown, and small differences may be chance."
@@ -76,7 +77,7 @@ def read_distiller_csv(
         measurements=tuple(
             measurement
             for name in (layer.name for layer in described.layers if layer.name in by_layer)
-            for measurement in _measurements(name, by_layer[name], described.layer(name))
+            for measurement in _measurements(name, by_layer[name], described.layer(name), granularity)
         ),
         precision="unknown",
         method="imported",
@@ -131,8 +132,11 @@ def _baseline_row(layer: str, rows: Sequence[DistillerRow]) -> DistillerRow:
     )
 
 
-def _measurements(name: str, rows: Sequence[DistillerRow], layer: LayerProfile) -> list[LayerMeasurement]:
+def _measurements(
+    name: str, rows: Sequence[DistillerRow], layer: LayerProfile, granularity: SparsityGranularity
+) -> list[LayerMeasurement]:
     baseline = _baseline_row(name, rows)
+    filters = layer.weight_shape[layer.channel_axis] if granularity == "filter" and layer.weight_shape else 0
     return [
         LayerMeasurement(
             layer=name,
@@ -144,13 +148,18 @@ def _measurements(name: str, rows: Sequence[DistillerRow], layer: LayerProfile) 
                 _change("loss", baseline.loss, row.loss, row.loss - baseline.loss),
             ),
             members=(name,),
-            achieved_level=row.sparsity,
-            removed_params=round(row.sparsity * layer.num_params),
-            removed_macs=round(row.sparsity * layer.macs),
+            achieved_level=_reached(row.sparsity, filters),
+            removed_params=round(_reached(row.sparsity, filters) * layer.num_params),
+            removed_macs=round(_reached(row.sparsity, filters) * layer.macs),
         )
         for row in sorted(rows, key=lambda row: row.sparsity)
         if row.sparsity > 0
     ]
+
+
+def _reached(sparsity: float, filters: int) -> float:
+    """Return the share that whole filters make, rounded down as Distiller does; ``sparsity`` if none are counted."""
+    return math.floor(sparsity * filters + _ROUNDING) / filters if filters else sparsity
 
 
 def _change(metric: str, baseline: float, value: float, delta: float) -> MetricChange:

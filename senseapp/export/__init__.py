@@ -2,7 +2,13 @@
 
 from senseapp.export.archive import MANIFEST_NAME, build_zip, export_zip
 from senseapp.export.base import ExportFormat, check_schedule
-from senseapp.export.model_explorer import model_explorer_overlay, schedule_values, sensitivity_values
+from senseapp.export.model_explorer import (
+    exported_graph,
+    model_explorer_overlay,
+    overlay_of,
+    schedule_values,
+    sensitivity_values,
+)
 from senseapp.export.reading import read_schedule
 from senseapp.export.registry import FORMATS, export_format
 
@@ -14,7 +20,9 @@ __all__ = [
     "check_schedule",
     "export_format",
     "export_zip",
+    "exported_graph",
     "model_explorer_overlay",
+    "overlay_of",
     "read_schedule",
     "schedule_values",
     "sensitivity_values",

@@ -27,7 +27,11 @@ _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 
 
 def build_zip(
-    schedule: Schedule, profile: ModelProfile, *, extra: Mapping[str, bytes] | None = None
+    schedule: Schedule,
+    profile: ModelProfile,
+    *,
+    extra: Mapping[str, bytes] | None = None,
+    left_out: str = "",
 ) -> tuple[bytes, ExportManifest]:
     """Return a zip of every target file that can hold ``schedule``, and its manifest.
 
@@ -38,13 +42,14 @@ def build_zip(
     Args:
         schedule: what to write.
         profile: the model it belongs to.
-        extra: further files by name, for example the Model Explorer overlay.
+        extra: further files by name, for example the Model Explorer overlay, which only the network can give.
+        left_out: why there is no Model Explorer overlay, in place of the usual sentence.
 
     Raises:
         InvalidSchedule: the schedule belongs to another model or is out of range, or two files share a name.
     """
     check_schedule(schedule, profile)
-    files = _target_files(schedule, profile)
+    files = _target_files(schedule, profile, extra or {}, left_out)
     for name, content in (extra or {}).items():
         if name in files or name == MANIFEST_NAME:
             raise InvalidSchedule(f"Two files of one archive are called {name}. Rename the one that is added.")
@@ -66,16 +71,21 @@ def export_zip(
     return manifest
 
 
-def _target_files(schedule: Schedule, profile: ModelProfile) -> dict[str, bytes]:
+def _target_files(
+    schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str
+) -> dict[str, bytes]:
     """Return every file that can be written, and a text that says who reads each and why others are missing."""
     files: dict[str, bytes] = {}
     lines = []
     for target in FORMATS.values():
         name = f"{_STEM}{target.suffix}"
+        if target.render is None and name in extra:
+            lines.append(f"{name}: {target.reader}")
+            continue
         try:
             files[name] = target.write(schedule, profile).encode()
         except InvalidSchedule as refusal:
-            lines.append(f"(left out) {name}: {refusal}")
+            lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
             continue
         lines.append(f"{name}: {target.reader}")
         if target.companion:

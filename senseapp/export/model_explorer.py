@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["MODEL_EXPLORER", "model_explorer_overlay", "schedule_values", "sensitivity_values"]
+__all__ = [
+    "MODEL_EXPLORER",
+    "exported_graph",
+    "model_explorer_overlay",
+    "overlay_of",
+    "schedule_values",
+    "sensitivity_values",
+]
 
 _ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
 
@@ -43,20 +50,41 @@ def sensitivity_values(result: SensitivityResult, *, level: float, metric: str) 
 def model_explorer_overlay(
     values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
 ) -> tuple[str, bytes]:
-    """Return the node data (JSON) and the ``.pt2`` file that it colours.
-
-    Args:
-        values: one finite number per layer.
-        module: the network; it is exported in ``eval()`` mode and left as it was.
-        sample: one input batch (N, C, H, W).
-        title: what Model Explorer calls the overlay.
+    """Return the node data (JSON) and the ``.pt2`` file that it colours; see :func:`exported_graph`.
 
     Raises:
         InvalidSchedule: a layer has no node in the graph.
         UnsupportedModel: torch.export cannot trace the network.
     """
+    nodes, graph = exported_graph(module, sample)
+    return overlay_of(values, nodes, title=title), graph
+
+
+def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, list[str]], bytes]:
+    """Return the names of the nodes of each layer, and the network as a ``.pt2`` file; one serves every overlay.
+
+    Args:
+        module: the network; it is exported in ``eval()`` mode and left as it was.
+        sample: one input batch (N, C, H, W).
+
+    Raises:
+        UnsupportedModel: torch.export cannot trace the network.
+    """
     program = _exported(module, sample)
-    nodes = _nodes_by_layer(program)
+    return _nodes_by_layer(program), _saved(program)
+
+
+def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str) -> str:
+    """Return the node data (JSON) of a graph.
+
+    Args:
+        values: one finite number per layer.
+        nodes: names of the nodes of each layer, from :func:`exported_graph`.
+        title: what Model Explorer calls the overlay.
+
+    Raises:
+        InvalidSchedule: a layer has no node in the graph.
+    """
     missing = [layer for layer in values if layer not in nodes]
     if missing:
         raise InvalidSchedule(
@@ -65,7 +93,7 @@ def model_explorer_overlay(
     results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
     gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
     overlay = {"name": title, "results": results, "gradient": gradient}
-    return json.dumps(overlay, indent=2, allow_nan=False) + "\n", _saved(program)
+    return json.dumps(overlay, indent=2, allow_nan=False) + "\n"
 
 
 def _exported(module: nn.Module, sample: torch.Tensor) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.checkpoint import Checkpoint
 from senseapp.models.mapped_memory import release_pages
+from senseapp.models.seeded import seeded_weights
 from senseapp.models.signature import COMPUTED_SUFFIXES
 
 __all__ = ["MatchReport", "WrongShape", "load_tensors", "match_state_dict"]
@@ -53,10 +54,19 @@ class MatchReport:
         return not (self.missing or self.unexpected or self.wrong_shape)
 
 
-def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor]) -> MatchReport:
-    """Compare ``tensors`` with the state dict of ``module`` and say why they do not fit, if they do not."""
+def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:
+    """Compare ``tensors`` with the state dict of ``module`` and say why they do not fit, if they do not.
+
+    The weights of the layer ``fresh_head`` may be missing.
+    """
     expected = module.state_dict()
-    missing = tuple(name for name in expected if name not in tensors and not name.endswith(COMPUTED_SUFFIXES))
+    missing = tuple(
+        name
+        for name in expected
+        if name not in tensors
+        and not name.endswith(COMPUTED_SUFFIXES)
+        and not (fresh_head and name.rpartition(".")[0] == fresh_head)
+    )
     surplus = [name for name in tensors if name not in expected]
     ignored = tuple(name for name in surplus if _is_ignored(name))
     unexpected = tuple(name for name in surplus if not _is_ignored(name))
@@ -117,13 +127,19 @@ def _cause_of_shapes(names: list[str], head: str, wrong: tuple[WrongShape, ...])
     return "The checkpoint was made for a wider, narrower or otherwise different variant of this architecture."
 
 
-def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str) -> tuple[str, ...]:
+def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str, fresh_head: str = "") -> tuple[str, ...]:
     """Copy the checkpoint's weights into ``module``, as float32; return the notes a person should read.
+
+    Args:
+        module: is changed.
+        checkpoint: where the weights come from.
+        title: of the architecture.
+        fresh_head: name of a classifier that the checkpoint lacks, and that starts from a fixed seed.
 
     Raises:
         InvalidCheckpoint: a weight is missing, surplus or of another shape; the module is unchanged.
     """
-    report = match_state_dict(module, checkpoint.tensors)
+    report = match_state_dict(module, checkpoint.tensors, fresh_head=fresh_head)
     if not report.fits:
         raise InvalidCheckpoint(_mismatch_sentence(report, checkpoint.file_name, title))
     with torch.no_grad():
@@ -131,8 +147,16 @@ def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str) -> tu
             if name in checkpoint.tensors and not name.endswith(COMPUTED_SUFFIXES):
                 tensor.copy_(checkpoint.tensors[name])
                 release_pages(checkpoint.tensors[name])
+    if fresh_head:
+        _start_afresh(module.get_submodule(fresh_head))
     ignored = [name for name in report.ignored if name.startswith(_TRAINING_ONLY_PREFIXES)]
     return (f"Left out {len(ignored)} weights of heads that serve training only.",) if ignored else ()
+
+
+def _start_afresh(head: nn.Module) -> None:
+    with seeded_weights(), torch.no_grad():
+        for name, parameter in head.named_parameters():
+            nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
 
 
 def _mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:

@@ -7,7 +7,7 @@ off a checkpoint (:meth:`FreeDimensions.read_off`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,9 +81,10 @@ class FreeDimensions:
     channels: tuple[str, int, int] | None
     size: SizeRule | None
 
-    def fit(self, shapes: Shapes) -> bool:
-        """Return whether all of these weights are in ``shapes``, alike in the lengths that may not vary."""
-        return all(name in shapes and _alike(pattern, shapes[name]) for name, pattern in self.patterns.items())
+    def fit(self, shapes: Shapes, names: Iterable[str] | None = None) -> bool:
+        """Return whether these weights (or those of ``names``) are in ``shapes``, alike where they may not vary."""
+        wanted = self.patterns if names is None else names
+        return all(name in shapes and _alike(self.patterns[name], shapes[name]) for name in wanted)
 
     def read_off(self, shapes: Shapes) -> ReadOff:
         """Return what the network behind ``shapes`` was built for."""

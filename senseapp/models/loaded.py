@@ -38,6 +38,7 @@ class LoadedModel:
         num_classes: width of the output.
         pretrained: whether the weights were trained; random ones are always labelled so.
         class_names: one per output, where known; else empty.
+        fresh_head: whether the classifier is a random one in place of one that was missing; labels then mean nothing.
         notes: sentences a person should read (adapted head, weights that are not finite).
     """
 
@@ -47,4 +48,5 @@ class LoadedModel:
     num_classes: int
     pretrained: bool
     class_names: tuple[str, ...] = ()
+    fresh_head: bool = False
     notes: tuple[str, ...] = ()

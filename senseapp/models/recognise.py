@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 from senseapp.models.catalogue import find_entry
 from senseapp.models.free_dimensions import ReadOff
+from senseapp.models.head import HeadFit, Layers, fit_but_for_head
 from senseapp.models.recognition_index import Fingerprint, load_fingerprints
-from senseapp.models.signature import Shapes, Sketch, resemblance, signature_of, sketch_of, weights_only
+from senseapp.models.signature import Shapes, Sketch, resemblance, sketch_of, weights_only
 
 __all__ = ["Candidate", "fingerprint_named", "recognise"]
 
 _SCORE_AT_OTHER_SIZE = 0.99
+_SCORE_OF_RENAMED_HEAD = 0.98
+_SCORE_WITHOUT_HEAD = 0.97
 _BEST_INEXACT_SCORE = 0.95
 _LEAST_SCORE = 0.05
 
@@ -23,8 +26,10 @@ class Candidate:
     Attributes:
         library, name: the architecture.
         score: 1 when every name and shape fits at the architecture's own image size, 0.99 when they fit at
-            another one; below 0.96 the share of names and shapes in common, roughly.
+            another one, 0.98 when they fit but for the name of the classifier, 0.97 when there is no classifier;
+            below 0.96 the share of names and shapes in common, roughly.
         exact: whether every name and shape fits.
+        head: how the classifier differs, where all else fits.
         num_classes, in_chans, img_size: read off the shapes; None where these do not tell.
     """
 
@@ -35,6 +40,12 @@ class Candidate:
     num_classes: int | None
     in_chans: int | None
     img_size: int | None
+    head: HeadFit | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the checkpoint has all weights of the architecture, under whatever name its classifier has."""
+        return self.exact or (self.head is not None and not self.head.missing)
 
     @property
     def title(self) -> str:
@@ -49,14 +60,20 @@ def recognise(shapes: Shapes, *, arch_hint: str = "", limit: int = 10) -> tuple[
     one named by ``arch_hint`` comes first, then those with published weights, then shorter names.
     """
     shapes = weights_only(shapes)
-    signature, sketch = signature_of(shapes), sketch_of(shapes)
+    layers, sketch = Layers(shapes), sketch_of(shapes)
     found = []
     for fingerprint in load_fingerprints():
         read = fingerprint.free.read_off(shapes)
-        exact = fingerprint.fits(shapes, signature) and (read.img_size is None) == (fingerprint.free.size is None)
-        score = _score_of_fit(read, fingerprint) if exact else _score_of_likeness(sketch, fingerprint)
+        size_is_known = (read.img_size is None) == (fingerprint.free.size is None)
+        exact = fingerprint.fits(shapes, layers.signature) and size_is_known
+        head = None if exact else fit_but_for_head(fingerprint, layers)
+        if head is not None:
+            read = fingerprint.free.read_off(head.renamed(shapes))
+            score = _SCORE_WITHOUT_HEAD if head.missing else _SCORE_OF_RENAMED_HEAD
+        else:
+            score = _score_of_fit(read, fingerprint) if exact else _score_of_likeness(sketch, fingerprint)
         if score >= _LEAST_SCORE:
-            found.append(_candidate(fingerprint, read, exact=exact, score=score))
+            found.append(_candidate(fingerprint, read, exact=exact, score=score, head=head))
     found.sort(key=lambda candidate: _preference(candidate, arch_hint))
     return tuple(found[:limit])
 
@@ -69,7 +86,9 @@ def _score_of_likeness(sketch: Sketch, fingerprint: Fingerprint) -> float:
     return round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
 
 
-def _candidate(fingerprint: Fingerprint, read: ReadOff, *, exact: bool, score: float) -> Candidate:
+def _candidate(
+    fingerprint: Fingerprint, read: ReadOff, *, exact: bool, score: float, head: HeadFit | None
+) -> Candidate:
     return Candidate(
         library=fingerprint.library,
         name=fingerprint.name,
@@ -78,6 +97,7 @@ def _candidate(fingerprint: Fingerprint, read: ReadOff, *, exact: bool, score: f
         num_classes=read.num_classes,
         in_chans=read.in_chans,
         img_size=read.img_size,
+        head=head,
     )
 
 

@@ -82,7 +82,8 @@ def pack_fingerprints(fingerprints: Iterable[Fingerprint]) -> bytes:
 def load_fingerprints() -> tuple[Fingerprint, ...]:
     """Return the fingerprints of all architectures, timm's first."""
     rows = json.loads(gzip.decompress(RECOGNITION_FILE.read_bytes()))
-    return tuple(_unpack(*row) for row in rows)
+    fingerprints = [_unpack(*row) for row in rows]  # a tuple that grows for long trips over CPython's collector
+    return tuple(fingerprints)
 
 
 def _unpack(library: str, name: str, img_size: int, signature: str, sketch: str, free: dict[str, Any]) -> Fingerprint:

@@ -8,6 +8,8 @@ from senseapp.results.schedule import (
     ResourceBudget,
     Schedule,
     ScheduleEntry,
+    StrongestFound,
+    TriedTarget,
     ValidationResult,
 )
 from senseapp.results.sensitivity import SensitivityResult, latest
@@ -26,6 +28,8 @@ __all__ = [
     "ScheduleEntry",
     "SensitivityResult",
     "Status",
+    "StrongestFound",
+    "TriedTarget",
     "ValidationResult",
     "latest",
 ]

@@ -65,15 +65,19 @@ class RunRecord:
     """A run as the store keeps it.
 
     Attributes:
-        run_id: unguessable.
-        owner: who it belongs to (``local`` without login).
+        run_id: unguessable; of a run that was opened by its link, the link.
+        owner: who it belongs to (``local`` without login); empty for whoever opened it by its link.
         title: what people see; a person may change it.
         spec: the settings.
         state: where it stands.
         created_seconds, updated_seconds: Unix time.
         headline: the result in one sentence; empty until there is one.
         error: the sentence to show if it failed.
-        shared: whether anybody with the link may read it.
+        link: whoever has it may read the run; empty while it is not shared.
+        read_only: whether it was opened by its link.
+        owner_name: what its owner is called; empty where there is no login.
+        num_bytes: disk space of its files, as last weighed.
+        origin: one sentence, if it was imported or took measurements from another run.
     """
 
     run_id: str
@@ -85,7 +89,16 @@ class RunRecord:
     updated_seconds: float
     headline: str = ""
     error: str = ""
-    shared: bool = False
+    link: str = ""
+    read_only: bool = False
+    owner_name: str = ""
+    num_bytes: int = 0
+    origin: str = ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether anybody with the link may read it."""
+        return bool(self.link)
 
 
 register(RunRecord)

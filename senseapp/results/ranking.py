@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from senseapp.errors import InvalidInput
 
-__all__ = ["joint_confidence", "rank_intervals", "shared_ranks", "spearman", "undecided"]
+__all__ = ["joint_confidence", "mean_ranks", "rank_intervals", "shared_ranks", "spearman", "undecided"]
 
 
 def joint_confidence(count: int, confidence: float = 0.95) -> float:
@@ -87,21 +87,30 @@ def undecided(lows: Sequence[float], highs: Sequence[float]) -> set[int]:
     return {int(index) for index in np.flatnonzero(overlap.any(axis=1))}
 
 
+def mean_ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value, 1 for the smallest; equal values take the mean of their ranks.
+
+    >>> mean_ranks([0.5, 9.0, 0.5])
+    [1.5, 3.0, 1.5]
+    """
+    from scipy.stats import rankdata  # scipy.stats takes half a second to import
+
+    return [float(rank) for rank in rankdata(values)]
+
+
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's rank correlation over the pairs in which both are defined; ties take their mean rank.
 
     Returns:
         From -1 to 1; nan if fewer than two pairs are defined, or one side is constant: there is no order then.
     """
-    from scipy.stats import rankdata  # scipy.stats takes half a second to import
-
     if len(first) != len(second):
         raise InvalidInput(f"A rank correlation needs pairs, got {len(first)} and {len(second)} values.")
     pairs = np.asarray([first, second], dtype=float)
     pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]
     if pairs.shape[1] < 2:
         return float("nan")
-    ranks = np.asarray(rankdata(pairs, axis=1))
+    ranks = np.asarray([mean_ranks(side) for side in pairs])
     if np.any(ranks.min(axis=1) == ranks.max(axis=1)):
         return float("nan")
     return float(np.corrcoef(ranks)[0, 1])

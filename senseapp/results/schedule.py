@@ -10,7 +10,16 @@ from senseapp.errors import InvalidSpec
 from senseapp.results.measurement import MetricChange
 from senseapp.spec.codec import register
 
-__all__ = ["BudgetKind", "ExportManifest", "ResourceBudget", "Schedule", "ScheduleEntry", "ValidationResult"]
+__all__ = [
+    "BudgetKind",
+    "ExportManifest",
+    "ResourceBudget",
+    "Schedule",
+    "ScheduleEntry",
+    "StrongestFound",
+    "TriedTarget",
+    "ValidationResult",
+]
 
 BudgetKind = Literal["params", "bytes", "macs", "bits"]
 
@@ -118,6 +127,40 @@ class ValidationResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriedTarget:
+    """One schedule that a search measured.
+
+    Attributes:
+        figure: what it removes, or its average bits.
+        changes: measured on the curves' images, by metric.
+    """
+
+    figure: float
+    changes: tuple[MetricChange, ...]
+
+    def change(self, metric: str) -> MetricChange | None:
+        """Return what was measured in ``metric``."""
+        return next((change for change in self.changes if change.metric == metric), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrongestFound:
+    """The strongest schedule whose measured drop is within what a person allows.
+
+    Attributes:
+        schedule: the one found; its budget says what it was made for.
+        allowed_drop: in the unit of the metric.
+        repaired: whether drops were measured after repair.
+        tried: every schedule that was measured, in the order of the search.
+    """
+
+    schedule: Schedule
+    allowed_drop: float
+    repaired: bool
+    tried: tuple[TriedTarget, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest:
     """What a zip of target files holds: sha256 by file name, and the versions that wrote it."""
 
@@ -125,5 +168,5 @@ class ExportManifest:
     versions: dict[str, str]
 
 
-for _cls in (Schedule, ValidationResult, ExportManifest):
+for _cls in (Schedule, ValidationResult, StrongestFound, ExportManifest):
     register(_cls)

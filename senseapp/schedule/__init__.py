@@ -10,6 +10,7 @@ from senseapp.schedule.methods import METHODS, make_schedule
 from senseapp.schedule.mixed import mixed_schedule
 from senseapp.schedule.search import strongest_within, with_true_size
 from senseapp.schedule.tradeoff import TradeOffPoint, trade_off
+from senseapp.schedule.true_size import true_figures, truly_sized
 
 __all__ = [
     "METHODS",
@@ -24,6 +25,8 @@ __all__ = [
     "mixed_schedule",
     "strongest_within",
     "trade_off",
+    "true_figures",
+    "truly_sized",
     "weight_bytes",
     "with_true_size",
 ]

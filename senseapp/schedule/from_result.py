@@ -153,7 +153,12 @@ def _notes(
     notes = []
     if left_alone:
         names = [members[0] for members in left_alone]
-        notes.append(f"{len(names)} layers have no usable measurement and are left alone: {_shown(names)}.")
+        what = (
+            "1 layer has no usable measurement and is"
+            if len(names) == 1
+            else (f"{len(names)} layers have no usable measurement and are")
+        )
+        notes.append(f"{what} left alone: {_shown(names)}.")
     if without_value:
         notes.append(f"Levels at which {metric} was not a finite number were not considered: {_shown(without_value)}.")
     values = [item for items in by_layer.values() for item in items if item.status is Status.MEASURED]

@@ -11,32 +11,65 @@ from senseapp.schedule.choices import DENSE_BITS
 from senseapp.schedule.curves import LayerCurve, tidy_level
 from senseapp.schedule.from_result import CurveSet
 
-__all__ = ["Limits", "fixed_levels"]
+__all__ = ["Bounds", "Limits", "check_own_bounds", "fixed_levels"]
+
+
+Bounds = tuple[float | None, float | None]
+"""The least and the greatest level of a layer; None means no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on the level of every layer, and levels that a person has fixed.
+    """Bounds on the levels of layers, and levels that a person has fixed.
 
     Attributes:
-        min_level, max_level: fractions, or bits for quantization (untouched counts as 32 bits); None means no bound.
+        min_level, max_level: of every layer; fractions, or bits for quantization (untouched counts as 32 bits); None
+            means no bound.
+        layers: bounds of single layers by name, in place of those of every layer.
         fixed: layer name to its level; 0 leaves the layer alone. Bounds do not hold for fixed layers.
     """
 
     min_level: float | None = None
     max_level: float | None = None
+    layers: Mapping[str, Bounds] = field(default_factory=dict)
     fixed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        low = -math.inf if self.min_level is None else self.min_level
-        high = math.inf if self.max_level is None else self.max_level
-        if not low <= high:
-            raise InvalidSpec(f"The minimum level must not be above the maximum, got {low:g} and {high:g}.")
+        _require_order("level", (self.min_level, self.max_level))
+        for name, bounds in self.layers.items():
+            _require_order(f"level of {name}", bounds)
 
-    def allows(self, level: float) -> bool:
-        """Tell whether ``level`` lies between the bounds."""
-        above = self.min_level is None or level >= self.min_level
-        return above and (self.max_level is None or level <= self.max_level)
+    def bounds_of(self, curve: LayerCurve, *, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
+        """Return the least and the greatest level of ``curve``; ``low`` and ``high`` stand in for missing bounds."""
+        least, most = next(
+            (self.layers[member] for member in curve.members if member in self.layers),
+            (self.min_level, self.max_level),
+        )
+        return (low if least is None else least), (high if most is None else most)
+
+
+def _require_order(what: str, bounds: Bounds) -> None:
+    low = -math.inf if bounds[0] is None else bounds[0]
+    high = math.inf if bounds[1] is None else bounds[1]
+    if not low <= high:
+        raise InvalidSpec(f"The minimum {what} must not be above the maximum, got {low:g} and {high:g}.")
+
+
+def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
+    """Require that every layer with bounds of its own can be scheduled, and that its bounds are levels.
+
+    Raises:
+        InvalidSchedule: a name is not a layer that can be scheduled, or a bound is out of range.
+    """
+    for name, bounds in limits.layers.items():
+        curve = curve_set.curve_of(name)
+        if curve is None:
+            raise InvalidSchedule(f"{name} has no usable measurement, so it takes no limits. Remove those of {name}.")
+        low, high, unit = (2.0, DENSE_BITS, "bits") if curve.compression == "quantization" else (0.0, 0.99, "")
+        for bound in bounds:
+            if bound is not None and not low <= bound <= high:
+                asked, span = (f"{bound:g}", f"2 to 32 {unit}") if unit else (f"{100 * bound:g} %", "0 % to 99 %")
+                raise InvalidSchedule(f"The limits of {name} lie from {span}, got {asked}.")
 
 
 def fixed_levels(curve_set: CurveSet, limits: Limits) -> dict[str, float]:

@@ -23,11 +23,10 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
     """
     if curve.layer in problem.fixed:
         return (problem.fixed[curve.layer],)
-    limits = problem.limits
-    levels = {level for level in curve.grid() if limits.allows(level)}
+    bounds = problem.limits.bounds_of(curve)
+    levels = {level for level in curve.grid() if bounds[0] <= level <= bounds[1]}
     if curve.continuous and curve.compression != "quantization":
-        bounds = (limits.min_level, limits.max_level)
-        levels |= {bound for bound in bounds if bound is not None and 0 <= bound <= curve.strongest}
+        levels |= {bound for bound in bounds if 0 <= bound <= curve.strongest}
     if not levels:
         raise InvalidSpec(
             f"The limits leave no level for {curve.layer}, which was measured up to {curve.strongest:g}. Widen them."

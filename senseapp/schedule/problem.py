@@ -12,12 +12,12 @@ from senseapp.schedule.accounting import Accounting, check_kind
 from senseapp.schedule.choices import Choice
 from senseapp.schedule.curves import LayerCurve, tidy_level
 from senseapp.schedule.from_result import CurveSet, curves_of
-from senseapp.schedule.limits import Limits, fixed_levels
+from senseapp.schedule.limits import Limits, check_own_bounds, fixed_levels
 
-__all__ = ["Problem", "assemble", "in_execution_order", "infeasible", "pose", "schedule_of"]
+__all__ = ["PRUNING_NOTE", "Problem", "assemble", "in_execution_order", "infeasible", "pose", "schedule_of"]
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
-_PRUNING_NOTE = (
+PRUNING_NOTE = (
     "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
 )
 
@@ -72,11 +72,12 @@ def pose(
 
     Raises:
         InvalidSpec: this compression cannot serve the budget, or the metric was not measured.
-        InvalidSchedule: nothing can be scheduled, or a fixed layer cannot be.
+        InvalidSchedule: nothing can be scheduled, or a layer that is fixed or limited by itself cannot be.
     """
     curve_set = curves_of(result, metric)
     if check_budget:
         check_kind(budget.kind, [curve_set.compression])
+    check_own_bounds(curve_set, limits)
     return Problem(
         curve_set=curve_set,
         accounting=Accounting.of(curve_set.profile, curve_set.curves),
@@ -179,4 +180,4 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
 
 
 def _pruning_notes(curve_set: CurveSet) -> tuple[str, ...]:
-    return (_PRUNING_NOTE,) if curve_set.compression == "pruning" else ()
+    return (PRUNING_NOTE,) if curve_set.compression == "pruning" else ()

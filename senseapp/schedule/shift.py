@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from scipy.optimize import brentq
 
 from senseapp.errors import InvalidSpec
-from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.problem import Problem, infeasible
 
 __all__ = ["level_bounds", "require_fractions", "shift_to_budget"]
 
 DEFAULT_MAXIMUM = 0.9  # fasterai's own, unless a stronger level was measured
-_HALVINGS = 50
+_OFFSET_TOLERANCE = 1e-13
 _NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible
 
 
@@ -45,9 +46,13 @@ def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[st
     """
     low, high = level_bounds(problem)
     free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
+    bounds = {curve.layer: problem.limits.bounds_of(curve, low=low, high=high) for curve in free}
 
     def moved(offset: float) -> dict[str, float]:
-        return {**problem.fixed, **{curve.layer: _clip(curve, preferred, offset, low, high) for curve in free}}
+        return {
+            **problem.fixed,
+            **{curve.layer: _clip(preferred[curve.layer] + offset, bounds[curve.layer]) for curve in free},
+        }
 
     slack = _NEAR * problem.accounting.total(problem.kind)
     required = problem.required
@@ -55,15 +60,18 @@ def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[st
         raise infeasible(problem, reachable=most)
     if (least := problem.saving(moved(-1.0))) > required + slack:
         raise infeasible(problem, reachable=least, at_most=False)
-    below, above = -1.0, 1.0
-    for _ in range(_HALVINGS):
-        offset = 0.5 * (below + above)
-        if problem.saving(moved(offset)) < required:
-            below = offset
-        else:
-            above = offset
-    return moved(above)
+    return moved(_least_offset(lambda offset: problem.saving(moved(offset)) - required))
 
 
-def _clip(curve: LayerCurve, preferred: Mapping[str, float], offset: float, low: float, high: float) -> float:
-    return min(high, max(low, preferred[curve.layer] + offset))
+def _least_offset(spare: Callable[[float], float]) -> float:
+    """Return the offset in [-1, 1] at which ``spare``, which never falls, stops being negative."""
+    if spare(-1.0) >= 0 or spare(1.0) <= 0:
+        return -1.0 if spare(-1.0) >= 0 else 1.0
+    offset, step = float(brentq(spare, -1.0, 1.0, xtol=_OFFSET_TOLERANCE)), _OFFSET_TOLERANCE
+    while spare(offset) < 0 and offset < 1.0:
+        offset, step = min(1.0, offset + step), 2 * step
+    return offset
+
+
+def _clip(level: float, bounds: tuple[float, float]) -> float:
+    return min(bounds[1], max(bounds[0], level))

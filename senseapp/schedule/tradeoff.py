@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, SensitivityResult
+from senseapp.results.coupling import CoupledGroup
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.limits import Limits
 from senseapp.schedule.methods import METHODS
 from senseapp.schedule.optimal import ChoiceTable, admissible_levels
 from senseapp.schedule.problem import Problem, pose
+from senseapp.schedule.true_size import true_shares
 
 __all__ = ["TradeOffPoint", "trade_off"]
 
@@ -28,11 +30,13 @@ class TradeOffPoint:
         kind: what the budget counts.
         target: fraction removed, or average bits; asking :func:`make_schedule` for it gives this schedule.
         damage: predicted, summed over layers.
+        figure: what the schedule truly removes, or its average bits; it may be more than was asked for.
     """
 
     kind: BudgetKind
     target: float
     damage: float
+    figure: float
 
 
 def trade_off(
@@ -44,11 +48,24 @@ def trade_off(
     limits: Limits | None = None,
     gamma: float = 1.5,
     metric: str | None = None,
+    step: float | None = None,
+    groups: Sequence[CoupledGroup] = (),
 ) -> tuple[TradeOffPoint, ...]:
     """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved as on its own.
 
     The range is that of the optimal method, so that curves of several methods share their targets; targets that a
     method cannot meet are left out.
+
+    Args:
+        result: the run whose curves count.
+        kind: what the budget counts.
+        points: how many; fewer where steps are wider.
+        method: of :data:`~senseapp.schedule.methods.METHODS`.
+        limits: as for :func:`make_schedule`.
+        gamma: likewise.
+        metric: likewise.
+        step: targets are multiples of it, as a slider's are; None takes any.
+        groups: what shrinks together when channels go, for true figures of pruning.
 
     Raises:
         InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot serve.
@@ -61,12 +78,12 @@ def trade_off(
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
     problem = pose(result, anything, limits or Limits(), gamma=gamma, metric=metric)
     solve = _solver(problem, method)
-    solved = [_point(problem, target, solve) for target in _targets(problem, points)]
+    solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
     return tuple(point for point in solved if point is not None)
 
 
-def _targets(problem: Problem, points: int) -> list[float]:
-    """Return figures from the gentlest levels that do something to the strongest."""
+def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
+    """Return figures from the gentlest levels that do something to the strongest, on multiples of ``step``."""
     gentlest, strongest = {}, {}
     for curve in problem.curve_set.curves:
         levels = admissible_levels(problem, curve)
@@ -74,7 +91,12 @@ def _targets(problem: Problem, points: int) -> list[float]:
         gentlest[curve.layer], strongest[curve.layer] = measured[0], levels[-1]
     ends = [problem.accounting.figure(problem.kind, problem.saving(levels)) for levels in (gentlest, strongest)]
     inside = _INSIDE * (ends[1] - ends[0])
-    return [float(target) for target in np.linspace(ends[0], ends[1] - inside, points)]
+    spaced = np.linspace(ends[0], ends[1] - inside, points)
+    if step is None:
+        return [float(target) for target in spaced]
+    multiples = dict.fromkeys(round(float(target) / step) for target in spaced)
+    low, high = min(ends), max(ends)
+    return [target for multiple in multiples if low <= (target := round(multiple * step, 9)) <= high]
 
 
 def _solver(problem: Problem, method: str) -> Callable[[Problem], dict[str, float]]:
@@ -82,11 +104,22 @@ def _solver(problem: Problem, method: str) -> Callable[[Problem], dict[str, floa
     return ChoiceTable.of(problem).best if method == "optimal" else METHODS[method]
 
 
-def _point(problem: Problem, target: float, solve: Callable[[Problem], dict[str, float]]) -> TradeOffPoint | None:
+def _point(
+    problem: Problem,
+    target: float,
+    solve: Callable[[Problem], dict[str, float]],
+    groups: Sequence[CoupledGroup],
+) -> TradeOffPoint | None:
     kind = problem.kind
     try:
         levels = solve(replace(problem, budget=ResourceBudget(kind=kind, target=target)))
     except InfeasibleBudget:
         return None
     damage = sum(curve.choice(levels[curve.layer]).damage for curve in problem.curve_set.curves)
-    return TradeOffPoint(kind=kind, target=target, damage=damage)
+    return TradeOffPoint(kind=kind, target=target, damage=damage, figure=_figure(problem, levels, groups))
+
+
+def _figure(problem: Problem, levels: Mapping[str, float], groups: Sequence[CoupledGroup]) -> float:
+    if groups:
+        return true_shares(levels, problem.curve_set.profile, groups)[problem.kind]
+    return problem.accounting.figure(problem.kind, problem.saving(levels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.problem import Problem, infeasible
 from senseapp.schedule.shift import level_bounds, require_fractions, shift_to_budget
 
@@ -28,13 +29,18 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
 
 def _gentlest_common(problem: Problem) -> dict[str, float]:
     free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
-    common = [level for level in free[0].grid() if all(level in curve.grid() for curve in free)] if free else [0.0]
+    common = (
+        [level for level in free[0].grid() if all(_allowed(problem, curve, level) for curve in free)] if free else [0.0]
+    )
     reachable = 0.0
     for level in common:
-        if free and not problem.limits.allows(level):
-            continue
         levels = {**problem.fixed, **{curve.layer: level for curve in free}}
         reachable = problem.saving(levels)
         if reachable >= problem.required * (1 - 1e-9):
             return levels
     raise infeasible(problem, reachable=reachable)
+
+
+def _allowed(problem: Problem, curve: LayerCurve, level: float) -> bool:
+    least, most = problem.limits.bounds_of(curve)
+    return level in curve.grid() and least <= level <= most

@@ -2,7 +2,8 @@
 
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.quick import quick_scan
+from senseapp.sensitivity.reuse import arithmetic_of
 from senseapp.sensitivity.session import Session
 from senseapp.sensitivity.sweep import Sweep, measure
 
-__all__ = ["Layout", "Session", "Sweep", "measure", "quick_scan"]
+__all__ = ["Layout", "Session", "Sweep", "arithmetic_of", "measure", "quick_scan"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 
 from senseapp.layers import CallTrace
 
-__all__ = ["Layout", "choose_layout", "lay_out", "micro_batches", "precision_context"]
+__all__ = ["Layout", "choose_layout", "clock_of", "lay_out", "micro_batches", "precision_context", "usual_layout"]
 
-# Outputs of one call that stay in the processor's caches make the next one faster.
-_CACHE_BYTES = 48 * 2**20
-_TRIAL_SHARE = 0.02
+# Small enough for outputs to stay in the processor's caches, large enough for weights to be read seldom.
+_CACHE_BYTES = 96 * 2**20
+_TRIAL_SHARE = 0.01
+_TRIED_FIRST = 4
 _CLEAR_GAIN = 0.93  # a difference within the noise keeps the earlier, usual choice
 
 
@@ -58,6 +60,11 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
+def usual_layout(trace: CallTrace, *, most: int, has_convolutions: bool) -> Layout:
+    """Return the layout that is mostly the fastest, for work that is too short to try others."""
+    return Layout(channels_last=has_convolutions, micro_batch=_cached_batch(trace, most))
+
+
 def choose_layout(
     model: nn.Module,
     trace: CallTrace,
@@ -67,37 +74,35 @@ def choose_layout(
     forwards: float,
     has_convolutions: bool,
     device: torch.device,
-) -> tuple[Layout, float]:
-    """Try layouts and micro-batches on a few images and return the fastest, with its seconds per image.
+) -> Layout:
+    """Try memory orders on very few images, then micro-batches, and return the fastest.
 
     Args:
         model: the network; its memory order is changed by the trial.
         trace: a watched pass of it.
         images: returns that many images to try on, (n, C, H, W).
         most: the most images that one pass may take.
-        forwards: how many whole forward passes per image the run will cost; at most a small share of that is
-            spent on trying.
+        forwards: how many whole forward passes per image the run will cost; once a small share of that is spent
+            on trying, no more is tried.
         has_convolutions: whether channels-last can matter.
         device: where the passes run.
     """
-    base = _cached_batch(trace, most)
-    sizes = sorted({base, min(2 * base, most), max(1, base // 2)}, key=lambda size: abs(size - base))
-    orders = (True, False) if has_convolutions else (False,)
-    candidates = [(order, size) for size in sizes for order in orders]
-    spent, best, best_seconds = 0.0, Layout(channels_last=orders[0], micro_batch=base), float("inf")
-    for order, size in candidates:
-        allowed = _TRIAL_SHARE * forwards * most * best_seconds if best_seconds < float("inf") else float("inf")
-        if spent > allowed:
+    usual = usual_layout(trace, most=most, has_convolutions=has_convolutions)
+    clock = clock_of(device)
+    started = clock()
+    channels_last, best_seconds = usual.channels_last, math.inf
+    if has_convolutions:
+        few = images(min(usual.micro_batch, _TRIED_FIRST)).to(device)
+        last, first = (_seconds_per_image(model, few, order, device) for order in (True, False))
+        channels_last, best_seconds = last <= first / _CLEAR_GAIN, min(last, first)
+    base = best = usual.micro_batch
+    for size in sorted({base, min(2 * base, most), max(1, base // 2)}, key=lambda size: abs(size - base)):
+        if best_seconds < math.inf and clock() - started > _TRIAL_SHARE * forwards * most * best_seconds:
             break
-        layout = Layout(channels_last=order, micro_batch=size)
-        batch = images(size).to(device)
-        clock = _clock(device)
-        started = clock()
-        seconds = _seconds_per_image(lay_out(model, layout), batch, order, device)
-        spent += clock() - started
+        seconds = _seconds_per_image(model, images(size).to(device), channels_last, device)
         if seconds < _CLEAR_GAIN * best_seconds:
-            best, best_seconds = layout, seconds
-    return best, best_seconds
+            best, best_seconds = size, seconds
+    return Layout(channels_last=channels_last, micro_batch=best)
 
 
 def _cached_batch(trace: CallTrace, most: int) -> int:
@@ -109,17 +114,18 @@ def _cached_batch(trace: CallTrace, most: int) -> int:
 
 
 def _seconds_per_image(model: nn.Module, batch: Tensor, channels_last: bool, device: torch.device) -> float:
+    lay_out(model, Layout(channels_last=channels_last))
     if channels_last:
         batch = batch.contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
         model(batch)  # the first pass of a shape prepares kernels and memory
-        clock = _clock(device)
+        clock = clock_of(device)
         started = clock()
         model(batch)
         return (clock() - started) / len(batch)
 
 
-def _clock(device: torch.device) -> Callable[[], float]:
+def clock_of(device: torch.device) -> Callable[[], float]:
     """Return what to time passes with: on the processor, its time for this process, whatever else is running."""
     if device.type == "cpu":
         return time.process_time

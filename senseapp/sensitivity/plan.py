@@ -54,7 +54,7 @@ def telling_positions(planned: Sequence[PlannedTarget]) -> list[int]:
 
 
 def chunk_spans(
-    num_images: int, *, bytes_per_image: int, budget_bytes: int, micro_batch: int, settle_from: int = 0
+    num_images: int, *, bytes_per_image: int, budget_bytes: int, micro_batch: int, settle_from: int = 0, most: int = 0
 ) -> list[tuple[int, int]]:
     """Cut the images into chunks whose kept prefixes fit the memory budget.
 
@@ -65,8 +65,11 @@ def chunk_spans(
         micro_batch: chunks are multiples of it, so that cutting differently does not change any pass.
         settle_from: if above 0, chunks double in size from about this many images on, so that a run that stops
             once its ranking is settled can stop early.
+        most: if above 0, no chunk has more images than this, up to a multiple of ``micro_batch``.
     """
     fits = max(1, budget_bytes // max(1, bytes_per_image) // micro_batch) * micro_batch
+    if most:
+        fits = min(fits, _multiple(most, micro_batch))
     size = min(fits, _multiple(settle_from, micro_batch)) if settle_from else fits
     spans, start = [], 0
     while start < num_images:

@@ -1,64 +1,83 @@
-"""Whether bfloat16 may stand in for float32: only where it is faster and ranks layers alike on a subset."""
+"""Whether bfloat16 may stand in for float32: only where it is faster and ranks layers alike."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from senseapp.errors import MeasurementFailed
 from senseapp.evaluate import change_of, moments_of, spearman
-from senseapp.sensitivity.layout import Layout
+from senseapp.sensitivity.layout import Layout, clock_of
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.replay import Replay
 from senseapp.sensitivity.workbench import Workbench
+from senseapp.spec import QuantizationConfig, SensitivitySpec
 from senseapp.transforms import Compressor
 
 __all__ = ["choose_precision"]
 
 _CHECKED_TARGETS = 8
-_CHECKED_IMAGES = 8
+_CHECKED_IMAGES = 4
+_FEW_BITS = 4
 _ENOUGH_AGREEMENT = 0.95
 _ENOUGH_GAIN = 1.2
 
 
 def choose_precision(
-    bench: Workbench, compressor: Compressor, planned: Sequence[PlannedTarget], levels: Sequence[float]
+    bench: Workbench, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
 ) -> str:
-    """Switch ``bench`` to bfloat16 if that is clearly faster and ranks a subset of the targets alike.
+    """Switch ``bench`` to bfloat16 if that is clearly faster and safe.
+
+    It is safe for measurements if it ranks a subset of the targets alike, and for estimates if the compression
+    changes more than bfloat16 rounds away.
 
     Returns:
         One sentence that says what was decided, and why.
     """
-    stop = min(_CHECKED_IMAGES, len(bench.images))
     single, half = bench.layout, replace(bench.layout, precision="bf16")
-    gain = _seconds(bench, stop) / _seconds_in(bench, half, stop)
+    few = min(_CHECKED_IMAGES, len(bench.images))
+    gain = _seconds(bench, few) / _seconds_in(bench, half, few)
+    bench.layout = single
     if gain < _ENOUGH_GAIN:
         return f"Precision auto kept float32: bfloat16 is {gain:.1f} times as fast here, which is not worth it."
+    if spec.mode == "quick":
+        if isinstance(spec.compression, QuantizationConfig) and max(spec.levels) > _FEW_BITS:
+            return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
+        bench.take(half)
+        return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."
     step = max(1, -(-len(planned) // _CHECKED_TARGETS))
     subset = planned[::step]
-    level = sorted(levels)[len(levels) // 2]
-    bench.layout = single
-    exact = _damages(bench, compressor, subset, level, stop)
-    bench.layout = half
-    agreement = spearman(exact, _damages(bench, compressor, subset, level, stop))
+    agreement = _agreement(bench, half, compressor, subset, sorted(spec.levels)[len(spec.levels) // 2], few)
     if len(subset) >= 4 and agreement >= _ENOUGH_AGREEMENT:
+        bench.take(half)
         return (
             f"Precision auto took bfloat16: {gain:.1f} times as fast, and it ranks {len(subset)} layers like float32 "
-            f"on {stop} images (Spearman {agreement:.2f})."
+            f"on {few} images (Spearman {agreement:.2f})."
         )
-    bench.layout = single
     return (
-        f"Precision auto kept float32: on {stop} images bfloat16 ranks {len(subset)} layers differently "
+        f"Precision auto kept float32: on {few} images bfloat16 ranks {len(subset)} layers differently "
         f"(Spearman {agreement:.2f}, wanted {_ENOUGH_AGREEMENT})."
     )
 
 
+def _agreement(
+    bench: Workbench, half: Layout, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+) -> float:
+    """Return the rank correlation of the damages in both precisions; the layout stays as it is."""
+    single = bench.layout
+    exact = _damages(bench, compressor, subset, level, stop)
+    bench.layout = half
+    rounded = _damages(bench, compressor, subset, level, stop)
+    bench.layout = single
+    return spearman(exact, rounded)
+
+
 def _seconds(bench: Workbench, stop: int) -> float:
     bench.logits(0, 1)
-    started = time.perf_counter()
+    clock = clock_of(bench.device)
+    started = clock()
     bench.logits(0, stop)
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def _seconds_in(bench: Workbench, layout: Layout, stop: int) -> float:

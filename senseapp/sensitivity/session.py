@@ -14,10 +14,13 @@ from senseapp.evaluate import spearman
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
+from senseapp.sensitivity.executor import Executor
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.quick import quick_scan
+from senseapp.sensitivity.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.sensitivity.split import split
 from senseapp.sensitivity.sweep import Sweep
+from senseapp.sensitivity.workbench import choose_device
 from senseapp.spec import RunSpec
 
 __all__ = ["Session", "estimate_agreement"]
@@ -25,6 +28,10 @@ __all__ = ["Session", "estimate_agreement"]
 
 def _silent(_sentence: str) -> None:
     """Say nothing."""
+
+
+def _none(_content_key: str) -> None:
+    """Know no earlier run."""
 
 
 @dataclass(slots=True)
@@ -37,6 +44,7 @@ class Session:
         images: what is measured on.
         sweep: the prepared measurement.
         held_out: images kept from the measurement, to prove schedules on; empty where a number was asked for.
+        alike: an earlier run of the same, whose measurements may be taken over; None if there is none.
     """
 
     spec: RunSpec
@@ -44,6 +52,7 @@ class Session:
     images: ImageSet
     sweep: Sweep
     held_out: ImageSet
+    alike: SensitivityResult | None = None
 
     @classmethod
     def open(
@@ -53,6 +62,9 @@ class Session:
         data_roots: tuple[Path, ...] = (),
         progress: Callable[[str], None] = _silent,
         layout: Layout | None = None,
+        span_images: int | None = None,
+        executor: Executor | None = None,
+        find_alike: Callable[[str], SensitivityResult | None] = _none,
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
@@ -61,6 +73,10 @@ class Session:
             data_roots: folders that image folders may lie in; empty allows any (the command line).
             progress: is told in one short sentence what is being done.
             layout: of the run that is resumed; None chooses one by a timed trial.
+            span_images: of the run that is resumed; None lets the executor choose.
+            executor: makes the passes; None makes them here.
+            find_alike: asked, where no layout is given, for an earlier run with this content key; its arithmetic is
+                used again, so that its measurements are those of this run: see :meth:`reusable`.
 
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
@@ -76,13 +92,34 @@ class Session:
             seed=spec.sensitivity.seed,
             data_roots=data_roots,
             class_names=model.class_names,
+            with_labels=not model.fresh_head,
+            progress=progress,
         )
         held_out = images.subset([])
         if spec.sensitivity.num_samples is None:
             images, held_out = split(images, spec.sensitivity.seed)
+        alike = None
+        if layout is None:
+            progress("Looking for measurements of the same")
+            versions = _versions(choose_device(spec.sensitivity.device))
+            alike = find_alike(content_key(spec, model, images, versions))
+        if alike is not None:
+            layout, span_images = arithmetic_of(alike)
         progress("Measuring the uncompressed model")
-        sweep = Sweep.open(model.module, images, spec.sensitivity, layout=layout, own=True)
-        return cls(spec, model, sweep.bench.images, sweep, held_out)
+        sweep = Sweep.open(
+            model.module,
+            images,
+            spec.sensitivity,
+            layout=layout,
+            own=True,
+            executor=executor,
+            span_images=span_images,
+        )
+        return cls(spec, model, sweep.bench.images, sweep, held_out, alike)
+
+    def reusable(self) -> tuple[LayerMeasurement, ...]:
+        """Return the measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
+        return () if self.alike is None or not self.targets else reusable(self.sweep, self.alike)
 
     @property
     def profile(self) -> ModelProfile:
@@ -159,7 +196,9 @@ class Session:
             method="plain" if bench.unsafe else "replay",
             agreement=estimate_agreement(guessed, final),
             notes=notes,
-            environment=_environment(bench.layout, bench.device),
+            environment=_environment(bench.layout, bench.device)
+            | {"images_at_once": str(self.sweep.span_images), "images_in_span": str(images_in_span(self.sweep))}
+            | self.sweep.executor.environment(),
             seconds=seconds,
         )
 
@@ -186,6 +225,14 @@ def estimate_agreement(
 
 
 def _environment(layout: Layout, device: torch.device) -> dict[str, str]:
+    return _versions(device) | {
+        "memory_layout": "channels_last" if layout.channels_last else "contiguous",
+        "micro_batch": str(layout.micro_batch),
+        "precision": layout.precision,
+    }
+
+
+def _versions(device: torch.device) -> dict[str, str]:
     import timm
     import torch_pruning
     import torchvision
@@ -198,7 +245,4 @@ def _environment(layout: Layout, device: torch.device) -> dict[str, str]:
         "torch-pruning": torch_pruning.__version__,
         "device": str(device),
         "threads": str(torch.get_num_threads()),
-        "memory_layout": "channels_last" if layout.channels_last else "contiguous",
-        "micro_batch": str(layout.micro_batch),
-        "precision": layout.precision,
     }

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psutil
+import torch
 from torch import Tensor, nn
 
 from senseapp.data import ImageSet, draw
-from senseapp.errors import InvalidSpec, MeasurementFailed
+from senseapp.errors import InvalidSpec
 from senseapp.evaluate import metric_names, undecided
 from senseapp.layers import select_layers
 from senseapp.results import LayerMeasurement, Status
+from senseapp.sensitivity.executor import Executor, LocalExecutor
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.plan import PlannedTarget, chunk_spans, plan_targets, telling_positions
 from senseapp.sensitivity.precision import choose_precision
-from senseapp.sensitivity.prefix import Prefix, prefix_bytes_per_image
-from senseapp.sensitivity.replay import Replay, ReplayMismatch
+from senseapp.sensitivity.prefix import prefix_bytes_per_image
+from senseapp.sensitivity.probe import Order, plain_note
 from senseapp.sensitivity.tally import Tally, Yardstick
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import LABEL_FREE_METRICS, SensitivitySpec
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
-__all__ = ["Sweep", "measure"]
+__all__ = ["CALIBRATION_IMAGES", "Sweep", "bind_compression", "measure"]
 
-_CALIBRATION_IMAGES = 64
+CALIBRATION_IMAGES = 64
 _SETTLE_FROM = 64
 _MOST_IN_ONE_PASS = 256
 _MOST_PREFIX_BYTES = 2 * 2**30
@@ -73,6 +74,8 @@ class Sweep:
         planned: its targets by position.
         yardstick: the uncompressed model's output.
         metric: the one that ranks layers.
+        executor: makes the passes.
+        span_images: most images that are measured together; 0 leaves that to the memory.
         notes: sentences on anything approximated, skipped or failed.
     """
 
@@ -82,6 +85,8 @@ class Sweep:
     planned: list[PlannedTarget]
     yardstick: Yardstick
     metric: str
+    executor: Executor = field(default_factory=LocalExecutor)
+    span_images: int = 0
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -94,6 +99,8 @@ class Sweep:
         calibration: ImageSet | None = None,
         layout: Layout | None = None,
         own: bool = False,
+        executor: Executor | None = None,
+        span_images: int | None = None,
     ) -> Sweep:
         """Check the settings, choose how passes run, and measure the uncompressed model.
 
@@ -104,6 +111,8 @@ class Sweep:
             calibration: see :func:`measure`.
             layout: of the run that is resumed; None chooses one by a timed trial.
             own: whether ``model`` is given away, so that no copy is needed.
+            executor: makes the passes; None makes them here.
+            span_images: of the run that is resumed; None lets the executor choose.
 
         Raises:
             InvalidInput: the settings do not fit the model or the images.
@@ -114,29 +123,27 @@ class Sweep:
         metrics = metric_names(has_labels=images.labels is not None, num_classes=bench.profile.num_classes)
         metric = _ranking_metric(spec, metrics)
         notes: list[str] = list(images.notes)
-        bench.settle_layout(
-            most=min(spec.batch_size or _MOST_IN_ONE_PASS, len(images)),
-            forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)),
-            precision="bf16" if spec.precision == "bf16" else "fp32",
-            given=layout,
-        )
-        source = images if calibration is None else calibration
-        request = CompressionRequest(
-            model=bench.model,
-            layers=layers,
-            calibration=tuple(bench.arranged(source, 0, min(_CALIBRATION_IMAGES, len(source)))),
-            seed=spec.seed,
-        )
-        compressor = build_compressor(spec.compression, request)
-        planned = plan_targets(compressor.targets, bench.trace)
-        bench.check_replay(telling_positions(planned))
+        most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
+        precision = "bf16" if spec.precision == "bf16" else "fp32"
+        if layout is not None:
+            bench.take(layout)
+        elif spec.mode == "quick":  # over before a trial would pay
+            bench.take(bench.usual_layout(most=most, precision=precision))
+        else:
+            bench.settle_layout(most=most, forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)), precision=precision)
+        compressor, planned = bind_compression(bench, spec, images if calibration is None else calibration)
+        if spec.mode != "quick":
+            bench.check_replay(telling_positions(planned))
         if spec.precision == "auto" and layout is None:
-            notes.append(choose_precision(bench, compressor, planned, spec.levels))
+            notes.append(choose_precision(bench, compressor, planned, spec))
         if bench.unsafe:
-            notes.append(_plain_note(bench.unsafe))
-        yardstick = Yardstick(bench.baseline(), images.labels, metrics)
-        yardstick.values()  # refuses labels that are not among the model's classes
-        return cls(bench, spec, compressor, planned, yardstick, metric, notes)
+            notes.append(plain_note(bench.unsafe))
+        unmeasured = Yardstick(torch.empty(0, bench.profile.num_classes), images.labels, metrics)
+        sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
+        sweep.span_images = sweep.executor.arrange(sweep, span_images)
+        sweep.yardstick = Yardstick(sweep.executor.baseline(sweep), images.labels, metrics)
+        sweep.yardstick.values()  # refuses labels that are not among the model's classes
+        return sweep
 
     @property
     def total(self) -> int:
@@ -146,43 +153,67 @@ class Sweep:
 
     def chunks(self) -> list[tuple[int, int]]:
         """Return the spans of images that are measured together."""
-        positions = [item.position for item in self.planned]
-        input_bytes = 4 * self.bench.images.batch(0, 1)[0].numel()
         return chunk_spans(
             len(self.bench.images),
-            bytes_per_image=prefix_bytes_per_image(self.bench.trace, positions) + input_bytes,
-            budget_bytes=min(_MOST_PREFIX_BYTES, psutil.virtual_memory().total // 8),
+            bytes_per_image=self.bytes_per_image(),
+            budget_bytes=min(_MOST_PREFIX_BYTES, _memory_bytes(self.bench.device) // 8),
             micro_batch=self.bench.layout.micro_batch,
             settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
+            most=self.span_images,
         )
+
+    def bytes_per_image(self) -> int:
+        """Return the most that one image and its kept outputs take."""
+        positions = [item.position for item in self.planned]
+        input_bytes: int = 4 * self.bench.images.batch(0, 1)[0].numel()
+        return prefix_bytes_per_image(self.bench.trace, positions) + input_bytes
 
     def predicted_seconds(self) -> float:
         """Return how long all measurements take, from the timed baseline and each target's share of a pass."""
-        share = 1.0 if self.bench.unsafe else None
-        passes = sum(len(self.spec.levels) * (share or item.suffix) for item in self.planned) + 1
-        return passes * self.bench.seconds_per_image * len(self.bench.images)
+        return self.executor.predicted_seconds(self)
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
         """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
         chunks = self.chunks()
         tally = Tally(done, stops=[stop for _, stop in chunks])
         yield from self._not_applicable(tally)
-        broken = _broken_rows(self.yardstick.baseline)
         active = {(item.target.layer, level) for item in self.planned for level in self.spec.levels}
-        for start, stop in chunks:
-            prefixes = self.bench.prefixes(start, stop)
-            for item in self.planned:
-                pending = [
-                    level
-                    for level in self.spec.levels
-                    if (item.target.layer, level) in active and tally.images_done((item.target.layer, level)) < stop
-                ]
-                if broken:
-                    yield from (tally.fail(item, level, broken, 0.0) for level in pending)
-                elif pending:
-                    yield from self._measure_target(item, pending, prefixes, (start, stop), tally)
-            if self.spec.until_settled:
-                active = self._unsettled(tally, active, stop)
+        if not self.spec.until_settled:
+            yield from self._measure_spans(chunks, active, tally)
+            return
+        for span in chunks:
+            yield from self._measure_spans([span], active, tally)
+            active = self._unsettled(tally, active, span[1])
+
+    def _measure_spans(
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: Tally
+    ) -> Iterator[LayerMeasurement]:
+        orders = self._orders(spans, active, tally)
+        broken = _broken_rows(self.yardstick.baseline)
+        if broken:
+            for order in orders:
+                yield tally.fail(self.planned[order.index], order.level, broken, 0.0)
+            return
+        for outcome in self.executor.carry_out(self, orders):
+            order = outcome.order
+            item = self.planned[order.index]
+            if tally.images_done((item.target.layer, order.level)) >= order.span[1]:
+                continue  # ordered before an earlier span of it failed
+            if outcome.reason:
+                yield tally.fail(item, order.level, outcome.reason, outcome.seconds)
+            else:
+                yield tally.add(item, order.level, outcome.moments, outcome.applied, outcome.seconds)
+
+    def _orders(
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: Tally
+    ) -> Iterator[Order]:
+        """Yield what is still to be measured, looking at the tally as late as possible."""
+        for span in spans:
+            for index, item in enumerate(self.planned):
+                for level in self.spec.levels:
+                    key = item.target.layer, level
+                    if key in active and tally.images_done(key) < span[1]:
+                        yield Order(index=index, level=level, span=span)
 
     def _not_applicable(self, tally: Tally) -> Iterator[LayerMeasurement]:
         for layer, reason in self.compressor.not_applicable.items():
@@ -191,46 +222,6 @@ class Sweep:
                     yield LayerMeasurement(
                         layer=layer, level=level, status=Status.NOT_APPLICABLE, members=(layer,), reason=reason
                     )
-
-    def _measure_target(
-        self,
-        item: PlannedTarget,
-        levels: Sequence[float],
-        prefixes: Sequence[Prefix],
-        span: tuple[int, int],
-        tally: Tally,
-    ) -> Iterator[LayerMeasurement]:
-        replay = Replay(self.bench.model, self.bench.trace)
-        for level in levels:
-            started = time.perf_counter()
-            try:
-                self._advance(replay, prefixes, item.position)
-                with self.compressor.compress(item.target, level) as applied:
-                    logits = self._pass(replay, prefixes, span)
-                moments = self.yardstick.moments(logits, *span)
-            except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
-                yield tally.fail(item, level, _reason(error), time.perf_counter() - started)
-            else:
-                yield tally.add(item, level, moments, applied, time.perf_counter() - started)
-
-    def _advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
-        if self.bench.unsafe:
-            return
-        try:
-            self.bench.advance(replay, prefixes, position)
-        except ReplayMismatch as mismatch:  # these images take another way through the model than the watched one
-            self.bench.unsafe = str(mismatch)
-            self.notes.append(_plain_note(self.bench.unsafe))
-
-    def _pass(self, replay: Replay, prefixes: Sequence[Prefix], span: tuple[int, int]) -> Tensor:
-        if self.bench.unsafe:
-            return self.bench.logits(*span)
-        try:
-            logits = self.bench.resume(replay, prefixes)
-        except ReplayMismatch:  # the compressed model calls its modules in another order
-            return self.bench.logits(*span)
-        # Kept outputs that nothing should read any more hold NaN. Code that decides by its data may have read one.
-        return logits if logits.isfinite().all() else self.bench.logits(*span)
 
     def _unsettled(self, tally: Tally, active: set[tuple[str, float]], stop: int) -> set[tuple[str, float]]:
         """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
@@ -244,6 +235,33 @@ class Sweep:
             close = undecided([change.ci_low for _, change in measured], [change.ci_high for _, change in measured])
             left |= {measured[index][0] for index in close}
         return left & active
+
+
+def bind_compression(
+    bench: Workbench, spec: SensitivitySpec, source: ImageSet
+) -> tuple[Compressor, list[PlannedTarget]]:
+    """Return the compression that ``spec`` names, bound to the model of ``bench``, and its targets by position.
+
+    Args:
+        bench: with its layout settled.
+        spec: what to measure.
+        source: its first images are what data-driven criteria and activation ranges look at.
+    """
+    request = CompressionRequest(
+        model=bench.model,
+        layers=select_layers(bench.profile, spec.layers, spec.layer_types),
+        calibration=tuple(bench.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
+        seed=spec.seed,
+    )
+    compressor = build_compressor(spec.compression, request)
+    return compressor, plan_targets(compressor.targets, bench.trace)
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Return the memory that kept outputs lie in: the graphics card's own, or this machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
 
 
 def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str]) -> str:
@@ -264,16 +282,3 @@ def _broken_rows(baseline: Tensor) -> str:
     if not bad:
         return ""
     return f"The uncompressed model's output is not finite for {bad} of {len(baseline)} images, so nothing compares."
-
-
-def _plain_note(reason: str) -> str:
-    return f"Measured by whole passes, which takes longer: {reason}."
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, MeasurementFailed):
-        return str(error)
-    first = str(error).strip().split("\n")[0][:300]
-    if isinstance(error, MemoryError) or "out of memory" in first.lower() or "can't allocate memory" in first.lower():
-        return f"There was not enough memory: {first}. Choose a smaller batch size."
-    return f"The compressed model failed: {type(error).__name__}: {first}"

@@ -11,11 +11,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.layers import CallTrace, profile_of_trace, trace_calls, watched_pass
 from senseapp.results import ModelProfile
-from senseapp.sensitivity.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
+from senseapp.sensitivity.layout import (
+    Layout,
+    choose_layout,
+    lay_out,
+    micro_batches,
+    precision_context,
+    usual_layout,
+)
 from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.replay import Replay, unsafe_positions
 
@@ -40,7 +48,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Workbench:
     """A model copy and the images, ready for whole passes and for replay.
 
@@ -64,6 +72,9 @@ class Workbench:
     unsafe: str = ""
     seconds_per_image: float = 0.0
 
+    def __post_init__(self) -> None:
+        keep_freed_memory_for(self)
+
     @classmethod
     def prepare(cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False) -> Workbench:
         """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
@@ -81,31 +92,40 @@ class Workbench:
         profile = profile_of_trace(private, sample, trace)
         return cls(model=private, images=images, device=place, layout=Layout(), trace=trace, profile=profile)
 
-    def settle_layout(self, *, most: int, forwards: float, precision: str, given: Layout | None = None) -> None:
-        """Choose the layout by a timed trial (or take ``given``), and watch a pass in it.
+    def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
+        """Choose the layout by a timed trial, and watch a pass in it.
 
         Args:
             most: the most images that one pass may take.
             forwards: whole passes per image that the run will cost.
             precision: ``fp32`` or ``bf16``.
-            given: the layout of the run that is resumed.
         """
-        if given is None:
-            convolutional = any(len(layer.weight_shape) == 4 for layer in self.profile.layers)
-            chosen, self.seconds_per_image = choose_layout(
-                self.model,
-                self.trace,
-                lambda size: self._arrange(self.images.batch(0, size)),
-                most=most,
-                forwards=forwards,
-                has_convolutions=convolutional,
-                device=self.device,
-            )
-            given = replace(chosen, precision=precision)
-        self.layout = given
-        lay_out(self.model, given)
-        with precision_context(given.precision, self.device):
+        chosen = choose_layout(
+            self.model,
+            self.trace,
+            lambda size: self._arrange(self.images.batch(0, size)),
+            most=most,
+            forwards=forwards,
+            has_convolutions=self._convolves,
+            device=self.device,
+        )
+        self.take(replace(chosen, precision=precision))
+
+    def take(self, layout: Layout) -> None:
+        """Let passes run in ``layout`` from now on, and watch one."""
+        self.layout = layout
+        lay_out(self.model, layout)
+        with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
+
+    def usual_layout(self, *, most: int, precision: str) -> Layout:
+        """Return a layout that was not tried, with at most ``most`` images in one pass."""
+        usual = usual_layout(self.trace, most=most, has_convolutions=self._convolves)
+        return replace(usual, precision=precision)
+
+    @property
+    def _convolves(self) -> bool:
+        return any(len(layer.weight_shape) == 4 for layer in self.profile.layers)
 
     def check_replay(self, positions: Sequence[int]) -> None:
         """Find out whether the model can be replayed from each of ``positions``; see :attr:`unsafe`."""

@@ -7,6 +7,7 @@ from senseapp.spec.compression import (
     QuantizationConfig,
     SparsityConfig,
 )
+from senseapp.spec.image_sets import IMAGE_SETS, ImageSetFacts
 from senseapp.spec.levels import fractions_from_percent, parse_numbers
 from senseapp.spec.run import (
     LABEL_FREE_METRICS,
@@ -19,10 +20,12 @@ from senseapp.spec.run import (
 )
 
 __all__ = [
+    "IMAGE_SETS",
     "LABEL_FREE_METRICS",
     "WITHOUT_LABELS",
     "CompressionConfig",
     "DataSpec",
+    "ImageSetFacts",
     "MetricName",
     "ModelSpec",
     "PruningConfig",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from senseapp.errors import InvalidSpec
 from senseapp.spec.codec import register
 from senseapp.spec.compression import CompressionConfig, SparsityConfig
+from senseapp.spec.image_sets import IMAGE_SETS
 
 __all__ = [
     "LABEL_FREE_METRICS",
@@ -28,7 +30,7 @@ MetricName = Literal["top1", "top5", "loss", "kl", "agreement", "sqnr"]
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
-DataKind = Literal["demo", "random", "folder", "archive", "imported"]
+DataKind = Literal["demo", "random", "folder", "archive", "torchvision", "imported"]
 
 WITHOUT_LABELS = "none"
 """What :attr:`DataSpec.labels` says to measure without labels."""
@@ -82,8 +84,10 @@ class DataSpec:
     """Which images, and how they are prepared when the model's own way is not wanted.
 
     Attributes:
-        kind: the shipped digits, random inputs, a folder, a zip or tar archive, or unknown (``imported`` figures).
+        kind: the shipped digits, random inputs, a folder, a zip or tar archive, a set that torchvision downloads, or
+            unknown (``imported`` figures).
         path: where the folder or archive lies; empty for all others.
+        name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
         labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
         mean, std: per channel, on the 0 to 1 scale; empty keeps the model's own.
@@ -93,6 +97,7 @@ class DataSpec:
 
     kind: DataKind = "demo"
     path: str = ""
+    name: str = ""
     labels: str = ""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -104,6 +109,10 @@ class DataSpec:
             raise InvalidSpec(f"Images come from one of {', '.join(get_args(DataKind))}, got {self.kind!r}.")
         if (self.kind in ("folder", "archive")) != bool(self.path):
             raise InvalidSpec(f"Images from {self.kind!r} {'need' if not self.path else 'take no'} path.")
+        if self.kind == "torchvision" and self.name not in IMAGE_SETS:
+            raise InvalidSpec(f"torchvision's small sets of images are {', '.join(IMAGE_SETS)}, got {self.name!r}.")
+        if self.kind != "torchvision" and self.name:
+            raise InvalidSpec(f"Images from {self.kind!r} take no name.")
         if any(not math.isfinite(value) or value <= 0 for value in self.std):
             raise InvalidSpec(f"std must hold numbers above 0, got {self.std}.")
         if not all(math.isfinite(value) for value in self.mean):
@@ -114,10 +123,13 @@ class DataSpec:
     @property
     def title(self) -> str:
         """The name people see."""
+        if self.name:
+            return f"{self.kind}/{self.name}"
         return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
 
 
 _USUAL_COMPRESSION = SparsityConfig()
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +150,7 @@ class SensitivitySpec:
         precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
         until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
         seed: of everything drawn at random.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
     """
 
     compression: CompressionConfig = _USUAL_COMPRESSION
@@ -152,7 +164,7 @@ class SensitivitySpec:
     precision: Precision = "fp32"
     until_settled: bool = False
     seed: int = 0
-    device: str = "cpu"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -169,6 +181,8 @@ class SensitivitySpec:
                 raise InvalidSpec(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
         if self.metric is not None and self.metric not in get_args(MetricName):
             raise InvalidSpec(f"The metric must be one of {', '.join(get_args(MetricName))}, got {self.metric!r}.")
+        if not _DEVICE.fullmatch(self.device):
+            raise InvalidSpec(f"The device must be auto, cpu, cuda, cuda:NUMBER or mps, got {self.device!r}.")
         for what in ("num_samples", "batch_size"):
             value = getattr(self, what)
             if value is not None and value < 1:
@@ -182,6 +196,15 @@ class RunSpec:
     model: ModelSpec = ModelSpec()
     data: DataSpec = DataSpec()
     sensitivity: SensitivitySpec = SensitivitySpec()
+
+    def without_folders(self) -> RunSpec:
+        """Return the settings with only the names of their files, for people who may not know where they lie."""
+        checkpoint, images = (path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] for path in self._paths)
+        return replace(self, model=replace(self.model, checkpoint=checkpoint), data=replace(self.data, path=images))
+
+    @property
+    def _paths(self) -> tuple[str, str]:
+        return self.model.checkpoint, self.data.path
 
 
 register(RunSpec)

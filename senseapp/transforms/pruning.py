@@ -10,10 +10,11 @@ from torch import Tensor
 
 from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
 from senseapp.layers import profile_model
+from senseapp.results.coupling import CoupledGroup
 from senseapp.spec import PruningConfig
 from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
 from senseapp.transforms.pruning_groups import ChannelGroup
-from senseapp.transforms.pruning_removal import Removal, read_channels, remove_units, savings
+from senseapp.transforms.pruning_removal import Removal, coupling_of, read_channels, remove_units, savings
 from senseapp.transforms.pruning_scores import unit_order
 from senseapp.transforms.pruning_search import find_groups
 from senseapp.transforms.pruning_undo import restored
@@ -82,6 +83,10 @@ class PruningCompressor:
         read = read_channels(group, units)
         indices = {name: torch.tensor(positions) for name, positions in read.items()}
         return savings(group, units, self._profiles), indices
+
+    def couplings(self) -> tuple[CoupledGroup, ...]:
+        """Return what shrinks with each target."""
+        return tuple(coupling_of(group) for group in self._groups.values())
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
         """Prune several groups for good, by the ratio of any of their members; see :func:`prune_model`."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
 
 from senseapp.results import LayerProfile
+from senseapp.results.coupling import CoupledAxis, CoupledGroup
 from senseapp.transforms.base import Applied
 from senseapp.transforms.pruning_graph import ChannelGraph, Cut
 from senseapp.transforms.pruning_groups import ChannelGroup, is_depthwise, is_layer, positions_of
 from senseapp.transforms.pruning_heads import remove_heads
 
-__all__ = ["Removal", "read_channels", "remove_units", "savings"]
+__all__ = ["Removal", "coupling_of", "read_channels", "remove_units", "savings"]
 
 Removal = tuple[ChannelGroup, Sequence[int]]
 """A group and the indices of the units that leave it."""
@@ -82,6 +84,21 @@ def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[
         for cut in group.cuts
         if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module)
     }
+
+
+def coupling_of(group: ChannelGroup) -> CoupledGroup:
+    """Return what shrinks with ``group``, and by which share when all of its units go."""
+    graph, channels = group.graph, group.channels(range(len(group.units)))
+    axes: dict[tuple[str, Literal["out", "in"]], float] = {}
+    for cut in (cut for cut in group.cuts if is_layer(cut.module)):
+        side: Literal["out", "in"] = "out" if graph.is_out_cut(cut) else "in"
+        axis = graph.names[cut.layer], side
+        axes[axis] = axes.get(axis, 0.0) + len(positions_of(cut, channels)) / graph.width(cut)
+    return CoupledGroup(
+        layer=group.members[0],
+        num_units=len(group.units),
+        axes=tuple(CoupledAxis(layer=layer, axis=axis, share=share) for (layer, axis), share in axes.items()),
+    )
 
 
 def savings(group: ChannelGroup, units: Sequence[int], profiles: Mapping[str, LayerProfile]) -> Applied:

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 
-from senseapp.results import ModelProfile, SensitivityResult
-from senseapp.service import CheckpointFit, CheckpointReport, PreviewReport, Service, configured_data_roots
+from senseapp.distributed.cluster import cluster_address
+from senseapp.results import ModelProfile, RunState, SensitivityResult
+from senseapp.results.coupling import CoupledGroup
+from senseapp.service import (
+    CheckpointFit,
+    CheckpointReport,
+    LeaderboardRow,
+    PreviewReport,
+    Service,
+    configured_data_roots,
+)
+from senseapp.service.graph_files import GraphFiles
 from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.ui.identity import visitor
 
 if TYPE_CHECKING:
     from senseapp.data import ImageSurvey
@@ -22,13 +33,17 @@ if TYPE_CHECKING:
 __all__ = [
     "card_of",
     "checkpoint_of",
+    "couplings_of",
     "data_roots",
     "fit_of",
     "forget",
+    "graph_of",
+    "leaderboard",
     "preview_of",
     "result_of",
     "service",
     "survey_of",
+    "uses_cluster",
     "warm_up",
 ]
 
@@ -40,13 +55,22 @@ _KEPT_ANSWERS = 128
 
 
 def service() -> Service:
-    """Return the service of this visitor."""
-    return Service.at()
+    """Return the service of this visitor.
+
+    Raises:
+        StorageFailed: the home cannot be used.
+    """
+    return Service.at(owner=visitor().owner)
 
 
 def data_roots() -> tuple[Path, ...]:
     """Return the folders of the server that images may be read from."""
     return configured_data_roots()
+
+
+def uses_cluster() -> bool:
+    """Tell whether exact runs go to a cluster."""
+    return bool(cluster_address())
 
 
 def result_of(run_id: str) -> SensitivityResult | None:
@@ -121,6 +145,35 @@ def preview_of(spec: RunSpec) -> PreviewReport | None:
     """
     owned = service()
     return _ask(("preview", spec), lambda: owned.preview(spec))
+
+
+def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
+    """Return which layers of a run of pruning shrink together, or None while the model is loaded.
+
+    Raises:
+        NotFound: there is no such run for this visitor.
+        InvalidInput: the model cannot be loaded any more.
+    """
+    owned = service()
+    return _ask(("couplings", run_id), lambda: owned.couplings(run_id))
+
+
+def graph_of(run_id: str) -> GraphFiles | None:
+    """Return a run's network as a graph for Model Explorer, or None while it is exported.
+
+    Raises:
+        NotFound: there is no such run for this visitor.
+        InvalidInput: the model cannot be loaded any more, or not be exported.
+    """
+    owned = service()
+    return _ask(("graph", run_id), lambda: owned.graph(run_id))
+
+
+def leaderboard() -> tuple[LeaderboardRow, ...] | None:
+    """Return the finished runs side by side, or None while that is worked out."""
+    owned = service()
+    finished = [record for record in owned.runs() if record.state is RunState.DONE]
+    return _ask(("leaderboard", *((record.run_id, record.updated_seconds) for record in finished)), owned.leaderboard)
 
 
 def forget(*question: Hashable) -> None:

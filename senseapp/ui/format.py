@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 __all__ = [
@@ -13,15 +14,18 @@ __all__ = [
     "count",
     "cut_middle",
     "duration",
+    "file_stem",
     "level",
     "levels",
     "macs",
+    "ordinal",
     "percent",
     "plural",
     "shape",
     "signed",
 ]
 
+_LONGEST_STEM = 60
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -118,6 +122,12 @@ def age(then_seconds: float, now_seconds: float) -> str:
     return f"{plural(int(passed // 86400), 'day')} ago"
 
 
+def ordinal(place: int) -> str:
+    """Return a place in a row: ``1st``, ``2nd``, ``11th``."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{place}{'th' if place % 100 in (11, 12, 13) else endings.get(place % 10, 'th')}"
+
+
 def plural(number: int, noun: str) -> str:
     """Return ``1 layer``, ``21 layers``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -134,3 +144,8 @@ def cut_middle(name: str, width: int = 28) -> str:
         return name
     head = (width - 1) // 2
     return f"{name[:head]}…{name[-(width - 1 - head) :]}"
+
+
+def file_stem(title: str) -> str:
+    """Return a title as the name of a file on any system, without a suffix: ``what_does_each_layer_lose``."""
+    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:_LONGEST_STEM].rstrip("_")

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from senseapp.results import LayerMeasurement, MetricChange, Schedule, ScheduleEntry, SensitivityResult, Status
+from senseapp.results.comparison import MatchedLayer
 from senseapp.results.ranking import shared_ranks
+from senseapp.schedule import damage_metric, weight_bytes
 from senseapp.ui import format as fmt
 from senseapp.ui.vocabulary import METRICS, MetricView, strength
 
 __all__ = [
     "apart_frame",
     "at_level",
+    "change_figures",
+    "editing_frame",
     "measurement_frame",
     "metrics_of",
+    "mixed_frame",
     "ordered_levels",
+    "row_name",
     "schedule_frame",
     "top_frame",
 ]
 
 UNTOUCHED_BITS = 32.0
+_EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
 
 COLUMNS = (
-    "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "drop", "low", "high", "value",
-    "change_text", "interval_text", "unclear", "ranked", "source", "group", "members",
+    "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
+    "value", "macs_left", "change_text", "interval_text", "unclear", "ranked", "source", "group", "members",
     "description",
 )  # fmt: skip
 
@@ -72,18 +79,20 @@ def _rows(result: SensitivityResult, metric: MetricView) -> Iterator[dict[str, A
         if change is None or item.status is not Status.MEASURED:
             continue
         layer = layers.get(item.layer)
-        numbers = _numbers(change, metric, estimated=item.estimated)
+        numbers = change_figures(change, metric, estimated=item.estimated)
         level_text = fmt.level(kind, item.level)
         source = "estimated" if item.estimated else "measured"
         yield {
             "layer": item.layer,
-            "row": _row_name(item),
+            "row": row_name(item),
             "order": layer.order if layer else len(layers),
             "layer_type": layer.layer_type if layer else "",
             "params": layer.num_params if layer else 0,
             "macs": layer.macs if layer else 0,
             "level": item.level,
             "level_text": level_text,
+            "reached": item.achieved_level,
+            "macs_left": result.profile.macs - item.removed_macs,
             "source": source,
             "group": item.group,
             "members": ", ".join(item.members) or item.layer,
@@ -92,13 +101,13 @@ def _rows(result: SensitivityResult, metric: MetricView) -> Iterator[dict[str, A
         }
 
 
-def _row_name(item: LayerMeasurement | ScheduleEntry) -> str:
+def row_name(item: LayerMeasurement | MatchedLayer | ScheduleEntry) -> str:
     """Name a coupled group by its first member and the number of others, ``conv1 (+2)``."""
     others = len(item.members) - 1
     return f"{item.layer} (+{others})" if others > 0 else item.layer
 
 
-def _numbers(change: MetricChange, metric: MetricView, *, estimated: bool) -> dict[str, Any]:
+def change_figures(change: MetricChange, metric: MetricView, *, estimated: bool) -> dict[str, Any]:
     """Return the figures in display units; an unknown interval gives a whisker of no length."""
     known = not estimated and change.has_interval
     low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
@@ -157,7 +166,7 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
         rows.append(
             {
                 "layer": entry.layer,
-                "row": _row_name(entry),
+                "row": row_name(entry),
                 "members": ", ".join(entry.members),
                 "amount": amount,
                 "amount_text": text,
@@ -170,6 +179,74 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
             }
         )
     return pd.DataFrame(rows)
+
+
+def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+    """Return one row per layer of a schedule of zeros and bits together; ``amount`` is the percentage of bytes left.
+
+    Other columns as in :func:`schedule_frame`.
+    """
+    rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
+    for layer in rows.index:
+        entries = {entry.compression: entry for entry in schedule.entries if entry.layer == layer}
+        weights = result.profile.layer(layer).num_params
+        sparse, quantized = entries.get("sparsity"), entries.get("quantization")
+        left = weight_bytes(
+            weights,
+            zeros=weights * sparse.level if sparse else 0.0,
+            bits=quantized.level if quantized else UNTOUCHED_BITS,
+        )
+        words = [f"{100 * sparse.level:.1f} % zeros"] if sparse else []
+        words += [fmt.level("quantization", quantized.level)] if quantized else []
+        text = " and ".join(words) or "left alone"
+        rows.loc[layer, "amount"] = 100 * left / weight_bytes(weights)
+        rows.loc[layer, "amount_text"] = text
+        rows.loc[layer, "description"] = f"{layer}: {text}"
+    return rows.reset_index(drop=True)
+
+
+def editing_frame(
+    result: SensitivityResult,
+    schedule: Schedule | None,
+    *,
+    fixed: Mapping[str, float],
+    bounds: Mapping[str, tuple[float | None, float | None]],
+) -> pd.DataFrame:
+    """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
+
+    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; they are missing where
+    there is no schedule and nothing was set. ``loss`` is what the layer loses alone at the middle level, ``share`` its
+    part of all compressible weights in percent.
+    """
+    metric = damage_metric(result)
+    levels = ordered_levels(result)
+    frame = at_level(measurement_frame(result, metric), levels[len(levels) // 2])
+    unit = 1.0 if result.spec.sensitivity.compression.kind == "quantization" else 100.0
+    entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
+    total = max(1, sum(layer.num_params for layer in result.profile.layers))
+    rows = []
+    for item in frame.sort_values("order").to_dict("records"):
+        layer = str(item["layer"])
+        entry = entries.get(layer)
+        least, most = bounds.get(layer, (None, None))
+        held = unit * fixed[layer] if layer in fixed else None
+        weights = sum(result.profile.layer(name).num_params for name in str(item["members"]).split(", "))
+        rows.append(
+            {
+                "layer": layer,
+                "row": item["row"],
+                "amount": round(_amount(entry, result)[0], 4) if entry is not None else held,
+                "locked": layer in fixed,
+                "least": None if least is None else unit * least,
+                "most": None if most is None else unit * most,
+                "loss": max(0.0, float(item["drop"])),
+                "alone": f"{item['change_text']} at {item['level_text']}",
+                "share": 100 * weights / total,
+                "damage": METRICS[metric].change(entry.predicted_damage) if entry is not None else "–",
+            }
+        )
+    numbers = {"amount": "float64", "least": "float64", "most": "float64"}
+    return pd.DataFrame(rows, columns=list(_EDITED)).astype(numbers)
 
 
 def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:

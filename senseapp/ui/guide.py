@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["ENTRIES", "GLOSSARY", "Entry"]
+__all__ = ["ENTRIES", "GLOSSARY", "PICTURES", "Entry"]
+
+PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
+"""Made by ``scripts/take_screenshots.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry: a question and its answer in Markdown."""
+    """One entry: a question, its answer in Markdown, and what it looks like.
+
+    Attributes:
+        question: of a beginner.
+        answer: in Markdown.
+        picture: name of a file in :data:`PICTURES`, without suffix.
+        caption: says what the picture shows, also to those who cannot see it.
+    """
 
     question: str
     answer: str
+    picture: str
+    caption: str
 
 
 ENTRIES = (
@@ -21,6 +34,8 @@ ENTRIES = (
         answer="How much a model loses when one of its layers is compressed and all others stay as they are. A layer "
         "that loses much is fragile: leave it alone or compress it little. A layer that loses nothing measurable can "
         "give up most of its weights.",
+        picture="heat_map",
+        caption="The heat map: every layer at every level, from robust (blue) to fragile (red).",
     ),
     Entry(
         question="How do I read the bars?",
@@ -28,52 +43,73 @@ ENTRIES = (
         "right of the zero line is a loss; a bar to the left is a small gain, nearly always by chance. Blue is robust, "
         "red is fragile. The thin line through the bar is the 95 % interval: where the true loss lies, had you "
         "measured on all images like yours. A ring at zero marks a layer whose interval holds zero.",
+        picture="results",
+        caption="The results page: one bar per layer with its interval, and the most fragile layers beside it.",
     ),
     Entry(
         question="Estimated or measured?",
         answer="Pale bars are estimates of all layers at once, made from one backward pass in seconds. Solid bars are "
         "measured: the layer was really compressed and the images run through. Estimates rank layers well; before you "
         "rely on a number, measure it.",
+        picture="run",
+        caption="A run in its middle: pale estimates give way to measured bars.",
     ),
     Entry(
         question="Which compression?",
         answer="**Sparsity** sets weights to zero. The file gets smaller; speed needs hardware or kernels that skip "
         "zeros. **Pruning** removes whole channels: smaller and faster everywhere, and it costs more accuracy. "
         "**Quantization** stores weights with fewer bits: four times smaller at 8 bits, mostly for free.",
+        picture="analyze",
+        caption="The start page: model, images and compression are filled in with the demo.",
     ),
     Entry(
         question="Which metric?",
         answer="Top-1 accuracy is the easiest to explain, but it moves in steps of one image. KL divergence compares "
         "the whole output with the original model's, needs no labels and sees the smallest changes: it is the better "
         "guide for schedules. Loss lies between the two.",
+        picture="curves",
+        caption="Curves: how the loss of each layer grows with compression.",
     ),
     Entry(
         question="How many images are enough?",
         answer="Look at the intervals. If they are short against the differences between the layers that matter to "
         "you, there are enough. A few hundred images usually settle KL divergence; accuracy needs about four times as "
         "many for intervals half as long.",
+        picture="compare",
+        caption="Compare: two runs beside each other, their bars in pairs and their ranks.",
     ),
     Entry(
         question="What do I do with a fragile layer?",
         answer="Spare it: a schedule for a budget takes more from robust layers instead. First and last layers are "
         "often fragile and small, so sparing them costs little. If a large layer is fragile, try a finer granularity, "
         "another criterion, or more bits.",
+        picture="network",
+        caption="The network as its module tree: long and blue means much to save at little cost.",
     ),
     Entry(
         question="Why is a layer without a value?",
         answer="Some layers cannot be compressed alone: their channels are added to those of other layers, or the "
         "network needs their exact width. They are listed apart with the reason. They are not robust; they were not "
         "measured.",
+        picture="table",
+        caption="The table of all figures of a run.",
     ),
     Entry(
         question="What is a schedule, and how far can I trust it?",
-        answer="One amount per layer for one budget. The prediction adds up what each layer loses alone; layers "
-        "together may lose more or less. Measure the compressed model before you ship it, and fine-tune it if you can.",
+        answer="One amount per layer for one budget. How much? The curve on the Schedule page is flat at first, then "
+        "bends: click a dot before the bend, or say with **Largest loss** what you can afford. The prediction adds up "
+        "what each layer loses alone; layers together may lose more or less. Verify before you ship it, and fine-tune "
+        "it if you can.",
+        picture="schedule",
+        caption="A schedule: the amount of each layer, and what it is predicted to cost.",
     ),
     Entry(
         question="Which file do I need?",
         answer="JSON holds everything and is read by senseapp itself. CSV opens in any spreadsheet. YAML is for "
-        "configuration files. The format picker on the Schedule page says of each further format which tool reads it.",
+        "configuration files. The format picker on the Schedule page says of each further format which tool reads it. "
+        "The report shows a run to people: one HTML file with its charts, tables and settings.",
+        picture="report",
+        caption="The report of a run, a file that opens in any browser without a network.",
     ),
 )
 

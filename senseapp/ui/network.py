@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pandas as pd
 
 from senseapp.results import LayerProfile, ModelProfile
+from senseapp.ui import format as fmt
 
-__all__ = ["blocks_of", "deepest", "network_frame"]
+__all__ = ["ancestors", "blocks_of", "deepest", "network_frame", "opened_to"]
 
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
 COLUMNS = (
-    "node", "row", "layer", "kind", "layers", "params", "macs", "share", "param_share", "mac_share", "drop",
-    "change_text", "level_text", "interval_text", "source", "members", "known", "description",
+    "node", "row", "layer", "is_block", "kind", "layers", "params", "macs", "share", "param_share", "mac_share",
+    "params_text", "macs_text", "drop", "change_text", "level_text", "interval_text", "source", "members", "known",
+    "description",
 )  # fmt: skip
 
 
@@ -23,7 +26,7 @@ def blocks_of(profile: ModelProfile) -> tuple[str, ...]:
     """Return the names of all blocks that hold more than one layer, in network order."""
     counts: dict[str, int] = {}
     for layer in profile.layers:
-        for block in _ancestors(layer.name):
+        for block in ancestors(layer.name):
             counts[block] = counts.get(block, 0) + 1
     return tuple(block for block, count in counts.items() if count > 1)
 
@@ -33,10 +36,16 @@ def deepest(profile: ModelProfile, block: str = "") -> int:
     return max(len(_below(layer.name, block)) for layer in _inside(profile, block))
 
 
+def opened_to(profile: ModelProfile, depth: int, block: str = "") -> frozenset[str]:
+    """Return the blocks that are open where ``depth`` levels of modules are shown inside ``block``."""
+    names = (node for layer in _inside(profile, block) for node in ancestors(layer.name))
+    return frozenset(name for name in names if name.startswith(block) and len(_below(name, block)) < depth)
+
+
 def network_frame(
-    profile: ModelProfile, rows: pd.DataFrame, *, depth: int, block: str = "", by_macs: bool = False
+    profile: ModelProfile, rows: pd.DataFrame, *, opened: AbstractSet[str], block: str = "", by_macs: bool = False
 ) -> pd.DataFrame:
-    """Return one row per block and layer, each block before what it holds, closed below ``depth`` levels.
+    """Return one row per block and layer that can be seen, each block before what it holds.
 
     A block has the sensitivity of its most fragile layer, which is also its ``layer``: the one that a click picks.
     ``share`` is that of the MACs or parameters of all layers, or of the number of layers where sizes are unknown.
@@ -44,20 +53,22 @@ def network_frame(
     Args:
         profile: the model.
         rows: of :func:`senseapp.ui.frames.at_level`; layers of a coupled group are found by its members.
-        depth: levels of modules shown, 1 or more.
+        opened: the blocks whose inside is shown.
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
     values = _values_by_layer(rows)
     nodes = [
-        _node(name, layers, profile, values, block, by_macs) for name, layers in _visible(profile, block, depth).items()
+        _node(name, layers, profile, values, _mark(name, layers, opened, block), by_macs)
+        for name, layers in _visible(profile, block, opened).items()
     ]
     return pd.DataFrame(nodes, columns=list(COLUMNS))
 
 
-def _ancestors(name: str) -> Iterator[str]:
+def ancestors(name: str) -> Iterator[str]:
+    """Yield the blocks that hold the module ``name``, the outermost first."""
     parts = name.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts)))
+    yield from (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
 def _below(name: str, block: str) -> list[str]:
@@ -68,15 +79,23 @@ def _inside(profile: ModelProfile, block: str) -> list[LayerProfile]:
     return [layer for layer in profile.layers if not block or layer.name.startswith(f"{block}.")]
 
 
-def _visible(profile: ModelProfile, block: str, depth: int) -> dict[str, list[LayerProfile]]:
+def _visible(profile: ModelProfile, block: str, opened: AbstractSet[str]) -> dict[str, list[LayerProfile]]:
     """Return the layers of each visible node, each parent before its children."""
     nodes: dict[str, list[LayerProfile]] = {}
     for layer in _inside(profile, block):
-        parts = _below(layer.name, block)
-        for count in range(1, min(depth, len(parts)) + 1):
-            inner = ".".join(parts[:count])
-            nodes.setdefault(f"{block}.{inner}" if block else inner, []).append(layer)
+        for node in (*ancestors(layer.name), layer.name):
+            if node.startswith(f"{block}." if block else ""):
+                nodes.setdefault(node, []).append(layer)
+                if node not in opened:
+                    break
     return nodes
+
+
+def _mark(name: str, layers: Sequence[LayerProfile], opened: AbstractSet[str], block: str) -> str:
+    """Return the node's last name, indented, with an arrow if it is a block."""
+    below = _below(name, block)
+    arrow = "" if layers[0].name == name else "▾ " if name in opened else "▸ "
+    return _KEPT + _INDENT * (len(below) - 1) + arrow + below[-1]
 
 
 def _values_by_layer(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
@@ -93,7 +112,7 @@ def _node(
     layers: Sequence[LayerProfile],
     profile: ModelProfile,
     values: dict[str, dict[Hashable, Any]],
-    block: str,
+    mark: str,
     by_macs: bool,
 ) -> dict[Hashable, Any]:
     is_layer = layers[0].name == name
@@ -108,21 +127,29 @@ def _node(
     }
     value = values.get(worst, unknown)
     shares = _shares(layers, profile)
+    params, macs = sum(layer.num_params for layer in layers), sum(layer.macs for layer in layers)
     return {
         **value,
         "node": name,
-        "row": _KEPT + _INDENT * (len(_below(name, block)) - 1) + _below(name, block)[-1] + ("" if is_layer else " ▾"),
+        "row": mark,
+        "is_block": not is_layer,
         "layer": value.get("layer", layers[0].name),
         "kind": (layers[0].layer_type or "layer") if is_layer else f"block of {len(layers)}",
         "layers": len(layers),
-        "params": sum(layer.num_params for layer in layers),
-        "macs": sum(layer.macs for layer in layers),
+        "params": params,
+        "macs": macs,
+        "params_text": _amount(params, shares["param_share"]),
+        "macs_text": _amount(macs, shares["mac_share"]),
         "share": shares["mac_share" if by_macs else "param_share"],
         **shares,
         "members": name,
         "known": bool(known),
         "description": f"{name}: {value['change_text']}",
     }
+
+
+def _amount(number: int, share: float) -> str:
+    return f"{fmt.count(number)} · {fmt.percent(share, digits=1)}" if number else "–"
 
 
 def _shares(layers: Sequence[LayerProfile], profile: ModelProfile) -> dict[Hashable, Any]:

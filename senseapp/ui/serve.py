@@ -1,4 +1,4 @@
-"""Serve the app: ``python -m senseapp.ui.serve [streamlit options]``.
+"""Serve the app: ``python -m senseapp.ui.serve [--server.port 8501 ...]``, with Streamlit's options.
 
 Streamlit takes a folder called ``pages`` for pages of its own kind until ``st.navigation`` has run once. Somebody who
 opens a link to a run on a fresh server would then see that page without ``app.py`` around it, so the old kind is
@@ -8,21 +8,72 @@ switched off before the first visitor comes.
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 from streamlit.runtime.pages_manager import PagesManager
-from streamlit.web.cli import main
 
-__all__ = ["serve"]
+from senseapp.allocator import share_one_arena
+from senseapp.service import UploadLimits
+from senseapp.service.json_lines import log_to
+from senseapp.store import home
+from senseapp.threads import sleep_while_waiting
+from senseapp.ui.serving.application import APP_SCRIPT, application
 
-_APP = Path(__file__).resolve().parents[2] / "app.py"
+__all__ = ["options_of", "serve"]
+
+Option = str | int | bool
+
+_SWITCH_SECONDS = 0.001
+"""How long a page may keep the interpreter from a run that measures. After each step of a network the run must wait for
+it; with Python's five milliseconds, people who click slow it twice as much."""
 
 
-def serve(options: list[str]) -> None:
-    """Run the server until it is stopped; ``options`` are those of ``streamlit run``."""
+def serve(arguments: list[str]) -> None:
+    """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``."""
+    share_one_arena()
+    sleep_while_waiting()
+    log_to(home(), _secrets())
+    sys.setswitchinterval(_SWITCH_SECONDS)
     PagesManager.uses_pages_directory = False
-    sys.argv = ["streamlit", "run", str(_APP), *options]
-    main()
+    sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
+    application().run(config={"server.maxUploadSize": UploadLimits.configured().file_mb, **options_of(arguments)})
+
+
+def _secrets() -> list[str]:
+    """Return the texts of ``secrets.toml``, such as the login's, for the log to leave out."""
+    files = (folder / ".streamlit" / "secrets.toml" for folder in (APP_SCRIPT.parent, Path.cwd(), Path.home()))
+    waiting: list[object] = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    found: list[str] = []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+    return found
+
+
+def options_of(arguments: list[str]) -> dict[str, Option]:
+    """Return ``--name value`` and ``--name=value`` as options.
+
+    >>> options_of(["--server.port=8502", "--server.headless", "true"])
+    {'server.port': 8502, 'server.headless': True}
+
+    Raises:
+        SystemExit: there is something else among them.
+    """
+    words = [part for argument in arguments for part in argument.split("=", 1 if argument.startswith("--") else 0)]
+    names, values = words[::2], words[1::2]
+    if len(names) != len(values) or not all(name.startswith("--") for name in names):
+        raise SystemExit(f"Options come as --name value, such as --server.port 8501; got {' '.join(arguments)}.")
+    return {name.removeprefix("--"): _value(value) for name, value in zip(names, values, strict=True)}
+
+
+def _value(text: str) -> Option:
+    if text.isdecimal():
+        return int(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 if __name__ == "__main__":

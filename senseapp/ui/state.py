@@ -11,9 +11,14 @@ from senseapp.spec import RunSpec
 
 __all__ = [
     "RUN_PARAMETER",
+    "LayerEdits",
+    "OpenBlocks",
     "Session",
     "current_run",
     "drop_pick",
+    "forget_typed",
+    "layer_edits",
+    "open_blocks",
     "pick",
     "picked_layer",
     "remember_run",
@@ -27,6 +32,32 @@ _ANALYZE = "analyze."
 
 
 @dataclass(slots=True)
+class LayerEdits:
+    """What a person has set for single layers of one run's schedule, in engine units.
+
+    Attributes:
+        fixed: layer to the level that it is locked at.
+        bounds: layer to its own least and greatest level.
+    """
+
+    fixed: dict[str, float] = field(default_factory=dict)
+    bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class OpenBlocks:
+    """What is open in the module tree of one run.
+
+    Attributes:
+        names: blocks whose inside is shown; None before the tree was drawn.
+        shown: the picked layer that blocks were opened for; another one opens its own.
+    """
+
+    names: frozenset[str] | None = None
+    shown: str = ""
+
+
+@dataclass(slots=True)
 class Session:
     """One visitor's session.
 
@@ -35,7 +66,11 @@ class Session:
         last_run: id of the run looked at last; sidebar links drop the URL's, this brings it back.
         picked: layer picked in the views, by run id; every view of the run moves to it.
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
+        edits: what was set for single layers of a schedule, by run id.
+        edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
+        blocks: what is open in the module tree, by run id.
         more_runs: how often more of the list of runs was asked for.
+        compared: ids of the runs compared last; sidebar links drop the URL's, this brings them back.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
         refused: why the last file was not taken, by purpose.
@@ -45,7 +80,11 @@ class Session:
     last_run: str = ""
     picked: dict[str, str] = field(default_factory=dict)
     pick_round: int = 0
+    edits: dict[str, LayerEdits] = field(default_factory=dict)
+    edit_round: int = 0
+    blocks: dict[str, OpenBlocks] = field(default_factory=dict)
     more_runs: int = 0
+    compared: tuple[str, ...] = ()
     uploads: dict[str, Path] = field(default_factory=dict)
     upload_round: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -91,6 +130,21 @@ def pick(run_id: str, layer: str) -> None:
 def picked_layer(run_id: str) -> str:
     """Return the layer picked in the views of the run, or ``""``."""
     return session().picked.get(run_id, "")
+
+
+def layer_edits(run_id: str) -> LayerEdits:
+    """Return what was set for single layers of the run's schedule; changing it changes what is kept."""
+    return session().edits.setdefault(run_id, LayerEdits())
+
+
+def forget_typed() -> None:
+    """Let the table of layers be drawn anew, without what was typed into it."""
+    session().edit_round += 1
+
+
+def open_blocks(run_id: str) -> OpenBlocks:
+    """Return what is open in the run's module tree; changing it changes what is kept."""
+    return session().blocks.setdefault(run_id, OpenBlocks())
 
 
 def drop_pick(run_id: str) -> None:

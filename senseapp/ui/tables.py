@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,11 +10,20 @@ import streamlit as st
 
 from senseapp.ui.vocabulary import MetricView
 
-__all__ = ["apart_columns", "measurement_columns", "show_table", "top_columns"]
+__all__ = [
+    "apart_columns",
+    "layer_columns",
+    "level_columns",
+    "measurement_columns",
+    "show_table",
+    "top_columns",
+]
 
 
 def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
-    """Show the given columns of ``rows`` in their order, without an index."""
+    """Show the given columns of ``rows`` in their order, without an index, and without ranks where none is known."""
+    if "rank" in columns and "rank" in rows and rows["rank"].isna().all():
+        columns = {name: column for name, column in columns.items() if name != "rank"}
     st.dataframe(
         rows, column_order=list(columns), column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch"
     )
@@ -38,7 +48,7 @@ def _rank_column() -> Any:
 def measurement_columns(metric: MetricView) -> dict[str, Any]:
     """Return the columns of the whole table; numbers stay numbers, so that every column sorts."""
     return {
-        "layer": st.column_config.TextColumn("Layer", pinned=True),
+        "layer": st.column_config.TextColumn("Layer", pinned=True, width=150),
         "layer_type": st.column_config.TextColumn("Type"),
         "level_text": st.column_config.TextColumn("Level"),
         "rank": _rank_column(),
@@ -46,11 +56,49 @@ def measurement_columns(metric: MetricView) -> dict[str, Any]:
         "low": st.column_config.NumberColumn("from (95 %)", format="%.4g"),
         "high": st.column_config.NumberColumn("to (95 %)", format="%.4g"),
         "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
-        "source": st.column_config.TextColumn("Value"),
+        "source": st.column_config.TextColumn("Source"),
         "params": st.column_config.NumberColumn("Parameters", format="localized"),
         "macs": st.column_config.NumberColumn("MACs", format="compact", help="Multiply-accumulates for one image."),
         "members": st.column_config.TextColumn("Compressed together"),
     }
+
+
+def level_columns(metric: MetricView, *, reached: bool, mixed: bool) -> dict[str, Any]:
+    """Return the columns of all layers at one level.
+
+    Args:
+        metric: whose values they are.
+        reached: whether there is a column of the level that was truly reached.
+        mixed: whether measured and estimated values stand side by side.
+    """
+    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=130)}
+    if reached:
+        columns["reached_text"] = _reached_column()
+    columns |= {
+        "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
+        "change_text": st.column_config.TextColumn("Change", width=90),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=105),
+        "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
+    }
+    if mixed:
+        columns["source"] = st.column_config.TextColumn("Source", width=80)
+    return columns | {"rank": _rank_column()}
+
+
+def _reached_column() -> Any:
+    return st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
+
+
+def layer_columns(metrics: Sequence[MetricView], *, reached: bool) -> dict[str, Any]:
+    """Return the columns of one layer at all levels: each metric's value and change."""
+    columns: dict[str, Any] = {"level_text": st.column_config.TextColumn("Level", pinned=True)}
+    if reached:
+        columns["reached_text"] = _reached_column()
+    for metric in metrics:
+        columns[metric.name] = st.column_config.TextColumn(metric.label, help=metric.help)
+        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Change")
+    columns["source"] = st.column_config.TextColumn("Source")
+    return columns
 
 
 def apart_columns() -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Uploaded files: copied to disk in chunks, then dropped from the server's memory."""
+"""Uploaded files: on disk before a page sees them, or copied there in chunks where they came through memory."""
 
 from __future__ import annotations
 
 import logging
 import re
-import shutil
-import uuid
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,13 +12,16 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from senseapp.errors import SenseError, StorageFailed
+from senseapp.errors import QuotaExceeded, SenseError
 from senseapp.service import UploadLimits
+from senseapp.store import storage_errors
 from senseapp.ui import backend
 from senseapp.ui.components.notices import complain
+from senseapp.ui.serving.arrivals import Arrival, arrivals
+from senseapp.ui.serving.incoming_file import IncomingFile
 from senseapp.ui.state import session
 
-__all__ = ["refuse_upload", "upload_field"]
+__all__ = ["expect_files", "refuse_upload", "store_upload", "upload_field"]
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80
@@ -36,6 +38,7 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
     if held is not None and held.is_file():
         _show_held(held, purpose)
         return held
+    expect_files()
     uploaded = st.file_uploader(
         label,
         type=types,
@@ -50,6 +53,33 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
     return _take(uploaded, purpose)
 
 
+def expect_files() -> None:
+    """Let this session's browser send large files; call it wherever an uploader for them is shown."""
+    context = get_script_run_ctx()
+    if context is not None:
+        arrivals().expect(context.session_id, backend.service())
+
+
+def store_upload(uploaded: UploadedFile) -> Path:
+    """Return where ``uploaded`` lies on disk, under a harmless name, and drop Streamlit's copy from memory.
+
+    It belongs to this visitor, and goes when the session ends unless a run reads it by then.
+
+    Raises:
+        SenseError: it was not stored: a quota would be passed, or the disk refuses.
+    """
+    context = get_script_run_ctx()
+    arrival = arrivals().take(context.session_id, uploaded.file_id) if context is not None else None
+    try:
+        arrival = arrival or _from_memory(uploaded)
+    finally:
+        _free_memory(uploaded)
+    if arrival.path is None:
+        raise QuotaExceeded(arrival.refused)
+    with storage_errors("the folder uploads"):
+        return arrival.path.replace(arrival.path.with_name(_safe_name(uploaded.name)))
+
+
 def refuse_upload(purpose: str, sentence: str) -> NoReturn:
     """Remove the file that was uploaded for ``purpose`` and say why, beside the uploader that comes back."""
     backend.service().discard_upload(session().uploads.pop(purpose))
@@ -60,10 +90,9 @@ def refuse_upload(purpose: str, sentence: str) -> NoReturn:
 def _take(uploaded: UploadedFile, purpose: str) -> NoReturn:
     session().refused.pop(purpose, None)
     try:
-        session().uploads[purpose] = _store(uploaded)
+        session().uploads[purpose] = store_upload(uploaded)
     except SenseError as error:
         session().refused[purpose] = str(error)
-    _free_memory(uploaded)
     _forget_widget(purpose)
     st.rerun()
 
@@ -85,18 +114,12 @@ def _forget_widget(purpose: str) -> None:
     rounds[purpose] = rounds.get(purpose, 0) + 1
 
 
-def _store(uploaded: UploadedFile) -> Path:
-    folder = backend.service().make_room(uploaded.size) / uuid.uuid4().hex
-    path = folder / _safe_name(uploaded.name)
+def _from_memory(uploaded: UploadedFile) -> Arrival:
+    incoming = IncomingFile(backend.service(), uploaded.size)
     uploaded.seek(0)
-    try:
-        folder.mkdir(parents=True)
-        with path.open("wb") as stream:
-            shutil.copyfileobj(uploaded, stream, _CHUNK_BYTES)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise StorageFailed(f"The file could not be stored ({error.strerror}). Try again later.") from error
-    return path
+    for content in iter(partial(uploaded.read, _CHUNK_BYTES), b""):
+        incoming.write(content)
+    return incoming.finish()
 
 
 def _safe_name(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.results import RunState
@@ -15,6 +17,7 @@ __all__ = [
     "MetricView",
     "StateView",
     "strength",
+    "usual_level",
 ]
 
 
@@ -30,6 +33,8 @@ class MetricView:
         unit: of a drop in text.
         factor: display units for one engine unit (100 for fractions shown in points).
         falls: whether a worse model has a smaller value, so that a drop is written with a minus.
+        decibels: whether the metric itself is in dB, while a drop is a share of power.
+        additive: whether value and drop differ by the baseline, so that the interval of one is that of the other.
         digits: decimals of a drop in text.
         notable: the drop, in engine units, below which no layer is painted as fragile.
         help: one plain sentence.
@@ -42,6 +47,8 @@ class MetricView:
     unit: str
     factor: float = 1.0
     falls: bool = False
+    decibels: bool = False
+    additive: bool = True
     digits: int = 3
     notable: float
     help: str
@@ -57,9 +64,11 @@ class MetricView:
         return f"{fmt.signed(first, digits=self.digits)} to {fmt.signed(last, digits=self.digits)}"
 
     def reading(self, value: float) -> str:
-        """Return the metric itself as text: ``97.8 %``, ``0.081 nats``."""
+        """Return the metric itself as text: ``97.8 %``, ``0.081 nats``, ``14.1 dB``."""
         if self.falls:
             return fmt.percent(value, digits=1)
+        if self.decibels:
+            return "no noise" if value == math.inf else f"{value:.1f} dB".replace("-", "−")
         return f"{value:.{self.digits}f} {self.unit}".strip()
 
 
@@ -124,6 +133,8 @@ _VIEWS = (
         axis="Noise in the output, relative to its power",
         value_axis="Signal to noise (dB)",
         unit="of the signal power",
+        decibels=True,
+        additive=False,
         notable=0.01,
         help="Noise that compression adds to the class scores, as a share of their power. Needs no labels.",
     ),
@@ -140,6 +151,7 @@ class CompressionView:
         label: the name people see.
         line: what it does, in one plain line.
         at: phrase of a level in a question, to be formatted with ``level``.
+        level_axis: title of an axis of levels, with its unit.
         choices: levels offered, weakest first, in engine units.
         default: levels chosen at first.
         levels_help: what a level means.
@@ -149,6 +161,7 @@ class CompressionView:
     label: str
     line: str
     at: str
+    level_axis: str
     choices: tuple[float, ...]
     default: tuple[float, ...]
     levels_help: str
@@ -161,6 +174,7 @@ _COMPRESSIONS = (
         label="Sparsity",
         line="Set the smallest weights to zero",
         at="with {level} of its weights at zero",
+        level_axis="Weights at zero (%)",
         choices=_FRACTIONS,
         default=(0.25, 0.5, 0.75),
         levels_help="Share of a layer's weights that is set to zero. Each level is measured on its own.",
@@ -170,6 +184,7 @@ _COMPRESSIONS = (
         label="Pruning",
         line="Remove whole channels",
         at="with {level} of its channels removed",
+        level_axis="Channels removed (%)",
         choices=_FRACTIONS[:-1],
         default=(0.1, 0.3, 0.5),
         levels_help="Share of a layer's output channels that is removed. Layers that depend on each other go together.",
@@ -179,6 +194,7 @@ _COMPRESSIONS = (
         label="Quantization",
         line="Store weights with fewer bits",
         at="with its weights in {level}",
+        level_axis="Bits per weight",
         choices=(8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0),
         default=(8.0, 4.0, 2.0),
         levels_help="Number of bits for each weight of a layer. Each level is measured on its own.",
@@ -190,6 +206,12 @@ COMPRESSIONS = {view.kind: view for view in _COMPRESSIONS}
 def strength(kind: str, value: float) -> float:
     """Return a number that grows with the strength of compression: the fraction, or minus the bits."""
     return -value if kind == "quantization" else value
+
+
+def usual_level(kind: str, levels: Sequence[float]) -> float:
+    """Return the level to show first: the one nearest to 4 bits, or to half of the weights or channels."""
+    usual = 4.0 if kind == "quantization" else 0.5
+    return min(levels, key=lambda level: (abs(level - usual), strength(kind, level)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

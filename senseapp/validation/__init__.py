@@ -5,7 +5,7 @@ from senseapp.validation.bench import TestBench
 from senseapp.validation.proof_images import ProofImages
 from senseapp.validation.repair import repair
 from senseapp.validation.strongest import strongest_schedule
-from senseapp.validation.true_size import schedule_of_true_size
+from senseapp.validation.true_size import couplings_of, schedule_of_true_size
 from senseapp.validation.validate import Proven, prove, validate
 from senseapp.validation.write import write_compressed
 
@@ -16,6 +16,7 @@ __all__ = [
     "TestBench",
     "apply_schedule",
     "configs_for",
+    "couplings_of",
     "prove",
     "repair",
     "schedule_of_true_size",

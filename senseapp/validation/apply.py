@@ -25,9 +25,9 @@ _DEFAULTS: tuple[CompressionConfig, ...] = (PruningConfig(), SparsityConfig(), Q
 """In the order they are applied: rounding keeps zeros, so it comes last."""
 
 
-def configs_for(compression: CompressionConfig) -> dict[str, CompressionConfig]:
-    """Return how each kind of compression is carried out: as the run measured it, by default what it did not."""
-    return {config.kind: config for config in (*_DEFAULTS, compression)}
+def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
+    """Return how each kind of compression is carried out: as runs measured it, by default what they did not."""
+    return {config.kind: config for config in (*_DEFAULTS, *measured)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["batch_norms", "reestimate_batch_norm"]
+__all__ = ["batch_norms", "reestimate_batch_norm", "reestimated"]
 
 _COUNTER = ("num_batches_tracked",)
 
@@ -54,6 +54,18 @@ def reestimate_batch_norm(model: nn.Module, batches: Sequence[Tensor]) -> bool:
                 for name in set(kept) & set(buffers):
                     norm.get_buffer(name).copy_(buffers[name])
     return finite
+
+
+@contextmanager
+def reestimated(model: nn.Module, batches: Sequence[Tensor]) -> Iterator[None]:
+    """Estimate the statistics of ``model`` again, and put the old ones back on exit; see above."""
+    old = [(buffer, buffer.clone()) for norm in batch_norms(model) for buffer in norm.buffers(recurse=False)]
+    try:
+        reestimate_batch_norm(model, batches)
+        yield
+    finally:
+        for buffer, before in old:
+            buffer.copy_(before)
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from senseapp.data import ImageSet
@@ -14,11 +15,12 @@ from senseapp.evaluate import change_of, metric_names
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import MetricChange, ModelProfile, Schedule, SensitivityResult
-from senseapp.sensitivity.layout import Layout, lay_out
+from senseapp.sensitivity.layout import Layout, lay_out, micro_batches
 from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import CompressionConfig
 from senseapp.validation.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.validation.progress import Telling
 from senseapp.validation.proof_images import ProofImages, load_proof_images
 from senseapp.validation.repair import repair
 
@@ -39,6 +41,7 @@ class TestBench:
         dense: the uncompressed model with the proof images.
         profile: of the model.
         configs: how each kind of compression is carried out.
+        telling: is told each step, and images as they are measured.
     """
 
     __test__ = False  # its name is no invitation to pytest
@@ -48,6 +51,7 @@ class TestBench:
     dense: Workbench
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
+    telling: Telling = field(default_factory=Telling)
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict)
 
     @classmethod
@@ -55,17 +59,21 @@ class TestBench:
         cls,
         result: SensitivityResult,
         *,
+        other: CompressionConfig | None = None,
         data_roots: tuple[Path, ...] = (),
         model: LoadedModel | None = None,
         images: ProofImages | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> TestBench:
         """Load the model and the images of ``result`` again.
 
         Args:
             result: the run.
+            other: how a second run compresses, whose levels schedules may hold too.
             data_roots: folders that images may be read from; empty allows any.
             model: loaded already; None loads the one that the run names.
             images: likewise.
+            progress: told what is done; whatever it raises ends the work.
 
         Raises:
             InvalidInput: the model or the images cannot be loaded any more.
@@ -74,11 +82,12 @@ class TestBench:
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images
         dense = Workbench.prepare(loaded.module, parts.proof, device=result.spec.sensitivity.device, own=model is None)
-        dense.settle_layout(most=1, forwards=1, precision="fp32", given=_layout_of(result))
+        dense.take(_layout_of(result))
         profile = replace(dense.profile, title=result.profile.title)
         if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
             raise InvalidSchedule(f"{loaded.title} is not the model that the run measured: its layers differ.")
-        return cls(result, parts, dense, profile, configs_for(result.spec.sensitivity.compression))
+        configs = configs_for(result.spec.sensitivity.compression, *((other,) if other else ()))
+        return cls(result, parts, dense, profile, configs, Telling(progress) if progress else Telling())
 
     def apply(self, schedule: Schedule) -> AppliedModel:
         """Return the model compressed as ``schedule`` says; see :func:`apply_schedule`.
@@ -104,7 +113,7 @@ class TestBench:
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on images of the curves, without their labels; see :func:`repair`."""
-        return repair(applied, self.dense.model, self._repair_batches(), config=self.configs["quantization"])
+        return repair(applied, self.dense.model, self.repair_batches(), config=self.configs["quantization"])
 
     def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
         """Return the change of every metric, paired image by image with the uncompressed model.
@@ -117,22 +126,32 @@ class TestBench:
         yardstick = self._yardstick(measured_on)
         compressed = replace(self.dense, model=applied.model, images=measured_on)
         with applied.active():
-            logits = compressed.baseline()
+            logits = self._outputs(compressed)
         moments = yardstick.moments(logits, 0, len(measured_on))
         return tuple(change_of(name, sums) for name, sums in moments.items())
 
     def _yardstick(self, images: ImageSet) -> Yardstick:
         if id(images) not in self._yardsticks:
             names = metric_names(has_labels=images.labels is not None, num_classes=self.profile.num_classes)
-            baseline = replace(self.dense, images=images).baseline()
+            baseline = self._outputs(replace(self.dense, images=images))
             self._yardsticks[id(images)] = Yardstick(baseline, images.labels, names)
         return self._yardsticks[id(images)]
 
-    def _repair_batches(self) -> list[Tensor]:
-        """Return batches of one size, so that each image counts alike."""
+    def _outputs(self, workbench: Workbench) -> Tensor:
+        """Return the output for all images, telling how many are through before each pass."""
+        total = len(workbench.images)
+        outputs = []
+        for low, high in micro_batches(0, total, workbench.layout.micro_batch):
+            self.telling.images(low, total)
+            outputs.append(workbench.logits(low, high))
+        return torch.cat(outputs)
+
+    def repair_batches(self, most: int = _REPAIR_IMAGES) -> list[Tensor]:
+        """Return at most ``most`` images of the curves in batches of one size, so that each image counts alike."""
         curves = self.images.curves
-        size = min(_REPAIR_BATCH, len(curves))
-        number = min(_REPAIR_IMAGES, len(curves)) // size
+        count = min(most, _REPAIR_IMAGES, len(curves))
+        size = min(_REPAIR_BATCH, count)
+        number = count // size
         wide = replace(self.dense, layout=replace(self.dense.layout, micro_batch=size))
         return wide.arranged(curves, 0, number * size)
 

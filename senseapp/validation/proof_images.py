@@ -64,6 +64,7 @@ def _load(
         seed=result.spec.sensitivity.seed + seed,
         data_roots=data_roots,
         class_names=model.class_names,
+        with_labels=not model.fresh_head,
     )
 
 

@@ -14,9 +14,9 @@ from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import weight_bytes
 from senseapp.validation.apply import AppliedModel
 
-__all__ = ["ModelSize", "median_latencies", "sizes_of"]
+__all__ = ["ModelSize", "latencies", "sizes_of"]
 
-_PASSES = 11
+_PASSES = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +80,11 @@ def _size(applied: AppliedModel) -> ModelSize:
     )
 
 
-def median_latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
-    """Return the median seconds of one pass of ``image``, (N, C, H, W), through each model.
+def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
+    """Return the seconds that one pass of ``image``, (N, C, H, W), takes through each model: the lower quartile.
 
-    The models take turns, so that whatever else the machine does meets them alike.
+    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a
+    pass, so the faster ones tell more.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
@@ -95,4 +96,4 @@ def median_latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int 
                     torch.cuda.synchronize(image.device)
                 if turn:  # the first pass prepares kernels
                     spent.append(time.perf_counter() - started)
-    return [statistics.median(spent) for spent in seconds]
+    return [statistics.quantiles(spent, n=4, method="inclusive")[0] for spent in seconds]

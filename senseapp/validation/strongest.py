@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, Schedule
-from senseapp.results.schedule import BudgetKind
-from senseapp.schedule import make_schedule, strongest_within, trade_off
+from senseapp.results.coupling import CoupledGroup
+from senseapp.results.schedule import BudgetKind, StrongestFound, TriedTarget
+from senseapp.schedule import Limits, make_schedule, strongest_within, trade_off, true_figures
 from senseapp.validation.bench import TestBench
+from senseapp.validation.true_size import couplings_of
 
 __all__ = ["strongest_schedule"]
 
 
 def strongest_schedule(
-    bench: TestBench, kind: BudgetKind, allowed_drop: float, *, metric: str = "", repair: bool = False, rounds: int = 6
-) -> Schedule:
+    bench: TestBench,
+    kind: BudgetKind,
+    allowed_drop: float,
+    *,
+    metric: str = "",
+    repair: bool = False,
+    limits: Limits | None = None,
+    rounds: int = 6,
+) -> StrongestFound:
     """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
 
     Drops are measured on the curves' images, so that the proof images can still judge the outcome.
@@ -24,29 +35,61 @@ def strongest_schedule(
         allowed_drop: in the unit of ``metric``: a fraction for top-1, nats for loss and KL.
         metric: what must not drop; empty takes the run's own.
         repair: measure after repair.
+        limits: bounds and fixed levels; None means neither.
         rounds: schedules measured between the gentlest and the strongest.
 
     Raises:
         InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
         InvalidSpec: the metric cannot be measured here, or the budget does not fit the compression.
     """
-    name = metric or bench.result.metric
-
-    def make(target: float) -> Schedule:
-        return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target))
-
-    def measured_drop(schedule: Schedule) -> float:
-        applied = bench.apply(schedule)
-        if repair:
-            bench.repair(applied)
-        found = {change.metric: change.delta for change in bench.measure(applied, bench.images.curves)}
-        if name not in found:
-            raise InvalidSpec(f"{name} cannot be measured on these images; choose one of {', '.join(found)}.")
-        return found[name]
-
-    targets = [point.target for point in trade_off(bench.result, kind)]
+    targets = [point.target for point in trade_off(bench.result, kind, limits=limits)]
     if not targets:
         raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
-    return strongest_within(
+    trials = _Trials(bench, kind, metric or bench.result.metric, repair, couplings_of(bench.dense.model, bench.result))
+
+    def make(target: float) -> Schedule:
+        return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
+
+    def measured_drop(schedule: Schedule) -> float:
+        bench.telling(f"Measuring schedule {len(trials.tried) + 1} of at most {rounds + 1}")
+        return trials.measure(schedule)
+
+    found = strongest_within(
         make, measured_drop, allowed_drop, gentlest=targets[0], strongest=targets[-1], rounds=rounds
     )
+    return StrongestFound(
+        schedule=trials.sized(found), allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried)
+    )
+
+
+@dataclass(slots=True)
+class _Trials:
+    """Schedules tried so far: what each truly saves, and what it does on the curves' images."""
+
+    bench: TestBench
+    kind: BudgetKind
+    metric: str
+    repair: bool
+    groups: tuple[CoupledGroup, ...]
+    tried: list[TriedTarget] = field(default_factory=list)
+
+    def measure(self, schedule: Schedule) -> float:
+        applied = self.bench.apply(schedule)
+        if self.repair:
+            self.bench.repair(applied)
+        changes = self.bench.measure(applied, self.bench.images.curves)
+        tried = TriedTarget(figure=self.sized(schedule).achieved[self.kind], changes=changes)
+        change = tried.change(self.metric)
+        if change is None:
+            names = ", ".join(change.metric for change in changes)
+            raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
+        self.tried.append(tried)
+        return change.delta
+
+    def sized(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""
+        if not self.groups:
+            return schedule
+        figures = true_figures(schedule, self.bench.result.profile, self.groups)
+        budget = ResourceBudget(kind=self.kind, target=figures[self.kind])
+        return replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))

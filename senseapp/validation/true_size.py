@@ -1,30 +1,44 @@
-"""Schedules of pruning that truly meet their budget: only pruning tells what neighbouring layers save together."""
+"""Schedules of pruning that truly meet their budget: the network tells which weights its layers share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import nn
 
 from senseapp.layers import profile_model
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
-from senseapp.results.schedule import BudgetKind
-from senseapp.schedule import with_true_size
-from senseapp.validation.apply import apply_schedule, configs_for
-from senseapp.validation.sizes import sizes_of
+from senseapp.results.coupling import CoupledGroup
+from senseapp.schedule import truly_sized
+from senseapp.spec import PruningConfig
+from senseapp.transforms import CompressionRequest
+from senseapp.transforms.pruning import PruningCompressor
 
-__all__ = ["schedule_of_true_size"]
+__all__ = ["couplings_of", "schedule_of_true_size"]
 
-_KINDS: tuple[BudgetKind, ...] = ("params", "bytes", "macs")
 _EXAMPLE_IMAGES = 2
+
+
+def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
+    """Return which layers of ``model``, the network of the pruning run ``result``, shrink together; never touches it.
+
+    This follows an image through the network, which takes as long as the start of a run; its answer serves every
+    schedule of the run.
+    """
+    config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
+    if not isinstance(config, PruningConfig):
+        return ()
+    images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    layers = profile_model(model, images).layers
+    request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)
+    return PruningCompressor(config, request).couplings()
 
 
 def schedule_of_true_size(
     make: Callable[[float], Schedule], result: SensitivityResult, model: nn.Module, budget: ResourceBudget
 ) -> Schedule:
-    """Return the gentlest schedule found that truly meets ``budget``, by pruning copies of ``model``.
+    """Return the gentlest schedule found that truly meets ``budget``.
 
     Args:
         make: returns the schedule for a predicted fraction removed.
@@ -37,25 +51,5 @@ def schedule_of_true_size(
 
     Raises:
         InfeasibleBudget: no schedule tried saves enough; names the nearest target.
-        InvalidSchedule: the model is not the one that the run measured.
     """
-    generator = torch.Generator().manual_seed(result.spec.sensitivity.seed)
-    images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=generator)
-    profile = replace(profile_model(model, images), title=result.profile.title)
-
-    def figures(schedule: Schedule) -> dict[str, float]:
-        applied = apply_schedule(
-            model,
-            schedule,
-            profile=profile,
-            configs=configs_for(result.spec.sensitivity.compression),
-            calibration=(images,),
-            seed=result.spec.sensitivity.seed,
-        )
-        before, after = sizes_of(applied, model)
-        return {kind: after.figure(kind, before) for kind in _KINDS}
-
-    found = with_true_size(make, lambda tried: figures(tried)[budget.kind], budget.target)
-    true = figures(found)
-    note = f"Pruned for a trial, the network lost {100 * true[budget.kind]:.1f} % of its {budget.kind}."
-    return replace(found, budget=budget, achieved={**found.achieved, **true}, notes=(*found.notes, note))
+    return truly_sized(make, result.profile, couplings_of(model, result), budget)

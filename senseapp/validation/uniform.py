@@ -5,15 +5,15 @@ from __future__ import annotations
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, Schedule
 from senseapp.results.schedule import BudgetKind
-from senseapp.schedule import make_schedule, with_true_size
+from senseapp.schedule import make_schedule, true_figures, truly_sized
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
 from senseapp.validation.sizes import sizes_of
+from senseapp.validation.true_size import couplings_of
 
 __all__ = ["true_figure", "uniform_of_equal_cost"]
 
 _KINDS: dict[str, BudgetKind] = {"sparsity": "params", "pruning": "macs", "quantization": "bits"}
-_ROUNDS = 6
 
 
 def true_figure(bench: TestBench, applied: AppliedModel, kind: BudgetKind) -> float:
@@ -43,9 +43,9 @@ def uniform_of_equal_cost(bench: TestBench, schedule: Schedule, applied: Applied
 
     try:
         if compression == "pruning":
-            uniform = with_true_size(
-                make, lambda tried: true_figure(bench, bench.apply(tried), kind), target, rounds=_ROUNDS
-            )
+            groups = couplings_of(bench.dense.model, bench.result)
+            figure = true_figures(schedule, bench.result.profile, groups)[kind]
+            uniform = truly_sized(make, bench.result.profile, groups, ResourceBudget(kind=kind, target=figure))
         else:
             uniform = make(target)
     except (InfeasibleBudget, InvalidSpec) as error:

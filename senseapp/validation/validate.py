@@ -9,10 +9,11 @@ from pathlib import Path
 from torch import Tensor
 
 from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
+from senseapp.spec import CompressionConfig
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
 from senseapp.validation.refine import disagrees, refine
-from senseapp.validation.sizes import median_latencies, sizes_of
+from senseapp.validation.sizes import latencies, sizes_of
 from senseapp.validation.uniform import true_figure, uniform_of_equal_cost
 
 __all__ = ["Proven", "prove", "validate"]
@@ -45,19 +46,21 @@ def validate(
     *,
     repair: bool,
     rounds: int = 3,
+    other: CompressionConfig | None = None,
     data_roots: tuple[Path, ...] = (),
     progress: Callable[[str], None] = _silent,
 ) -> Proven:
     """Load the model and the images of ``result`` again and prove ``schedule`` on them; see :func:`prove`.
+
+    ``other`` is how a second run compresses, whose levels are in the schedule too.
 
     Raises:
         InvalidSchedule: the schedule belongs to another model.
         InvalidInput: the model or the images cannot be loaded any more.
     """
     progress("Loading the model and the images")
-    return prove(
-        TestBench.open(result, data_roots=data_roots), schedule, repair=repair, rounds=rounds, progress=progress
-    )
+    bench = TestBench.open(result, other=other, data_roots=data_roots, progress=progress)
+    return prove(bench, schedule, repair=repair, rounds=rounds, progress=bench.telling)
 
 
 def prove(
@@ -134,7 +137,7 @@ def _uniform(
 def _sizes(bench: TestBench, applied: AppliedModel) -> dict[str, tuple[float, float]]:
     before, after = sizes_of(applied, bench.dense.model)
     image = bench.dense.batches(0, 1)[0]
-    slow, fast = median_latencies((bench.dense.model, applied.model), image)
+    slow, fast = latencies((bench.dense.model, applied.model), image)
     counted = {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "bytes", "macs")}
     return counted | {"latency_seconds": (slow, fast)}
 

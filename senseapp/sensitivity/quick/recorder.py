@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ class LayerCall:
 
     Attributes:
         args, kwargs: what it was called with, detached.
-        output: what it returned, detached.
+        followers: modules that its output ran straight into.
+        output: what it, or the last of them, returned, detached.
         versions: version counters of all these tensors at the call, to notice later overwriting.
         gradients: of the probes' pull with respect to the output, one per backward pass.
         input_gradients: with respect to the first argument, through this module only.
@@ -30,6 +31,7 @@ class LayerCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
+    followers: list[nn.Module] = field(default_factory=list)
     versions: tuple[int, ...] = ()
     gradients: list[Tensor] = field(default_factory=list)
     input_gradients: list[Tensor] = field(default_factory=list)
@@ -50,11 +52,21 @@ class Recorder:
     Args:
         modules: by dotted name.
         inputs: whether to keep gradients with respect to the input rather than the output.
+        followers: modules whose output is kept in place of that of a watched one, if they are called with nothing
+            but its output; by name, for each call.
     """
 
-    def __init__(self, modules: dict[str, nn.Module], *, inputs: bool) -> None:
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        *,
+        inputs: bool,
+        followers: Mapping[str, Sequence[Sequence[nn.Module]]] | None = None,
+    ) -> None:
         self._modules = modules
         self._inputs = inputs
+        self._followers = followers or {}
+        self._open = _Open()
         self._copied: set[str] = set()
         self.calls: dict[str, list[LayerCall]] = {}
 
@@ -65,6 +77,7 @@ class Recorder:
         leaf = batch.detach().clone().requires_grad_()
         with torch.enable_grad(), self._watching():
             output: Tensor = model(leaf * 1)
+        self._open = _Open()  # it holds on to the graph
         late = {name for name, calls in self.calls.items() if any(call.overwritten for call in calls)}
         if late - self._copied:
             self._copied |= late
@@ -84,6 +97,8 @@ class Recorder:
                 if self._inputs:
                     handles.append(module.register_forward_pre_hook(self._branch(name), with_kwargs=False))
                 handles.append(module.register_forward_hook(self._keep(name), with_kwargs=True))
+            followers = {id(m): m for chains in self._followers.values() for chain in chains for m in chain}
+            handles += [m.register_forward_hook(self._pass_on, with_kwargs=True) for m in followers.values()]
             yield
         finally:
             for handle in handles:
@@ -107,13 +122,54 @@ class Recorder:
                 output=_detached(result, copied),
             )
             call.versions = call.versions_now()
-            self.calls.setdefault(name, []).append(call)
-            watched, found = (args[0], call.input_gradients) if self._inputs else (result, call.gradients)
-            if watched.requires_grad:  # not where the model itself has switched gradients off
-                # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
-                watched.register_hook(found.append)
+            calls = self.calls.setdefault(name, [])
+            calls.append(call)
+            if self._inputs:
+                _catch(args[0], call, call.input_gradients)
+                return
+            _catch(result, call, call.gradients)
+            chains = self._followers.get(name, ())
+            expected = chains[len(calls) - 1] if len(calls) <= len(chains) else ()
+            self._open = _Open(call=call, output=output, copied=copied, expected=tuple(expected))
 
         return hook
+
+    def _pass_on(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Keep the output of a follower in place of what it was called with."""
+        last = self._open
+        if last.call is None or not last.expected or module is not last.expected[0]:
+            return
+        if kwargs or len(args) != 1 or args[0] is not last.output or not isinstance(output, Tensor):
+            self._open = _Open()
+            return
+        last.call.followers.append(module)
+        last.call.output = _detached(output, last.copied)
+        last.call.versions = last.call.versions_now()
+        _catch(output, last.call, last.call.gradients)
+        self._open = replace(last, output=output, expected=last.expected[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The latest watched call, what was returned last, and the modules expected to be called with that."""
+
+    call: LayerCall | None = None
+    output: Any = None
+    copied: bool = False
+    expected: tuple[nn.Module, ...] = ()
+
+
+def _catch(tensor: Tensor, call: LayerCall, found: list[Tensor]) -> None:
+    """Add gradients with respect to ``tensor`` as it is now to ``found``, unless a follower takes its place."""
+    place = len(call.followers)
+
+    def catch(gradient: Tensor) -> None:
+        if len(call.followers) == place:
+            found.append(gradient)
+
+    if tensor.requires_grad:  # not where the model itself has switched gradients off
+        # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
+        tensor.register_hook(catch)  # type: ignore[no-untyped-call]
 
 
 def _detached(value: Any, copied: bool) -> Any:

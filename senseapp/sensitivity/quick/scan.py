@@ -4,8 +4,9 @@ For a layer with input a, let r be the change of its output when its weights are
 its output of a direction v of the class scores. Then r·g = v·δz for the change δz of the scores, to first order.
 A few directions per image (see :mod:`senseapp.sensitivity.quick.directions`) give the KL, in nats: for small changes
 it is the Gauss-Newton estimate ½ δzᵀ F δz, and for large ones it saturates as the KL of the softmax does. Positions
-are summed before anything is squared. Cost: one forward, a backward pass for each direction, and one forward of each
-layer per level.
+are summed before anything is squared. Where the layer's output runs straight into an activation, r and g are taken
+after that (see :mod:`senseapp.sensitivity.quick.followers`), so that its bend is exact. Cost: one
+forward, a backward pass for each direction, and one forward of each layer per level.
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from senseapp.evaluate import add_moments, change_of
 from senseapp.results import LayerMeasurement, Status
-from senseapp.sensitivity.layout import micro_batches
+from senseapp.sensitivity.layout import micro_batches, precision_context
 from senseapp.sensitivity.quick.directions import choose_directions
 from senseapp.sensitivity.quick.recorder import Recorder
 from senseapp.sensitivity.quick.responses import Key, Responses, responses_of
@@ -95,7 +96,7 @@ def _scan(sweep: Sweep, responses: Responses, keys: list[Key]) -> dict[Key, Sums
     # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
     signs = torch.randint(0, 2, (stop, sweep.yardstick.baseline.shape[1]), generator=generator) * 2 - 1
-    recorder = Recorder(responses.watched, inputs=responses.at_inputs)
+    recorder = Recorder(responses.watched, inputs=responses.at_inputs, followers=responses.followers)
     sums: dict[Key, Sums] = {key: {} for key in keys}
     for low, high in micro_batches(0, stop, _graph_batch(sweep)):
         found = _scan_batch(sweep, responses, recorder, list(sums), signs[low:high], low)
@@ -127,11 +128,12 @@ def _scan_batch(
 ) -> dict[Key, Sums]:
     high = low + len(signs)
     labels = None if sweep.yardstick.labels is None else sweep.yardstick.labels[low:high]
-    output = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
-    directions = choose_directions(output.cpu(), labels, signs, _DIRECTIONS)
+    with precision_context(sweep.bench.layout.precision, sweep.bench.device):
+        output = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
+    directions = choose_directions(output.float().cpu(), labels, signs, _DIRECTIONS)
     recorder.pull(output, [vector.to(output.device) for vector in directions.vectors])
     found: dict[Key, Sums] = {}
-    with torch.inference_mode():
+    with torch.inference_mode(), precision_context(sweep.bench.layout.precision, sweep.bench.device):
         loss = None if labels is None else F.cross_entropy(output.cpu().double(), labels, reduction="sum")
         responses.observe(recorder.calls, high - low, len(directions.vectors))
         for key in keys:

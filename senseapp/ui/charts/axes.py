@@ -11,6 +11,7 @@ from senseapp.ui.palette import INK
 from senseapp.ui.vocabulary import MetricView
 
 __all__ = [
+    "CUT_LABEL",
     "PICK",
     "ROW_STEP",
     "layer_axis",
@@ -26,7 +27,7 @@ PICK = "pick"
 _NAME_WIDTH = 26
 _HEAD = (_NAME_WIDTH - 1) // 2
 _TAIL = _NAME_WIDTH - 1 - _HEAD
-_CUT_LABEL = (
+CUT_LABEL = (
     f"length(datum.label) > {_NAME_WIDTH} ? substring(datum.label, 0, {_HEAD}) + '…' + "
     f"substring(datum.label, length(datum.label) - {_TAIL}) : datum.label"
 )
@@ -38,7 +39,7 @@ def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
         title=None,
         labelOverlap=False,
         labelLimit=220,
-        labelExpr=_CUT_LABEL,
+        labelExpr=CUT_LABEL,
         ticks=False,
         domain=False,
         labelFlush=False,
@@ -57,9 +58,12 @@ def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
     ]
 
 
-def pick_layer() -> alt.Parameter:
-    """Return the selection that a click on a layer makes: ``event["selection"]["pick"][0]["layer"]``."""
-    return alt.selection_point(name=PICK, fields=["layer"], on="click")
+def pick_layer(*, nearest: bool = False) -> alt.Parameter:
+    """Return the selection that a click on a layer makes: ``event["selection"]["pick"][0]["layer"]``.
+
+    ``nearest`` takes the mark nearest to the click, for marks that are hard to hit.
+    """
+    return alt.selection_point(name=PICK, fields=["layer"], on="click", nearest=nearest)
 
 
 def picked_outline(picked: str) -> dict[str, Any]:

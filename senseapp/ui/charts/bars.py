@@ -14,6 +14,7 @@ from senseapp.ui.charts.axes import (
     source_opacity,
     zero_line,
 )
+from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import INK, fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
@@ -23,10 +24,11 @@ __all__ = ["sensitivity_bars"]
 def sensitivity_bars(
     rows: pd.DataFrame, metric: MetricView, *, x_domain: tuple[float, float], picked: str = ""
 ) -> alt.LayerChart:
-    """Return one bar per row of :func:`senseapp.ui.frames.at_level`, in its order.
+    """Return one bar per row of :func:`senseapp.ui.level_frames.marked`, in its order.
 
     Colour runs from blue (robust) to red (fragile); whiskers are the 95 % interval; a ring at zero marks bars that
-    cannot be told from zero; estimated bars are pale. A click anywhere on a row picks its layer.
+    cannot be told from zero; estimated bars are pale; words mark the largest and the smallest. A click anywhere on a
+    row picks its layer.
 
     Args:
         rows: the layers, in the order to be drawn.
@@ -38,8 +40,15 @@ def sensitivity_bars(
     scale = alt.Scale(domain=list(x_domain), nice=False)
     drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
     bars = _bars(base, drop, picked).encode(color=_fragility(rows, metric))
-    layers = [_hit_rows(base), bars, _whiskers(base, scale), _unclear_marks(base, scale), zero_line()]
-    return alt.LayerChart(layer=layers, height=alt.Step(ROW_STEP))
+    layers = [
+        _hit_rows(base),
+        bars,
+        _whiskers(base, scale),
+        _unclear_marks(base, scale),
+        _extremes(base, scale),
+        zero_line(),
+    ]
+    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
 
 
 def _hit_rows(base: alt.Chart) -> alt.Chart:
@@ -73,3 +82,11 @@ def _unclear_marks(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
     ring = base.transform_filter("datum.unclear").mark_point(shape="circle", size=45, color=INK, strokeWidth=1.5)
     rings: alt.Chart = ring.encode(x=alt.XDatum(0, scale=scale))
     return rings
+
+
+def _extremes(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
+    words = base.transform_filter("datum.extreme != ''").transform_calculate(end="max(0, datum.high, datum.drop)")
+    text: alt.Chart = words.mark_text(align="left", dx=8, color=INK, fontStyle="italic", aria=False).encode(
+        x=alt.X("end:Q", scale=scale), text="extreme:N"
+    )
+    return text

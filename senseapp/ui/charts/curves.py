@@ -1,79 +1,134 @@
-"""Curves: what each layer loses as compression grows."""
+"""Curves: how what is lost of each layer grows with compression."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import layer_tooltip, pick_layer, zero_line
-from senseapp.ui.palette import CATEGORIES
-from senseapp.ui.vocabulary import MetricView
+from senseapp.ui.charts.axes import CUT_LABEL, pick_layer, zero_line
+from senseapp.ui.charts.layered import LayeredChart
+from senseapp.ui.palette import curve_look
 
 __all__ = ["HOVER", "sensitivity_curves"]
 
 HOVER = "hover"
 _MOST_BANDS = 8
+_MOST_NAMED = 20
+_MANY = 40
+_MOST_TICKS = 12
 
 
 def sensitivity_curves(
     rows: pd.DataFrame,
-    metric: MetricView,
     *,
     all_layers: Sequence[str],
-    level_texts: Sequence[str],
+    x_title: str,
+    y_title: str | None,
     picked: str = "",
-    height: int = 380,
-    y_title: str | None = "",
+    falling_bits: bool = False,
+    zero: bool = True,
+    height: int = 400,
 ) -> alt.LayerChart:
     """Return one line per layer over the levels, the strongest compression on the right.
 
+    A layer has its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart,
+    up to 8 have their interval as a band; pointing at a curve pales the others.
+
     Args:
-        rows: rows of :func:`senseapp.ui.frames.measurement_frame` for the layers to be drawn.
-        metric: whose drop it is.
-        all_layers: every layer of the run, so that a layer keeps its colour whatever is selected.
-        level_texts: the levels in the order of the axis.
-        picked: the layer whose points are larger.
+        rows: of :func:`senseapp.ui.curve_frames.curve_rows`, for the layers to be drawn.
+        all_layers: values of ``row`` of the whole run, in network order.
+        x_title: of the axis of levels.
+        y_title: of the value axis; None leaves it out.
+        picked: the layer whose curve is thick.
+        falling_bits: whether levels are bits, which fall to the right.
+        zero: whether there is a line at zero.
         height: in pixels.
-        y_title: of the value axis; empty takes the metric's, None leaves it out.
     """
-    base: alt.Chart = alt.Chart(rows).encode(
-        x=alt.X("level_text:O", sort=list(level_texts), title="Compression level", axis=alt.Axis(labelAngle=0)),
-        color=alt.Color("row:N", scale=_colours(all_layers), legend=None),
+    looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
+    present = set(rows["row"])
+    drawn = [name for name in all_layers if name in present]
+    named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
+    colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
+    base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling_bits))
+    tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
+    value = alt.Y("shown:Q", title=y_title, scale=alt.Scale(zero=zero))
+    lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
+        stroke=alt.Stroke("row:N", scale=colours, legend=named),
+        strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
     )
-    title = metric.axis if y_title == "" else y_title
-    drop = alt.Y("drop:Q", title=title)
-    layers = [zero_line(vertical=False), _lines(base, drop), _points(base, drop, metric, picked)]
-    if rows["row"].nunique() <= _MOST_BANDS:
-        band = base.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-        layers.insert(0, band)
-    return alt.LayerChart(layer=layers, height=height)
-
-
-def _colours(all_layers: Sequence[str]) -> alt.Scale:
-    names = list(all_layers)
-    return alt.Scale(domain=names, range=[CATEGORIES[index % len(CATEGORIES)] for index in range(len(names))])
-
-
-def _under_pointer() -> dict[str, Any]:
-    return dict(alt.condition({"param": HOVER}, alt.value(1.0), alt.value(0.25)))
-
-
-def _lines(base: alt.Chart, drop: alt.Y) -> alt.Chart:
-    lines: alt.Chart = base.mark_line(strokeWidth=2, aria=False).encode(
-        y=drop, detail="layer:N", opacity=_under_pointer()
+    points = _points(tinted, value, y_title, many=len(drawn) > _MANY).encode(
+        shape=alt.Shape("row:N", scale=shapes, legend=None)
     )
-    return lines.add_params(alt.selection_point(name=HOVER, fields=["layer"], on="pointerover"))
+    layers = [zero_line(vertical=False)] if zero else []
+    if len(drawn) <= _MOST_BANDS:
+        layers.append(tinted.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("shown_low:Q"), y2="shown_high:Q"))
+    whole = LayeredChart(layer=[*layers, lines, points], height=height)
+    # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
+    chart: alt.LayerChart = whole.resolve_legend(
+        color="independent", stroke="independent", strokeDash="independent", shape="independent"
+    )
+    return chart
 
 
-def _points(base: alt.Chart, drop: alt.Y, metric: MetricView, picked: str) -> alt.Chart:
-    points: alt.Chart = base.mark_point(filled=True).encode(
-        y=drop,
-        opacity=_under_pointer(),
-        size=alt.condition(alt.datum["layer"] == picked, alt.value(160), alt.value(60)),
-        tooltip=layer_tooltip(metric),
+def _levels(rows: pd.DataFrame, title: str, falling_bits: bool) -> alt.X:
+    places = sorted(set(rows["place"]))
+    ticks: dict[str, Any] = {"values": places} if len(places) <= _MOST_TICKS else {}
+    return alt.X(
+        "place:Q",
+        title=title,
+        axis=alt.Axis(grid=False, labelFlush=False, format=".4~g", **ticks),
+        scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling_bits),
+    )
+
+
+def _scale(drawn: Sequence[str], looks: Mapping[str, tuple[Any, ...]], part: int) -> alt.Scale:
+    return alt.Scale(domain=list(drawn), range=[looks[name][part] for name in drawn])
+
+
+def _legend(drawn: Sequence[str]) -> alt.Legend:
+    return alt.Legend(
+        title=None,
+        orient="right",
+        values=list(drawn),
+        labelLimit=190,
+        labelExpr=CUT_LABEL,
+        symbolType="stroke",
+        symbolSize=500,
+        symbolOpacity=1,
+        symbolStrokeWidth=2,
+    )
+
+
+def _under_pointer(*, others: float = 0.15) -> dict[str, Any]:
+    return dict(alt.condition({"param": HOVER}, alt.value(1.0), alt.value(others)))
+
+
+def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> alt.Chart:
+    width = 1.2 if many else 2.0
+    lines: alt.Chart = base.mark_line(aria=False).encode(
+        y=value,
+        detail="layer:N",
+        opacity=_under_pointer(others=0.08 if many else 0.15),
+        strokeWidth=alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width)),
+    )
+    return lines
+
+
+def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> alt.Chart:
+    hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
+    points: alt.Chart = base.mark_point(filled=True, size=18 if many else 55).encode(
+        y=value,
+        opacity=_under_pointer(others=0.05 if many else 0.15),
+        tooltip=[
+            alt.Tooltip("members:N", title="Layer"),
+            alt.Tooltip("level_text:N", title="Level"),
+            alt.Tooltip("shown_text:N", title=(y_title or "Change").split(" (")[0]),
+            alt.Tooltip("interval_text:N", title="95 % interval of the change"),
+            alt.Tooltip("source:N", title="Value"),
+        ],
         description="description:N",
     )
-    return points.add_params(pick_layer())
+    return points.add_params(hover, pick_layer(nearest=True))

@@ -8,6 +8,7 @@ import altair as alt
 import pandas as pd
 
 from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_tooltip, pick_layer, picked_outline, source_opacity
+from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import INK, fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
@@ -40,4 +41,4 @@ def sensitivity_heatmap(
     rings = base.transform_filter("datum.unclear").mark_point(
         size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False
     )
-    return alt.LayerChart(layer=[cells.add_params(pick_layer()), rings], height=alt.Step(ROW_STEP))
+    return LayeredChart(layer=[cells.add_params(pick_layer()), rings], height=alt.Step(ROW_STEP))

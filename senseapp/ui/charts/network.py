@@ -1,59 +1,116 @@
-"""The module tree: one bar per block and layer, as long as its share, coloured by sensitivity."""
+"""The module tree: one bar per block and layer, as long as its share, coloured by sensitivity, with its sizes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import ROW_STEP, pick_layer, picked_outline
+from senseapp.ui.charts.axes import PICK, ROW_STEP, picked_outline
+from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import INK, MUTED, fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
 __all__ = ["network_bars"]
 
+_SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
+_NAME_WIDTH, _SIZE_WIDTH = 180, 108
 
-def network_bars(rows: pd.DataFrame, metric: MetricView, *, share_title: str, picked: str = "") -> alt.LayerChart:
-    """Return the visible tree, parents above their children; a click picks the layer, or a block's most fragile one.
+
+def network_bars(
+    rows: pd.DataFrame, metric: MetricView, *, share_title: str, sizes: bool = True, picked: str = ""
+) -> alt.LayerChart:
+    """Return the visible tree, parents above their children, with parameters and MACs of each and their shares.
+
+    A click selects ``layer``, ``node`` and ``is_block`` of its row.
 
     Args:
         rows: of :func:`senseapp.ui.network.network_frame`.
         metric: whose drop the colour is.
         share_title: of the axis of lengths.
+        sizes: whether parameters and MACs are known.
         picked: the layer to outline.
     """
-    axis = alt.Axis(
+    base: alt.Chart = alt.Chart(rows).encode(tooltip=_tooltip(metric))
+    names = alt.Axis(
         title=None,
-        labelExpr=_short_labels(rows),
+        labelExpr=_looked_up(_texts(rows, "row")),
         labelAlign="left",
-        labelPadding=190,
-        labelLimit=185,
+        labelPadding=_NAME_WIDTH,
+        labelLimit=_NAME_WIDTH - 5,
         labelOverlap=False,
         labelFlush=False,
         ticks=False,
         domain=False,
     )
-    base: alt.Chart = alt.Chart(rows).encode(
-        y=alt.Y("node:N", sort=list(rows["node"]), axis=axis), tooltip=_tooltip(metric)
-    )
-    hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
+    columns = [
+        base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
+        for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
+    ]
+    bars = _bars(base, rows, metric, share_title, picked)
+    layers = [_hit_rows(base).encode(y=_rows(rows, names)), *columns, bars]
+    tree: alt.LayerChart = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
+    return tree
+
+
+def _rows(rows: pd.DataFrame, axis: alt.Axis | None) -> alt.Y:
+    return alt.Y("node:N", sort=list(rows["node"]), axis=axis)
+
+
+def _hit_rows(base: alt.Chart) -> alt.Chart:
+    """Make the whole row answer to click and hover."""
+    row = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
+    hits: alt.Chart = row.add_params(alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click"))
+    return hits
+
+
+def _bars(base: alt.Chart, rows: pd.DataFrame, metric: MetricView, share_title: str, picked: str) -> alt.Chart:
     colour = alt.condition(
         "datum.known",
         alt.Color("drop:Q", scale=fragility_scale(_largest(rows, metric)), legend=_legend(metric)),
         alt.value(MUTED),
     )
-    share = alt.X("share:Q", title=share_title, axis=alt.Axis(orient="top", format="%"))
-    bars = base.mark_bar(stroke=INK, minBandSize=3).encode(
-        x=share, color=colour, strokeWidth=picked_outline(picked), description="description:N"
+    axis = alt.Axis(orient="top", format="%", tickCount=4)
+    bars: alt.Chart = base.mark_bar(stroke=INK, minBandSize=3).encode(
+        y=_rows(rows, None),
+        x=alt.X("share:Q", title=share_title, axis=axis),
+        color=colour,
+        strokeWidth=picked_outline(picked),
+        description="description:N",
     )
-    return alt.LayerChart(layer=[hits.add_params(pick_layer()), bars], height=alt.Step(ROW_STEP))
+    return bars
 
 
-def _short_labels(rows: pd.DataFrame) -> str:
-    """Show each node by its last name, indented; Vega looks it up by the node's whole name."""
-    names = {str(node): str(row) for node, row in zip(rows["node"], rows["row"], strict=True)}
-    return f"({json.dumps(names)})[datum.label]"
+def _size_axis(rows: pd.DataFrame, field: str, title: str, number: int) -> alt.Axis:
+    """Write one column of sizes to the right of the bars."""
+    return alt.Axis(
+        orient="right",
+        offset=number * _SIZE_WIDTH,
+        title=title,
+        titleAngle=0,
+        titleAlign="right",
+        titleAnchor="start",
+        titleX=_SIZE_WIDTH,
+        titleY=-14,
+        labelExpr=_looked_up(_texts(rows, field)),
+        labelAlign="right",
+        labelPadding=_SIZE_WIDTH,
+        labelOverlap=False,
+        labelFlush=False,
+        ticks=False,
+        domain=False,
+    )
+
+
+def _texts(rows: pd.DataFrame, field: str) -> dict[str, str]:
+    return {str(node): str(text) for node, text in zip(rows["node"], rows[field], strict=True)}
+
+
+def _looked_up(texts: Mapping[str, str]) -> str:
+    """Show a text for each node; Vega looks it up by the node's whole name."""
+    return f"({json.dumps(texts)})[datum.label]"
 
 
 def _largest(rows: pd.DataFrame, metric: MetricView) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import ACCENT, FRAGILITY, INK
 
 __all__ = ["cell_profile_chart", "quantization_bars"]
@@ -28,12 +29,12 @@ def quantization_bars(
     height = alt.Y("count:Q", title="Values (square-root scale)", scale=alt.Scale(type="sqrt"))
     counts = base.mark_rect(color=ACCENT, aria=False).encode(y=height, y2=alt.datum(0))
     zoom = alt.selection_interval(bind="scales", encodings=["x"])
-    layers: list[alt.Chart | alt.LayerChart] = [alt.LayerChart(layer=[counts.add_params(zoom), _rules(marks)])]
+    layers: list[alt.Chart | alt.LayerChart] = [LayeredChart(layer=[counts.add_params(zoom), _rules(marks)])]
     if sensitivity_title is not None:
         matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right", titleColor=_SENSITIVE))
         step = alt.Chart(bins).mark_line(interpolate="step-after", color=_SENSITIVE, strokeWidth=1.5, aria=False)
         layers.append(step.encode(x=alt.X("start:Q", title=x_title), y=matters))
-    chart: alt.LayerChart = alt.LayerChart(layer=layers, height=300).resolve_scale(y="independent")
+    chart: alt.LayerChart = LayeredChart(layer=layers, height=340).resolve_scale(y="independent")
     return chart
 
 

@@ -23,6 +23,7 @@ __all__ = ["choose_checkpoint"]
 
 _TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt"]
 _ANOTHER = "another"
+_USUAL_CLASSES = 1000
 
 
 def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
@@ -79,15 +80,36 @@ def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec)
         st.caption(f":material/check_circle: {report.verdict}")
     if chosen in by_title:
         st.caption(_read_off(by_title[chosen], report))
-        return by_title[chosen].model
-    entry = search_architecture(default=draft.name, key="checkpoint")
+        item = by_title[chosen]
+        return _with_random_head(item) if item.without_head else item.model
+    entry = search_architecture(default=draft.title if draft.name else "", key="checkpoint")
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
+
+
+def _with_random_head(item: CheckpointCandidate) -> ModelSpec | None:
+    """Offer to measure a checkpoint without classifier; None until that is wanted."""
+    wanted = st.toggle(
+        "Measure with a random classifier",
+        key=f"analyze.model.head.{item.model.title}",
+        help="The file has all weights but those of the classifier. A random one in its place knows no classes, so "
+        "labels are not used; KL shows how far the output moves when a layer is compressed.",
+        persist_state="session",
+    )
+    entry = find_entry(item.model.library, item.model.name)
+    num_classes = (entry.num_classes if entry else 0) or _USUAL_CLASSES
+    return replace(item.model, num_classes=num_classes) if wanted else None
 
 
 def _option(item: CheckpointCandidate | None) -> str:
     if item is None:
         return "Another architecture …"
-    return f"{item.model.title} · {'every name and shape fits' if item.exact else f'{item.score:.0%} alike'}"
+    if item.exact:
+        return f"{item.model.title} · every name and shape fits"
+    if item.fits:
+        return f"{item.model.title} · all fits but for the name of the classifier"
+    if item.without_head:
+        return f"{item.model.title} · all fits, the classifier is missing"
+    return f"{item.model.title} · {item.score:.0%} alike"
 
 
 def _read_off(item: CheckpointCandidate, report: CheckpointReport) -> str:
@@ -113,7 +135,10 @@ def _usual_classes(item: CheckpointCandidate) -> str:
 
 def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
     """Return ``model`` if the checkpoint fits it; else show what differs."""
-    if any(item.exact and item.model == replace(model, use_ema=item.model.use_ema) for item in report.candidates):
+    asked = replace(model, use_ema=False, num_classes=None)
+    if any(
+        (item.fits or item.without_head) and replace(item.model, use_ema=False) == asked for item in report.candidates
+    ):
         return model
     try:
         fit = backend.fit_of(model)

@@ -1,4 +1,4 @@
-"""What a folder or archive holds: where labels come from and which class each name means, to confirm or change."""
+"""What images hold: where labels come from and which class each name means, to confirm or change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
+from senseapp.downloads import download_progress, is_downloaded
 from senseapp.errors import InvalidDataset, SenseError
 from senseapp.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.ui import backend
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["confirm_classes"]
 
 _TALLEST = 320
+_MOST_NAMED = 3000
+_PLACES = {"class folders": "from class folders", "table": "from a table", "image set": "with the labels of the set"}
 
 
 def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
-    """Show what is in the folder or archive of ``data``; None until its labels are clear.
+    """Show what is in the images of ``data``; None until its labels are clear.
 
     An archive that cannot be used is removed from the server.
     """
@@ -36,11 +40,12 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSp
         if data.kind == "archive":
             refuse_upload("images", str(error))
         complain(str(error))
+        st.button("Try again", key="analyze.data.again", on_click=backend.forget, args=("survey", listing, model))
         return None
     except SenseError:  # the model cannot be loaded, which is said where it is chosen
         return None
     if contents is None:
-        wait_for(lambda: backend.survey_of(listing, model), "Looking at the images.")
+        wait_for(lambda: backend.survey_of(listing, model), lambda: _looking_at(data))
         return None
     labels = _choose_labels(contents, data, draft)
     if labels == WITHOUT_LABELS:
@@ -49,19 +54,29 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSp
     return _with_labels(replace(data, labels=labels), model, draft)
 
 
+def _looking_at(data: DataSpec) -> str:
+    here = not data.name or is_downloaded(data.name)
+    return "Looking at the images." if here else f"{download_progress(data.name)}. You can already press Run."
+
+
 def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec) -> str:
-    names = {"": "Class folders, or labels.csv where there is one", WITHOUT_LABELS: "Nowhere: measure without labels"}
+    usual = "The image set" if data.name else "Class folders, or labels.csv where there is one"
+    names = {"": usual, WITHOUT_LABELS: "Nowhere: measure without labels"}
     options = ["", *contents.tables, WITHOUT_LABELS]
     return st.selectbox(
         "Labels come from",
         options,
-        index=options.index(draft.labels) if draft.path == data.path and draft.labels in options else 0,
+        index=options.index(draft.labels) if _is_of(draft, data) and draft.labels in options else 0,
         format_func=lambda option: names.get(option, f"The table {option}"),
-        key=f"analyze.data.labels.{data.path}",
+        key=f"analyze.data.labels.{data.path or data.name}",
         help="A folder for each class, or a CSV table with lines file,label. Without labels the output is compared "
         "with the original model's.",
         persist_state="session",
     )
+
+
+def _is_of(draft: DataSpec, data: DataSpec) -> bool:
+    return (draft.kind, draft.path, draft.name) == (data.kind, data.path, data.name)
 
 
 def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
@@ -77,7 +92,7 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec 
     if survey.proposal is None or _is_heap(survey):
         st.caption(":material/info: There are no labels here: outputs are compared with the original model's.")
         return data
-    known = dict(draft.class_map) if draft.path == data.path else {}
+    known = dict(draft.class_map) if _is_of(draft, data) else {}
     return _confirmed(data, survey, survey.proposal, known, model)
 
 
@@ -91,7 +106,7 @@ def _show_contents(survey: ImageSurvey) -> None:
     parts = [fmt.plural(survey.num_images, "image")]
     if survey.label_counts:
         parts.append(f"{len(survey.label_counts):,} class{'es' if len(survey.label_counts) > 1 else ''}")
-        parts.append(f"from {'a table' if survey.layout == 'table' else 'class folders'}")
+        parts.append(_PLACES[survey.layout])
     st.caption(f":material/photo_library: {' · '.join(parts)}")
 
 
@@ -99,12 +114,12 @@ def _confirmed(
     data: DataSpec, survey: ImageSurvey, proposal: ClassMapProposal, known: dict[str, int], model: ModelSpec
 ) -> DataSpec | None:
     proposed = dict(proposal.pairs)
+    key = f"analyze.data.classes.{model.title}.{data.path or data.name}"
     with st.expander(_mapping_title(survey, proposal), expanded=bool(proposal.unmatched)):
-        chosen = _edit(survey, {**proposed, **known}, key=f"analyze.data.classes.{model.title}.{data.path}")
+        chosen = _edit(survey, {**proposed, **known}, key=key)
     if not chosen:
         complain(
-            "No folder name means a class of this model. Write a class number beside each name above, or measure "
-            "without labels."
+            "No name means a class of this model. Choose a class beside each name above, or measure without labels."
         )
         return None
     left_out = [name for name, _ in survey.label_counts if name not in chosen]
@@ -121,9 +136,25 @@ def _mapping_title(survey: ImageSurvey, proposal: ClassMapProposal) -> str:
         "class names": "by the model's class names",
         "ImageNet ids": "by ImageNet id",
         "order": "by alphabetical order",
+        "own order": "by the set's own order",
     }
     how = f", {ways[proposal.how]}" if proposal.how in ways else ""
     return f"Which class does each name mean? {matched:,} of {total:,} matched{how}"
+
+
+def _class_column(class_names: tuple[str, ...]) -> ColumnConfig:
+    """Return a column of the model's outputs: chosen by name where the names are known, else written as numbers."""
+    if not 0 < len(class_names) <= _MOST_NAMED:
+        return st.column_config.NumberColumn(
+            "Class number", min_value=0, step=1, help="Number of the model's output, from 0. Empty leaves it out."
+        )
+    return st.column_config.SelectboxColumn(
+        "Class of the model",
+        options=range(len(class_names)),
+        format_func=lambda index: f"{index} · {class_names[int(index)]}",
+        help="Double-click and type a part of the name or the number to choose another. Empty leaves it out.",
+        width="large",
+    )
 
 
 def _edit(survey: ImageSurvey, classes: dict[str, int], *, key: str) -> dict[str, int]:
@@ -135,12 +166,8 @@ def _edit(survey: ImageSurvey, classes: dict[str, int], *, key: str) -> dict[str
         key=key,
         disabled=["Name", "Images"],
         height=min(38 + 35 * len(rows), _TALLEST),
-        column_config={
-            "Class": st.column_config.NumberColumn(
-                "Class number", min_value=0, step=1, help="Number of the model's output, from 0. Empty leaves it out."
-            )
-        },
-        alt="Class number of each folder or label",
+        column_config={"Class": _class_column(survey.class_names)},
+        alt="Class of the model for each folder or label",
     )
     given = edited.dropna(subset=["Class"])
     return {str(name): int(index) for name, index in zip(given["Name"], given["Class"], strict=True)}

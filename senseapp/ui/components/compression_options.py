@@ -8,47 +8,17 @@ from typing import TypeVar
 import streamlit as st
 
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.spec.compression import (
-    ActivationObserver,
-    NumberFormat,
-    PruningCriterion,
-    SparsityCriterion,
-    SparsityGranularity,
+from senseapp.ui.option_words import (
+    NUMBER_FORMATS,
+    OBSERVERS,
+    PRUNING_CRITERIA,
+    SPARSITY_CRITERIA,
+    SPARSITY_GRANULARITIES,
 )
 
 __all__ = ["choose_config"]
 
 OptionT = TypeVar("OptionT", bound=str)
-
-_GRANULARITIES: dict[SparsityGranularity, str] = {
-    "weight": "Single weights",
-    "kernel": "Kernels",
-    "filter": "Filters (output channels)",
-    "channel": "Input channels",
-    "row": "Kernel rows",
-    "column": "Kernel columns",
-    "2:4": "2:4 (two of every four)",
-}
-_SPARSITY_CRITERIA: dict[SparsityCriterion, str] = {
-    "magnitude": "Magnitude",
-    "squared_magnitude": "Squared magnitude",
-    "wanda": "Wanda: magnitude times activation",
-    "random": "Random (for comparison)",
-}
-_PRUNING_CRITERIA: dict[PruningCriterion, str] = {
-    "magnitude": "Magnitude (L2)",
-    "magnitude_l1": "Magnitude (L1)",
-    "lamp": "LAMP",
-    "fpgm": "FPGM: distance to the median filter",
-    "bn_scale": "BatchNorm scale",
-    "random": "Random (for comparison)",
-}
-_FORMATS: dict[NumberFormat, str] = {"int": "Integers", "fp8_e4m3": "8-bit float (E4M3)"}
-_OBSERVERS: dict[ActivationObserver, str] = {
-    "mse": "Smallest error",
-    "percentile": "Percentile",
-    "minmax": "Smallest to largest",
-}
 
 
 def choose_config(draft: CompressionConfig, *, kind: str) -> CompressionConfig:
@@ -75,7 +45,7 @@ def _sparsity(draft: CompressionConfig) -> SparsityConfig:
     return SparsityConfig(
         granularity=_select(
             "Granularity",
-            _GRANULARITIES,
+            SPARSITY_GRANULARITIES,
             held.granularity,
             key="sparsity.granularity",
             help_text="What is set to zero as a whole. Coarser patterns run faster on common hardware and cost more "
@@ -83,7 +53,7 @@ def _sparsity(draft: CompressionConfig) -> SparsityConfig:
         ),
         criterion=_select(
             "Criterion",
-            _SPARSITY_CRITERIA,
+            SPARSITY_CRITERIA,
             held.criterion,
             key="sparsity.criterion",
             help_text="How the weights to zero are found. Wanda also looks at the images.",
@@ -96,7 +66,7 @@ def _pruning(draft: CompressionConfig) -> PruningConfig:
     return PruningConfig(
         criterion=_select(
             "Criterion",
-            _PRUNING_CRITERIA,
+            PRUNING_CRITERIA,
             held.criterion,
             key="pruning.criterion",
             help_text="How the channels to remove are found, over all layers that must go together.",
@@ -108,7 +78,7 @@ def _quantization(draft: CompressionConfig) -> QuantizationConfig:
     held = draft if isinstance(draft, QuantizationConfig) else QuantizationConfig()
     number_format = _select(
         "Number format",
-        _FORMATS,
+        NUMBER_FORMATS,
         held.number_format,
         key="quantization.format",
         help_text="The 8-bit float has one level: 8 bits.",
@@ -131,7 +101,7 @@ def _quantization(draft: CompressionConfig) -> QuantizationConfig:
     if activations:
         observer = _select(
             "Activation range",
-            _OBSERVERS,
+            OBSERVERS,
             held.observer,
             key="quantization.observer",
             help_text="How the range is chosen from the calibration images; a range that ignores outliers is often "

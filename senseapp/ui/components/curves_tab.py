@@ -6,50 +6,90 @@ import streamlit as st
 
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_curves
-from senseapp.ui.components.figure import caveat_of, figure
+from senseapp.ui.components.figure import figure
+from senseapp.ui.components.layer_choice import choose_layers
 from senseapp.ui.components.run_view import RunView
-from senseapp.ui.frames import top_frame
+from senseapp.ui.curve_frames import CURVE_AXES, CurveAxis, curve_rows, why_no_reward
 from senseapp.ui.state import session
+from senseapp.ui.vocabulary import METRICS, MetricView
+from senseapp.ui.wording import caveat_of
 
 __all__ = ["curves_tab"]
 
-_SHOWN_AT_FIRST = 5
+_QUESTIONS = {
+    "drop": "How fast does the loss grow with compression?",
+    "value": "How well does the network do at each level?",
+    "reward": "Where is compute saved for few errors?",
+}
+_READINGS = {
+    "drop": "One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, one "
+    "that bends upwards only as far as its bend.",
+    "value": "The metric of the whole network with one layer compressed; bands are 95 % intervals. Take from each "
+    "layer the level before its curve leaves the others.",
+    "reward": "Higher is better: errors and remaining compute both pull the reward down. Compress a layer as far as "
+    "its curve rises, and stop at its top.",
+}
 
 
 def curves_tab(view: RunView) -> None:
     """Show how the loss of each chosen layer grows with compression."""
-    names = list(dict.fromkeys(view.frame["row"]))
-    chosen = _choose_layers(view, names)
-    rows = view.frame[view.frame["row"].isin(chosen)]
-    if rows.empty:
-        st.info("Choose at least one layer.", icon=":material/touch_app:")
-        return
+    chart, side = st.columns([7, 3], gap="medium")
+    with side:
+        name = _choose_axis(view)
+        chosen = choose_layers(view)
+    with chart:
+        if chosen:
+            _curves(view, name, chosen)
+        else:
+            st.info("No layer passes the filters. Choose at least one.", icon=":material/touch_app:")
+
+
+def _curves(view: RunView, name: str, chosen: list[str]) -> None:
+    axis, metric = CURVE_AXES[name], _metric_of(name, view)
+    every = view.frame_of(metric)
+    bits = view.compression.kind == "quantization"
+    rows = curve_rows(every[every["row"].isin(chosen)], metric, axis, bits=bits)
     figure(
-        "How fast does the loss grow with compression?",
-        sensitivity_curves(rows, view.metric, all_layers=names, level_texts=view.level_texts, picked=view.picked),
-        alt_text=f"{view.metric.label} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}",
+        _QUESTIONS[name],
+        sensitivity_curves(
+            rows,
+            all_layers=list(dict.fromkeys(every["row"])),
+            x_title=view.compression.level_axis,
+            y_title=axis.title(metric),
+            picked=view.picked_row,
+            falling_bits=bits,
+            zero=name == "drop",
+            height=460,
+        ),
+        alt_text=_in_words(view, axis, metric, chosen),
         key=f"curves.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
-        reading="A flat curve can be compressed far. Bands are 95 % intervals; point at a curve to follow it.",
+        reading=_READINGS[name],
+        lines=view.lines,
     )
 
 
-def _choose_layers(view: RunView, names: list[str]) -> list[str]:
-    row = st.container(horizontal=True, vertical_alignment="bottom")
-    everything = row.toggle(
-        "All layers",
-        key=f"curves.all.{view.run_id}",
-        help="Draw every layer at once; bands appear for eight layers or fewer.",
-        persist_state="session",
-    )
-    if everything:
-        return names
-    return row.multiselect(
-        "Layers",
+def _metric_of(name: str, view: RunView) -> MetricView:
+    return METRICS["top1"] if name == "reward" else view.metric
+
+
+def _choose_axis(view: RunView) -> str:
+    missing = why_no_reward(view.result)
+    names = [name for name in CURVE_AXES if name != "reward" or not missing]
+    chosen = st.selectbox(
+        "Vertical axis",
         names,
-        default=list(top_frame(view.frame, view.level, _SHOWN_AT_FIRST, fragile=True)["row"]),
-        key=f"curves.layers.{view.run_id}",
-        help="Type a part of a name. The most fragile layers are chosen at first.",
+        format_func=lambda name: CURVE_AXES[name].label,
+        key=f"curves.axis.{view.run_id}",
+        help=missing or "The reward is −(1 − top-1) · ln(MACs left in the network): what AMC's search maximises.",
         persist_state="session",
     )
+    return chosen if chosen in names else names[0]
+
+
+def _in_words(view: RunView, axis: CurveAxis, metric: MetricView, chosen: list[str]) -> str:
+    last = view.level_texts[-1]
+    worst = view.frame[view.frame["level_text"] == last].sort_values("drop", ascending=False).head(1)
+    most = f" At {last} {worst['layer'].iloc[0]} loses most: {worst['change_text'].iloc[0]}." if len(worst) else ""
+    return f"{axis.title(metric)} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}.{most}"

@@ -13,6 +13,7 @@ from senseapp.spec import DataSpec, ModelSpec
 from senseapp.ui import backend
 from senseapp.ui.components.class_mapping import confirm_classes
 from senseapp.ui.components.image_preview import image_preview
+from senseapp.ui.components.image_set_choice import choose_image_set, is_wanted
 from senseapp.ui.components.notices import complain
 from senseapp.ui.uploads import upload_field
 
@@ -40,7 +41,9 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
     if model is None:
         st.caption("Choose a model above to see how it sees the images.")
         return images
-    if images.path:
+    if images.name and not is_wanted(images.name):
+        return images
+    if images.path or images.name:
         images = confirm_classes(images, model, draft)
     if images is not None and images.kind == "demo" and model.library != "demo":
         st.warning(
@@ -112,5 +115,6 @@ _SOURCES = (
     _Source(kind="demo", label="Demo", choose=_demo),
     _Source(kind="archive", label="Upload images", choose=_archive),
     _Source(kind="folder", label="Server folder", choose=_folder),
+    _Source(kind="torchvision", label="Public set", choose=choose_image_set),
     _Source(kind="random", label="None", choose=_random),
 )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.errors import SenseError
-from senseapp.export import FORMATS, ExportFormat, build_zip
+from senseapp.export import FORMATS, ExportFormat
 from senseapp.results import ModelProfile, Schedule
+from senseapp.service.graph_files import GraphFiles
+from senseapp.ui import backend
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.waiting import wait_for
 
 __all__ = ["downloads"]
 
@@ -23,12 +26,8 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
         with left:
             chosen = _choose_format(run_id)
             st.caption(chosen.reader)
-            try:
-                text = chosen.write(schedule, profile)
-            except SenseError as error:
-                text = ""
-                complain(str(error))
-            _buttons(chosen, text, schedule, profile, run_id)
+            text = _text(chosen, schedule, profile, run_id)
+            _buttons(chosen, text, schedule, run_id)
         lines = text.splitlines()
         if lines:
             more = "\n…" if len(lines) > _PREVIEW_LINES else ""
@@ -36,7 +35,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
 
 
 def _choose_format(run_id: str) -> ExportFormat:
-    names = [name for name, choice in FORMATS.items() if choice.render is not None]
+    names = list(FORMATS)
     name = st.selectbox(
         "Format",
         names,
@@ -48,7 +47,36 @@ def _choose_format(run_id: str) -> ExportFormat:
     return FORMATS[name if name in names else names[0]]
 
 
-def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
+def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, run_id: str) -> str:
+    """Return the file's text; empty where it cannot be written, or not yet, which is said."""
+    try:
+        if chosen.render is not None:
+            return chosen.write(schedule, profile)
+        graph = _graph(run_id)
+        return graph.overlay(schedule) if graph is not None else ""
+    except SenseError as error:
+        complain(str(error))
+        return ""
+
+
+def _graph(run_id: str) -> GraphFiles | None:
+    """Return the run's network as a graph; offer it beside the overlay, which is of no use without it."""
+    graph = backend.graph_of(run_id)
+    if graph is None:
+        wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
+        return None
+    st.download_button(
+        "Download the graph (.pt2)",
+        graph.path.read_bytes,
+        file_name=f"{_STEM}.model-explorer.pt2",
+        key=f"schedule.graph.{run_id}",
+        icon=":material/account_tree:",
+        on_click="ignore",
+    )
+    return graph
+
+
+def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -> None:
     st.download_button(
         f"Download {chosen.title}",
         text,
@@ -59,13 +87,25 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, profile: Model
         on_click="ignore",
         disabled=not text,
     )
+    if chosen.companion is not None and text:
+        name, content = chosen.companion
+        st.download_button(
+            f"Download {name}",
+            content,
+            file_name=name,
+            key=f"schedule.companion.{run_id}",
+            icon=":material/code:",
+            on_click="ignore",
+        )
+    service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
     st.download_button(
         "Download every format (zip)",
-        lambda: build_zip(schedule, profile)[0],
+        lambda: service.target_zip(run_id, schedule),
         file_name=f"{_STEM}.zip",
         mime="application/zip",
         key=f"schedule.zip.{run_id}",
         icon=":material/folder_zip:",
         on_click="ignore",
-        help="One file for each format that can hold this schedule, and a manifest with their checksums.",
+        help="One file for each format that can hold this schedule, the graph for Model Explorer, and a manifest with "
+        "their checksums. The first time this takes a few seconds.",
     )

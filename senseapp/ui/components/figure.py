@@ -1,37 +1,38 @@
-"""A chart with its question as title, its reading help, its text alternative and, if long, a scroll bar."""
+"""A chart with its question as title, reading help, text alternative, save menu and, if long, a scroll bar."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
 import altair as alt
+import pandas as pd
 import streamlit as st
 
-from senseapp.results import SensitivityResult
 from senseapp.ui.charts.axes import PICK, ROW_STEP
+from senseapp.ui.components.chart_downloads import chart_downloads
+from senseapp.ui.components.reveal import reveal
 from senseapp.ui.state import pick
 
-__all__ = ["caveat_of", "figure", "rows_height", "show_caveat"]
+__all__ = ["figure", "place_of", "rows_height", "show_caveat"]
 
 _TALLEST = 560
 _AXIS_HEIGHT = 70
 
 
-def rows_height(rows: int) -> int | None:
+def rows_height(rows: int, *, step: int = ROW_STEP) -> int | None:
     """Return the height of a scrolling frame for that many layer rows, or None if they fit without one."""
-    return _TALLEST if rows * ROW_STEP + _AXIS_HEIGHT > _TALLEST else None
+    return _TALLEST if rows * step + _AXIS_HEIGHT > _TALLEST else None
 
 
-def caveat_of(result: SensitivityResult) -> str:
-    """Return why the run's figures are indicative only; empty where they are not."""
-    reasons = []
-    if result.spec.data.kind == "random":
-        reasons.append("the inputs are random")
-    if not result.profile.pretrained:
-        reasons.append("the weights are random")
-    return f"Indicative only: {' and '.join(reasons)}" if reasons else ""
+def place_of(layer: str, layers: Sequence[str]) -> float | None:
+    """Return where ``layer`` stands among ``layers``, 0 for the first to 1 for the last; None if it does not."""
+    return (list(layers).index(layer) + 0.5) / len(layers) if layer in layers else None
 
 
 def show_caveat(caveat: str) -> None:
-    """Show what :func:`caveat_of` says, so that no chart can be read without it; nothing for an empty text."""
+    """Show a :func:`senseapp.ui.wording.caveat_of`, so that no chart can be read without it; nothing if it is empty."""
     if caveat:
         st.badge(caveat, icon=":material/warning:", color="orange")
 
@@ -43,33 +44,53 @@ def figure(
     alt_text: str,
     key: str,
     run_id: str = "",
+    on_pick: Callable[[], None] | None = None,
     reading: str = "",
     caveat: str = "",
     frame_height: int | None = None,
+    lines: Sequence[str] = (),
+    data: pd.DataFrame | None = None,
+    size: Literal[5, 6] = 5,
+    saves: bool = True,
+    shown: float | None = None,
 ) -> None:
-    """Draw ``chart`` under ``question``.
+    """Draw ``chart`` under ``question``, with a menu that saves it.
 
     Args:
         question: the question that the chart answers.
         chart: what to draw; with a ``pick`` selection if ``run_id`` is given.
         alt_text: the finding in words, for screen readers.
         key: of the element; holds the run's id, so that a selection never leaks into another run.
-        run_id: the run whose picked layer a click changes; empty for charts that do not pick.
+        run_id: the run whose picked layer a click changes; empty for charts that do not pick a layer.
+        on_pick: called after a click on a chart with a ``pick`` selection of something else.
         reading: how to read it, in small print.
-        caveat: from :func:`caveat_of`; stands beside every chart of a run that is indicative only.
+        caveat: of :func:`senseapp.ui.wording.caveat_of`; stands beside every chart of a run that is indicative only.
         frame_height: of a frame with a scroll bar; None draws the chart whole.
+        lines: below the title of saved pictures; the caveat is added.
+        data: rows of the saved table; None takes those that are drawn.
+        size: of the question, as a heading level.
+        saves: whether there is a menu; none while a chart still fills.
+        shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
     """
-    st.markdown(f"##### {question}")
+    head = st.container(
+        horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
+    )
+    head.markdown(f"{'#' * size} {question}", width="stretch")
+    if saves:
+        with head:
+            chart_downloads(chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, key=key)
     show_caveat(caveat)
     if reading:
         st.caption(reading)
-    with st.container(height=frame_height or "content", border=False):
-        if run_id:
-            st.altair_chart(
-                chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=lambda: _take_pick(key, run_id)
-            )
+    frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
+    with st.container(height=frame_height or "content", border=False, key=frame):
+        if run_id or on_pick:
+            taken = on_pick or (lambda: _take_pick(key, run_id))
+            st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
         else:
             st.altair_chart(chart, key=key, alt=alt_text)
+    if shown is not None and frame_height:
+        reveal(frame, shown)
 
 
 def _take_pick(key: str, run_id: str) -> None:

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import streamlit as st
+
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_heatmap
-from senseapp.ui.components.figure import caveat_of, figure, rows_height
+from senseapp.ui.components.figure import figure, place_of, rows_height
+from senseapp.ui.components.layer_panel import layer_side
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.state import session
+from senseapp.ui.wording import caveat_of
 
 __all__ = ["heatmap_tab"]
+
+_READING = (
+    "Layers from input to output, levels from mild to strong; a ring means no clear loss. Compress each layer up to "
+    "where its row leaves blue; click a cell to see its layer in every view."
+)
 
 
 def heatmap_tab(view: RunView) -> None:
     """Show where in the network, and from which level on, compression hurts."""
     order = list(dict.fromkeys(view.frame["row"]))
-    figure(
-        "Where in the network, and from which level on, does compression hurt?",
-        sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked),
-        alt_text=f"{view.metric.label} of {fmt.plural(len(order), 'layer')} at {', '.join(view.level_texts)}",
-        key=f"heatmap.{view.run_id}.{session().pick_round}",
-        run_id=view.run_id,
-        caveat=caveat_of(view.result),
-        reading="Rows are layers from input to output. A ring marks cells that cannot be told from zero; click a cell "
-        "to pick its layer in every view.",
-        frame_height=rows_height(len(order)),
-    )
+    chart, side = st.columns([5, 3], gap="medium")
+    with chart:
+        figure(
+            "Where in the network, and from which level on, does compression hurt?",
+            sensitivity_heatmap(
+                view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row
+            ),
+            alt_text=_in_words(view, len(order)),
+            key=f"heatmap.{view.run_id}.{session().pick_round}",
+            run_id=view.run_id,
+            caveat=caveat_of(view.result),
+            reading=_READING,
+            frame_height=rows_height(len(order)),
+            shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
+            lines=view.lines,
+        )
+    with side:
+        layer_side(view)
+
+
+def _in_words(view: RunView, layers: int) -> str:
+    worst = view.frame.sort_values("drop", ascending=False).head(1)
+    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
+    return f"{view.metric.label} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"

@@ -7,7 +7,6 @@ import streamlit as st
 from senseapp.spec.histogram import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import top_frame
-from senseapp.ui.state import pick
 
 __all__ = ["choose_histogram"]
 
@@ -16,26 +15,25 @@ _OBJECTIVES: dict[HistogramObjective, str] = {"output": "Highest score", "loss":
 
 
 def choose_histogram(view: RunView) -> HistogramSpec:
-    """Show the controls; choosing a layer picks it in every view."""
+    """Show the controls; the layer is the picked one, or the most fragile while none is."""
     run_id = view.run_id
     row = st.container(horizontal=True, vertical_alignment="bottom", gap="medium")
-    layer = _choose_layer(row, view)
     tensor = row.segmented_control(
         "Values", list(_TENSORS), default="weights", required=True, format_func=_TENSORS.__getitem__,
         key=f"histogram.tensor.{run_id}", persist_state="session",
     )  # fmt: skip
-    bits = row.number_input(
-        "Bits", 2, 8, 4, key=f"histogram.bits.{run_id}", help="Of the grid; 8 bits have 255 or 256 points.",
-        persist_state="session", width=110,
+    bits = row.select_slider(
+        "Bits", range(2, 9), 4, key=f"histogram.bits.{run_id}", help="Of the grid; 8 bits have 255 or 256 points.",
+        persist_state="session", width=150,
     )  # fmt: skip
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
         "Sensitivity to", objectives, format_func=_OBJECTIVES.__getitem__, key=f"histogram.objective.{run_id}",
         help="What is back-propagated to the values: each image's highest class score, or its loss. Nothing is "
         "fastest, and shows the values only.",
-        persist_state="session", width=170,
+        persist_state="session", width=160,
     )  # fmt: skip
-    switches = st.container(horizontal=True, gap="medium")
+    switches = row.container(width="content", gap="xxsmall")
     per_channel = switches.toggle(
         "One scale per channel", key=f"histogram.channel.{run_id}", persist_state="session",
         help="Each channel gets a grid of its own; places are then in steps, not in values.",
@@ -45,18 +43,11 @@ def choose_histogram(view: RunView) -> HistogramSpec:
         help="Merges the BatchNorm that follows into the layer, as deployment does; the model's output stays.",
     )  # fmt: skip
     return HistogramSpec(
-        layer=layer, tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
+        layer=_layer(view), tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
     )
 
 
-def _choose_layer(row: st.delta_generator.DeltaGenerator, view: RunView) -> str:
-    names = [layer.name for layer in view.result.profile.layers]
+def _layer(view: RunView) -> str:
     fragile = top_frame(view.frame, view.level, 1, fragile=True)
-    usual = view.picked or (str(fragile["layer"].iloc[0]) if len(fragile) else names[0])
-    key = f"histogram.layer.{view.run_id}.{view.picked}"  # a pick in another view begins anew
-    chosen: str = row.selectbox(
-        "Layer", names, index=names.index(usual), key=key, width=280,
-        on_change=lambda: pick(view.run_id, str(st.session_state[key])),
-        help="Picks the layer in every view.",
-    )  # fmt: skip
-    return chosen
+    usual = str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name
+    return view.picked or usual

@@ -10,25 +10,31 @@ from senseapp.spec.histogram import HistogramSpec
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import cell_profile_chart, quantization_bars
+from senseapp.ui.components.figure import figure
 from senseapp.ui.components.figures_row import figures_row
 from senseapp.ui.components.histogram_controls import choose_histogram
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.run_guard import may_start
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.histogram_frames import bin_frame, mark_frame, profile_frame
+from senseapp.ui.wording import caveat_of
 
 __all__ = ["histograms_tab"]
 
 _POLL_SECONDS = 0.7
 _READING = (
-    "Dashed lines: the mean of each cell, and in red the true range. A high bar at zero means that many values vanish; "
-    "values in bins with high sensitivity should keep their place, so give such a layer more bits."
+    "Bars count the values around each grid point, the orange line is how much each place matters, dashed lines are "
+    "the means of the cells and, in red, the true range. Where sensitive values crowd into few cells or vanish into "
+    "zero, give the layer more bits; scroll to zoom."
+)
+_READING_PROFILE = (
+    "Flat: rounding errors are spread evenly, as estimates assume. A peak in the middle: most values lie on the grid."
 )
 _SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
 
 
 def histograms_tab(view: RunView) -> None:
     """Show the controls, and the histogram once it is made."""
-    st.markdown("##### Where do the values lie on the quantization grid, and which of them matter?")
     if view.result.spec.model.library == "imported":
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
@@ -36,7 +42,7 @@ def histograms_tab(view: RunView) -> None:
     try:
         histogram = backend.service().histogram(view.run_id, spec)
         if histogram is not None:
-            _show(histogram, view.run_id)
+            _show(histogram, view)
         else:
             _make(view.run_id, spec)
     except SenseError as error:
@@ -50,7 +56,13 @@ def _make(run_id: str, spec: HistogramSpec) -> None:
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
-    st.caption(f"Looks at up to {fmt.plural(spec.num_images, 'image')}; a large network takes half a minute.")
+    st.markdown(f"##### Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?")
+    if not may_start(run_id, "this histogram"):
+        return
+    st.caption(
+        f"Looks at up to {fmt.plural(spec.num_images, 'image')} of this run; a large network takes some seconds. "
+        "Choose another layer above."
+    )
     if st.button("Show histogram", key=f"histogram.start.{run_id}", type="primary"):
         backend.service().start_histogram(run_id, spec)
         st.rerun()
@@ -64,47 +76,57 @@ def _wait(run_id: str, spec: HistogramSpec) -> None:
     st.caption(f":material/hourglass_empty: {snapshot.phase or waiting} …")
 
 
-def _show(histogram: QuantizationHistogram, run_id: str) -> None:
+def _show(histogram: QuantizationHistogram, view: RunView) -> None:
     spec = histogram.spec
     _figures(histogram)
-    st.caption(_READING)
     one_scale = histogram.scale == histogram.scale
-    st.altair_chart(
+    figure(
+        f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?",
         quantization_bars(
             bin_frame(histogram),
             mark_frame(histogram),
             x_title="Value" if one_scale else "Place on the channel's grid (steps from 0)",
             sensitivity_title=_SENSITIVITY.get(spec.objective),
         ),
-        key=f"histogram.bars.{run_id}",
-        alt=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: "
+        alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: "
         f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "
         f"{fmt.percent(histogram.clamped_share, digits=2)} are clamped.",
+        key=f"histogram.bars.{view.run_id}",
+        caveat=caveat_of(view.result),
+        reading=_READING,
+        lines=_lines(histogram, view),
+        data=bin_frame(histogram, every_bin=True),
     )
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown("###### How are values spread inside a cell?")
-        st.caption(
-            "Flat: rounding errors are spread evenly. A peak in the middle: most values lie on the grid already."
-        )
-        st.altair_chart(
+        figure(
+            "How are values spread inside a cell?",
             cell_profile_chart(profile_frame(histogram)),
-            key=f"histogram.profile.{run_id}",
-            alt="Mean distribution of the values between the two edges of a cell",
+            alt_text="Mean distribution of the values between the two edges of a cell: "
+            f"{fmt.percent(max(histogram.profile), digits=1)} in the fullest of {histogram.sub_bins} parts.",
+            key=f"histogram.profile.{view.run_id}",
+            reading=_READING_PROFILE,
+            lines=_lines(histogram, view),
         )
     with right:
         for note in histogram.notes:
             st.caption(f":material/info: {note}")
-        st.download_button(
-            "Download CSV",
-            lambda: bin_frame(histogram, every_bin=True).to_csv(index=False, lineterminator="\n"),
-            file_name=f"histogram_{spec.layer}_{spec.tensor}_{spec.bits}bits.csv",
-            mime="text/csv",
-            key=f"histogram.csv.{run_id}",
-            on_click="ignore",
-            icon=":material/download:",
-            help="One row per bin: its grid point, ends, number of values, gradient sum and sensitivity.",
-        )
+
+
+def _lines(histogram: QuantizationHistogram, view: RunView) -> tuple[str, str]:
+    """Return what is written below the title of the saved pictures."""
+    spec = histogram.spec
+    settings = [
+        f"{spec.tensor} of {spec.layer}",
+        f"{spec.bits} bits",
+        "one scale per channel" if spec.per_channel else "one scale",
+        *(["BatchNorm folded"] if spec.fold and not histogram.notes else []),
+    ]
+    shares = (
+        f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "
+        f"{fmt.percent(histogram.clamped_share, digits=3)} clamped, {fmt.plural(histogram.num_images, 'image')}"
+    )
+    return f"{view.result.profile.title} · {' · '.join(settings)}", shares
 
 
 def _figures(histogram: QuantizationHistogram) -> None:

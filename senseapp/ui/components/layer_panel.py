@@ -7,12 +7,23 @@ import streamlit as st
 from senseapp.results import LayerProfile, SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_curves
-from senseapp.ui.components.figure import caveat_of, show_caveat
+from senseapp.ui.components.figure import figure
 from senseapp.ui.components.run_view import RunView
+from senseapp.ui.curve_frames import CURVE_AXES, curve_rows
+from senseapp.ui.frames import apart_frame
 from senseapp.ui.state import drop_pick
 from senseapp.ui.tables import show_table, top_columns
+from senseapp.ui.wording import caveat_of
 
-__all__ = ["layer_panel"]
+__all__ = ["layer_panel", "layer_side"]
+
+
+def layer_side(view: RunView) -> None:
+    """Show the picked layer, or how to pick one."""
+    if view.picked:
+        layer_panel(view)
+    else:
+        st.info("Click a row to see its layer here.", icon=":material/touch_app:")
 
 
 def layer_panel(view: RunView) -> None:
@@ -23,7 +34,10 @@ def layer_panel(view: RunView) -> None:
         head.markdown(f"**{layer.name}**")
         head.button("Close", key=f"panel.close.{view.run_id}", type="tertiary", on_click=drop_pick, args=(view.run_id,))
         _facts(layer, view.result)
-        _curve(view, layer)
+        if view.picked_row:
+            _curve(view)
+        else:
+            _no_value(view)
 
 
 def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
@@ -49,17 +63,37 @@ def _share(part: int, whole: int) -> str:
 
 
 def _group(name: str, result: SensitivityResult) -> tuple[str, ...]:
-    return next((item.members for item in result.shown if item.layer == name and item.members), ())
+    return next((item.members for item in result.shown if name in item.members), ())
 
 
-def _curve(view: RunView, layer: LayerProfile) -> None:
-    rows = view.frame[view.frame["layer"] == layer.name]
-    chart = sensitivity_curves(
-        rows, view.metric, all_layers=list(rows["row"].unique()), level_texts=view.level_texts, height=170, y_title=None
-    )
+def _no_value(view: RunView) -> None:
+    reasons = apart_frame(view.result)
+    found = reasons[reasons["layer"] == view.picked]
+    why = found["reason"].iloc[0] if len(found) else f"There is no {view.metric.label} of it in this run."
+    st.caption(f":material/block: No value. {why}")
+
+
+def _curve(view: RunView) -> None:
+    bits = view.compression.kind == "quantization"
+    own = view.frame[view.frame["layer"] == view.picked_row]
+    rows = curve_rows(own, view.metric, CURVE_AXES["drop"], bits=bits)
     words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
-    show_caveat(caveat_of(view.result))
-    st.altair_chart(chart, alt=f"{view.metric.label} of {layer.name}: {words}", key=f"panel.curve.{view.run_id}")
-    columns = {"level_text": st.column_config.TextColumn("Level", width=70), **top_columns(view.metric)}
-    del columns["row"]
-    show_table(rows, columns, alt_text=f"{layer.name} at every level", key=f"panel.table.{view.run_id}")
+    figure(
+        "Its loss at every level",
+        sensitivity_curves(
+            rows,
+            all_layers=list(dict.fromkeys(view.frame["row"])),
+            x_title=view.compression.level_axis,
+            y_title=None,
+            falling_bits=bits,
+            height=150,
+        ),
+        alt_text=f"{view.metric.label} of {view.picked}: {words}",
+        key=f"panel.curve.{view.run_id}",
+        caveat=caveat_of(view.result),
+        lines=(view.picked, *view.lines),
+        size=6,
+    )
+    columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
+    del columns["row"], columns["rank"]
+    show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import math
+
 import streamlit as st
 
 from senseapp.ui import format as fmt
-from senseapp.ui.charts import sensitivity_bars
-from senseapp.ui.components.figure import caveat_of, figure, rows_height
+from senseapp.ui.charts import level_line, sensitivity_bars
+from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_panel
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import apart_frame, at_level, top_frame
+from senseapp.ui.level_frames import drop_domain, marked, reached_note, reached_text
 from senseapp.ui.state import session
-from senseapp.ui.tables import apart_columns, show_table, top_columns
+from senseapp.ui.tables import apart_columns, level_columns, show_table, top_columns
+from senseapp.ui.wording import caveat_of
 
 __all__ = ["bars_figure", "layers_tab"]
 
 _READING = (
-    "Blue: robust, red: fragile. The line through each bar is its 95 % interval; a ring marks a layer that cannot be "
-    "told from zero. Pale bars are estimates."
+    "Each layer compressed alone: blue is robust, red fragile, pale estimated; thin lines are 95 % intervals, a ring "
+    "means no clear loss. Compress blue layers, spare red ones."
+)
+_READING_LINE = (
+    "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
+    "up this much for nothing, dips are to be spared."
 )
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
+_BARS, _LINE = "Bars", "Line"
 
 
 def layers_tab(view: RunView) -> None:
     """Show how much each layer loses at the chosen level."""
-    by_sensitivity = _choose_order(view)
-    chart, side = st.columns([5, 4], gap="medium")
+    chart, side = st.columns([5, 3], gap="medium")
+    row = side.container(horizontal=True, gap="small")
+    by_sensitivity = _choose(row, view, "Order", (_NETWORK, _SENSITIVITY)) == _SENSITIVITY
+    as_line = _choose(row, view, "Draw as", (_BARS, _LINE)) == _LINE
     with chart:
-        bars_figure(view, key=f"bars.{view.run_id}.{session().pick_round}", by_sensitivity=by_sensitivity)
+        if as_line:
+            _line_figure(view, by_sensitivity=by_sensitivity)
+        else:
+            bars_figure(view, key=f"bars.{view.run_id}.{session().pick_round}", by_sensitivity=by_sensitivity)
+        values_table(view, by_sensitivity=by_sensitivity)
     with side:
         if view.picked:
             layer_panel(view)
@@ -35,34 +50,74 @@ def layers_tab(view: RunView) -> None:
     _layers_apart(view)
 
 
-def _choose_order(view: RunView) -> bool:
-    chosen = st.segmented_control(
-        "Order",
-        [_NETWORK, _SENSITIVITY],
-        default=_NETWORK,
-        required=True,
-        key=f"layers.order.{view.run_id}",
-        label_visibility="collapsed",
-        persist_state="session",
+def _choose(row: st.delta_generator.DeltaGenerator, view: RunView, label: str, options: tuple[str, str]) -> str:
+    return str(
+        row.segmented_control(
+            label,
+            options,
+            default=options[0],
+            required=True,
+            key=f"layers.{label.split()[0].lower()}.{view.run_id}",
+            label_visibility="collapsed",
+            persist_state="session",
+        )
     )
-    return chosen == _SENSITIVITY
 
 
 def bars_figure(view: RunView, *, key: str, by_sensitivity: bool = False, picks: bool = True) -> None:
     """Draw the bars of the chosen level under their question."""
-    rows = at_level(view.frame, view.level, by_sensitivity=by_sensitivity)
-    low = min(0.0, float(rows["low"].min()), float(rows["drop"].min()))
-    high = max(view.metric.factor * view.metric.notable, float(rows["high"].max()), float(rows["drop"].max()))
-    margin = 0.03 * (high - low)
+    rows = marked(at_level(view.frame, view.level, by_sensitivity=by_sensitivity))
     figure(
         f"What does each layer lose {view.at}?",
-        sensitivity_bars(rows, view.metric, x_domain=(low - margin, high + margin), picked=view.picked),
+        sensitivity_bars(rows, view.metric, x_domain=drop_domain(rows, view.metric), picked=view.picked_row),
         alt_text=_bars_in_words(view),
         key=key,
         run_id=view.run_id if picks else "",
         caveat=caveat_of(view.result),
         reading=_READING,
         frame_height=rows_height(len(rows)),
+        shown=place_of(view.picked_row, list(rows["layer"])),
+        lines=view.lines,
+        saves=picks,
+    )
+
+
+def _line_figure(view: RunView, *, by_sensitivity: bool) -> None:
+    baseline = view.result.baseline.get(view.metric.name, math.nan)
+    figure(
+        f"How well does the network do {view.at}?",
+        level_line(
+            marked(at_level(view.frame, view.level, by_sensitivity=by_sensitivity)),
+            view.metric,
+            baseline=view.metric.factor * baseline if math.isfinite(baseline) else None,
+            picked=view.picked_row,
+        ),
+        alt_text=_bars_in_words(view),
+        key=f"line.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading=_READING_LINE,
+        lines=view.lines,
+    )
+
+
+def values_table(view: RunView, *, by_sensitivity: bool) -> None:
+    """Show the values beneath the chart, and how far the level was truly reached."""
+    rows = marked(at_level(view.frame, view.level, by_sensitivity=by_sensitivity))
+    rows = rows.assign(reached_text=[reached_text(view.compression.kind, level) for level in rows["reached"]])
+    st.markdown(f"##### All values at {view.level_text}")
+    note = reached_note(view.result)
+    if note:
+        st.caption(note)
+    show_table(
+        rows,
+        level_columns(
+            view.metric,
+            reached=bool(note) and view.result.profile.sizes_known,
+            mixed=rows["source"].nunique() > 1,
+        ),
+        alt_text=f"{view.metric.label} of {fmt.plural(len(rows), 'layer')} at {view.level_text}",
+        key=f"layers.values.{view.run_id}",
     )
 
 

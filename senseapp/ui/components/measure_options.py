@@ -20,6 +20,15 @@ _PRECISIONS = {
     "auto": "Automatic: bfloat16 where it ranks alike",
 }
 
+_DEVICES = {
+    "auto": "Automatic: a graphics card where there is one",
+    "cpu": "Processor",
+    "cuda": "NVIDIA graphics card",
+    "mps": "Apple graphics processor",
+}
+_PRECISION_HELP = "Of the numbers inside the network while measuring."
+_DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
+
 
 def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> dict[str, Any] | None:
     """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong."""
@@ -33,7 +42,8 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
             key="samples",
             help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
         )
-        precision = _precision(draft)
+        precision = _choice("Precision", "precision", _PRECISIONS, draft.precision, _PRECISION_HELP)
+        device = _choice("Measure on", "device", _DEVICES, draft.device, _DEVICE_HELP)
     with right:
         batch_size = _whole_number(
             "Images in one batch",
@@ -66,6 +76,7 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
         "num_samples": num_samples,
         "batch_size": batch_size,
         "precision": precision,
+        "device": device,
         "until_settled": until_settled,
         "seed": int(seed),
     }
@@ -129,15 +140,15 @@ def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, 
     return found
 
 
-def _precision(draft: SensitivitySpec) -> str:
-    names = list(_PRECISIONS)
+def _choice(label: str, key: str, names: dict[str, str], value: str, help_text: str) -> str:
+    options = list(dict.fromkeys([*names, value]))  # a run from the command line may name cuda:1
     chosen = st.selectbox(
-        "Precision",
-        names,
-        index=names.index(draft.precision),
-        format_func=lambda name: _PRECISIONS[name],
-        key="analyze.options.precision",
-        help="Of the numbers inside the network while measuring.",
+        label,
+        options,
+        index=options.index(value),
+        format_func=lambda name: names.get(name, name),
+        key=f"analyze.options.{key}",
+        help=help_text,
         persist_state="session",
     )
-    return chosen if chosen in names else names[0]
+    return chosen if chosen in options else options[0]

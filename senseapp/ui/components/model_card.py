@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
+from senseapp.downloads import weights_so_far
 from senseapp.errors import SenseError
+from senseapp.models.catalogue import find_entry
 from senseapp.results import ModelProfile
 from senseapp.spec import ModelSpec
 from senseapp.ui import backend
@@ -14,6 +16,9 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.components.waiting import wait_for
 
 __all__ = ["model_card"]
+
+_MB = 1_000_000
+_BYTES_PER_PARAMETER = 4
 
 
 def model_card(model: ModelSpec) -> ModelProfile | None:
@@ -25,10 +30,19 @@ def model_card(model: ModelSpec) -> ModelProfile | None:
         st.button("Try again", key="analyze.card.again", on_click=backend.forget, args=("card", model))
         return None
     if profile is None:
-        wait_for(lambda: backend.card_of(model), "Reading the model. You can already press Run.")
+        wait_for(lambda: backend.card_of(model), lambda: _reading(model))
         return None
     _show(profile)
     return profile
+
+
+def _reading(model: ModelSpec) -> str:
+    come = weights_so_far() if model.pretrained else 0
+    entry = find_entry(model.library, model.name)
+    if not come or entry is None:
+        return "Reading the model. You can already press Run."
+    whole = entry.num_params * _BYTES_PER_PARAMETER
+    return f"Fetching the published weights: {come // _MB:,} of about {whole // _MB:,} MB. You can already press Run."
 
 
 def _show(profile: ModelProfile) -> None:

@@ -14,7 +14,7 @@ from senseapp.ui.components.notices import complain, empty_state
 from senseapp.ui.state import RUN_PARAMETER, current_run, remember_run
 from senseapp.ui.vocabulary import COMPRESSIONS, STATES
 
-__all__ = ["require_result", "require_run", "run_header", "run_line", "to_run_page"]
+__all__ = ["may_start", "require_result", "require_run", "run_header", "run_line", "to_run_page"]
 
 
 def require_run(what: str) -> RunRecord:
@@ -48,6 +48,14 @@ def require_result(record: RunRecord) -> SensitivityResult:
     return result
 
 
+def may_start(run_id: str, what: str) -> bool:
+    """Return whether this visitor may have something measured on the run; if not, say so with ``what`` it is."""
+    if not backend.service().run(run_id).read_only:
+        return True
+    st.info(f"Nobody has asked for {what} yet; only the owner of this run can.", icon=":material/visibility:")
+    return False
+
+
 def to_run_page(record: RunRecord) -> None:
     """Link to the page that shows the run's progress, or resumes it."""
     st.page_link(
@@ -65,17 +73,22 @@ def run_header(record: RunRecord) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
         st.caption(run_line(record), width="content")
+    if record.read_only:
+        st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
+    if record.origin:
+        st.caption(f":material/history: {record.origin}")
 
 
 def run_line(record: RunRecord) -> str:
-    """Return compression, levels, images and age of a run in one line."""
+    """Return model, compression, levels, images and age of a run in one line."""
     settings = record.spec.sensitivity
     kind = settings.compression.kind
     parts = [
+        record.spec.model.title,
         f"{COMPRESSIONS[kind].label} {fmt.levels(kind, settings.levels)}",
         "imported figures" if record.spec.data.kind == "imported" else f"images: {record.spec.data.title}",
         fmt.age(record.created_seconds, time.time()),
     ]
     if settings.mode == "quick":
-        parts.insert(1, "quick estimate")
+        parts.insert(2, "quick estimate")
     return " · ".join(parts)

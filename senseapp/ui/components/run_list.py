@@ -1,4 +1,4 @@
-"""The list of runs: open, use its settings again, rename, delete."""
+"""The list of runs: open, compare, duplicate, share, rename, download, delete."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import streamlit as st
 
 from senseapp.results import RunRecord, RunState
-from senseapp.ui import backend
-from senseapp.ui.components.notices import errors_here
+from senseapp.ui import format as fmt
+from senseapp.ui.components.compare_runs import MOST_RUNS
+from senseapp.ui.components.run_actions import delete_run, keep_run, share_run
 from senseapp.ui.components.run_guard import run_line
+from senseapp.ui.components.run_search import search_runs
+from senseapp.ui.identity import visitor
 from senseapp.ui.state import RUN_PARAMETER, remember_run, restart_with, session
 from senseapp.ui.vocabulary import STATES
 
@@ -19,12 +22,31 @@ _PAGE = 20
 
 
 def run_list(records: Sequence[RunRecord]) -> None:
-    """Show the newest runs, and more on request."""
+    """Show the newest of the runs that are searched for, and more on request."""
+    records = search_runs(records)
     shown = _PAGE * (1 + session().more_runs)
+    _compare_bar(records[:shown])
     for record in records[:shown]:
         _card(record)
     if len(records) > shown:
         st.button(f"Show more ({len(records) - shown} older)", key="runs.more", on_click=_show_more)
+
+
+def _compare_bar(records: Sequence[RunRecord]) -> None:
+    """Show the way to the comparison of the ticked runs; the oldest is the one that others are compared with."""
+    ticked = [record.run_id for record in reversed(records) if st.session_state.get(_tick_key(record))]
+    if st.button(
+        f"Compare {fmt.plural(len(ticked), 'run')}" if ticked else "Compare runs",
+        key="runs.compare",
+        icon=":material/compare_arrows:",
+        disabled=not 1 <= len(ticked) <= MOST_RUNS,
+        help=f"Tick up to {MOST_RUNS} runs. One alone compares its estimate with its measurement.",
+    ):
+        st.switch_page("pages/compare.py", query_params={RUN_PARAMETER: ticked})
+
+
+def _tick_key(record: RunRecord) -> str:
+    return f"runs.tick.{record.run_id}"
 
 
 def _show_more() -> None:
@@ -39,46 +61,37 @@ def _card(record: RunRecord) -> None:
         head.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
         if record.headline or record.error:
             st.markdown(record.headline or record.error)
-        st.caption(run_line(record))
+        st.caption(_facts(record))
         _actions(record)
 
 
+def _facts(record: RunRecord) -> str:
+    """Return the settings in one line, with the owner where there are several people, and where figures came from."""
+    parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
+    if visitor().name:
+        parts.append(f"owner: {visitor().name}")
+    return " · ".join(parts) + (f"  \n{record.origin}" if record.origin else "")
+
+
 def _actions(record: RunRecord) -> None:
-    row = st.container(horizontal=True, gap="small")
+    row = st.container(horizontal=True, gap="small", vertical_alignment="center")
     page = "pages/results.py" if record.state is RunState.DONE else "pages/run.py"
     if row.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:"):
         remember_run(record.run_id)
         st.switch_page(page, query_params={RUN_PARAMETER: record.run_id})
     if record.spec.model.library != "imported" and row.button(
-        "Use settings",
+        "Duplicate",
         key=f"runs.again.{record.run_id}",
         icon=":material/content_copy:",
-        help="Opens Analyze with this run's settings filled in.",
+        help="Opens Analyze with this run's settings filled in; change what you like. What was measured already is not "
+        "measured again.",
     ):
         restart_with(record.spec)
         st.switch_page("pages/analyze.py")
-    with row.popover("Rename", icon=":material/edit:"):
-        _rename(record)
+    row.checkbox("Compare", key=_tick_key(record), help="Ticked runs are compared by the button at the top.")
+    with row.popover("Shared" if record.shared else "Share", icon=":material/link:"):
+        share_run(record)
+    with row.popover("Rename, download" if record.state is RunState.DONE else "Rename", icon=":material/edit:"):
+        keep_run(record)
     with row.popover("Delete", icon=":material/delete:"):
-        _delete(record)
-
-
-def _rename(record: RunRecord) -> None:
-    with st.form(f"runs.rename.{record.run_id}", border=False):
-        title = st.text_input(
-            "Title", value=record.title, key=f"runs.title.{record.run_id}", help="What you call this run."
-        )
-        if st.form_submit_button("Save", key=f"runs.save.{record.run_id}"):
-            with errors_here():
-                backend.service().rename(record.run_id, title)
-                st.rerun()
-
-
-def _delete(record: RunRecord) -> None:
-    st.markdown("The run and all its files are removed for good.")
-    if st.button("Delete for good", key=f"runs.delete.{record.run_id}", type="primary"):
-        with errors_here():
-            backend.service().delete(record.run_id)
-            if session().last_run == record.run_id:
-                remember_run("")
-            st.rerun()
+        delete_run(record)

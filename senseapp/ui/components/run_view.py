@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,13 +11,14 @@ import streamlit as st
 from senseapp.results import SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.frames import at_level, measurement_frame, metrics_of, ordered_levels
-from senseapp.ui.state import picked_layer
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView, MetricView
+from senseapp.ui.state import pick, picked_layer
+from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView, MetricView, usual_level
+from senseapp.ui.wording import provenance_text
 
 __all__ = ["RunView", "choose_view"]
 
-_USUAL = {"quantization": 4.0}
-_USUAL_FRACTION = 0.5
+_KEPT_FRAMES = 32
+_MOST_BUTTONS = 7  # more levels are slid through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +61,27 @@ class RunView:
 
     @property
     def picked(self) -> str:
-        """The layer picked in any view, if the run has it; else ``""``."""
+        """The layer picked in any view, if the run's model has it; else ``""``."""
         layer = picked_layer(self.run_id)
-        return layer if layer in set(self.frame["layer"]) else ""
+        return layer if any(layer == known.name for known in self.result.profile.layers) else ""
+
+    @property
+    def picked_row(self) -> str:
+        """The ``layer`` of the rows that hold the picked one, alone or in a coupled group; ``""`` without a value."""
+        if not (picked := self.picked):
+            return ""
+        groups = self.frame[["layer", "members"]].drop_duplicates().itertuples(index=False)
+        return next((str(layer) for layer, members in groups if picked in str(members).split(", ")), "")
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """What is written below the title of a saved picture: model and compression, and where numbers come from."""
+        levels = f"{self.compression.label} {fmt.levels(self.compression.kind, self.result.levels)}"
+        return f"{self.result.profile.title} · {levels}", provenance_text(self.result).replace("**", "")
+
+    def frame_of(self, metric: MetricView) -> pd.DataFrame:
+        """Return the frame of another metric."""
+        return kept_frame(self.run_id, self.result, metric.name)
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -69,8 +89,8 @@ class RunView:
         return at_level(self.frame, self.level)
 
 
-def choose_view(run_id: str, result: SensitivityResult, *, page: str) -> RunView | None:
-    """Show the level and metric pickers; None (with a sentence) while nothing has a value."""
+def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bool = False) -> RunView | None:
+    """Show the pickers of level, metric and on request layer; None (with a sentence) while nothing has a value."""
     metrics = metrics_of(result)
     if not metrics:
         st.info("No layer has a value yet.", icon=":material/hourglass_empty:")
@@ -85,31 +105,84 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str) -> RunView
         key=f"{page}.metric.{run_id}",
         help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
         persist_state="session",
-        width=240,
+        width=200,
     )
+    if layers:
+        _choose_layer(row, run_id, result)
     metric = METRICS[name if name in metrics else metrics[0]]
-    frame = measurement_frame(result, metric.name)
+    frame = kept_frame(run_id, result, metric.name)
     return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
+
+
+def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
+    """Return :func:`senseapp.ui.frames.measurement_frame`, made once for each state of a run; not to be changed."""
+    state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
+    return _made_frame(run_id, metric, state, result)
+
+
+@st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
+def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: SensitivityResult) -> pd.DataFrame:
+    return measurement_frame(_result, metric)
+
+
+def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult) -> None:
+    """Show the picked layer, and let the keyboard pick one; a click in a chart does the same."""
+    names = [layer.name for layer in result.profile.layers]
+    key = f"results.layer.{run_id}"
+    picked = picked_layer(run_id)
+    st.session_state[key] = picked if picked in names else None
+    row.selectbox(
+        "Layer",
+        names,
+        key=key,
+        placeholder="Click or type one",
+        on_change=lambda: pick(run_id, st.session_state[key] or ""),
+        help="The layer that every view shows. A click in any chart picks one too.",
+        width=250,
+    )
 
 
 def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
     """Return the metric to show first: the ranking one, unless a run that goes on has estimates of another only."""
-    covered = {name: sum(item.change(name) is not None for item in result.shown) for name in metrics}
+    covered = Counter(change.metric for item in result.shown for change in item.changes)
     return max(metrics, key=lambda name: covered[name])
 
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
     kind = result.spec.sensitivity.compression.kind
     options = ordered_levels(result)
-    usual = min(options, key=lambda level: abs(level - _USUAL.get(kind, _USUAL_FRACTION)))
-    chosen = row.segmented_control(
+    usual = usual_level(kind, options)
+    choose = _slide_level if len(options) > _MOST_BUTTONS else _press_level
+    chosen = choose(row, f"{page}.level.{run_id}", kind, options, usual)
+    return chosen if chosen in options else usual
+
+
+def _press_level(
+    row: st.delta_generator.DeltaGenerator, key: str, kind: str, options: tuple[float, ...], usual: float
+) -> float:
+    return row.segmented_control(
         "Level",
         options,
         default=usual,
         required=True,
         format_func=lambda level: fmt.level(kind, level),
-        key=f"{page}.level.{run_id}",
+        key=key,
         help=COMPRESSIONS[kind].levels_help,
         persist_state="session",
     )
-    return chosen if chosen in options else usual
+
+
+def _slide_level(
+    row: st.delta_generator.DeltaGenerator, key: str, kind: str, options: tuple[float, ...], usual: float
+) -> float:
+    chosen: float = row.select_slider(
+        "Level",
+        options,
+        value=usual,
+        format_func=lambda level: fmt.level(kind, level),
+        key=key,
+        help=COMPRESSIONS[kind].levels_help,
+        persist_state="session",
+        width=230,
+    )
+    return chosen

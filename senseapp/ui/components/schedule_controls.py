@@ -1,22 +1,28 @@
-"""The left side of the Schedule page: method, budget, limits; every change gives a new schedule at once."""
+"""The left side of the Schedule page: how to choose, budget, limits; every change gives a new schedule at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import streamlit as st
 
-from senseapp.results import ResourceBudget, Schedule, SensitivityResult
+from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.schedule import BudgetKind
-from senseapp.schedule import Limits, budget_kinds, make_schedule
-from senseapp.ui.frames import ordered_levels
+from senseapp.schedule import Limits, budget_kinds
+from senseapp.service import DropLimit
+from senseapp.ui.components.partner_choice import choose_partner
+from senseapp.ui.components.schedule_settings import ScheduleSettings
+from senseapp.ui.frames import metrics_of, ordered_levels
+from senseapp.ui.state import layer_edits
+from senseapp.ui.vocabulary import METRICS
 
-__all__ = ["ScheduleSettings", "choose_schedule"]
+__all__ = ["choose_schedule", "take_target"]
 
-_METHODS = {"optimal": "Least damage", "gamma": "Classic rule"}
+_METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
 _METHOD_HELP = (
-    "**Least damage** chooses one level per layer so that the summed measured damage is smallest. "
-    "**Classic rule** takes a layer the further down, the more it suffers; gamma says how much more."
+    "**Budget** chooses one level per layer so that the summed measured damage is smallest. "
+    "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
+    "**Classic rule** takes a layer the further down, the less it suffers; gamma says how much more."
 )
 _BUDGETS: dict[str, str] = {
     "params": "Weights removed",
@@ -31,45 +37,43 @@ _BUDGET_HELP = (
 _BITS = (2, 8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleSettings:
-    """What a person asked for.
-
-    Attributes:
-        method: of :data:`senseapp.schedule.METHODS`.
-        budget: what must be saved.
-        limits: bounds on every layer.
-        gamma: exponent of the classic rule.
-    """
-
-    method: str
-    budget: ResourceBudget
-    limits: Limits
-    gamma: float
-
-    def solve(self, result: SensitivityResult, *, method: str = "") -> Schedule:
-        """Return the schedule, by another ``method`` on request.
-
-        Raises:
-            InfeasibleBudget: nothing meets the budget; names the nearest target that does.
-            InvalidInput: the settings contradict each other, or nothing was measured.
-        """
-        return make_schedule(
-            result, budget=self.budget, method=method or self.method, limits=self.limits, gamma=self.gamma
-        )
-
-
 def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     """Show the controls that fit the run's compression."""
-    if result.spec.sensitivity.compression.kind == "quantization":
-        return _choose_bits(run_id, result)
-    return _choose_fractions(run_id)
+    quantizes = result.spec.sensitivity.compression.kind == "quantization"
+    method = _choose_method(run_id, quantizes=quantizes)
+    partner = choose_partner(run_id) if method == "optimal" else None
+    kind = "bytes" if partner is not None else _choose_budget(run_id, result)
+    target = 0.5 if kind != "bits" else 4.0
+    allowed = _choose_loss(run_id, result) if method == "strongest" else None
+    if allowed is None:
+        target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id)
+    limits = _bit_limits(run_id, result) if quantizes else _fraction_limits(run_id)
+    return ScheduleSettings(
+        method="gamma" if method == "gamma" else "optimal",
+        budget=ResourceBudget(kind=kind, target=target),
+        limits=limits,
+        gamma=_choose_gamma(run_id) if method == "gamma" else 1.5,
+        drop=replace(allowed, kind=kind, limits=limits) if allowed is not None else None,
+        partner=partner,
+    )
 
 
-def _choose_fractions(run_id: str) -> ScheduleSettings:
-    method = st.segmented_control(
-        "Method",
-        list(_METHODS),
+def take_target(run_id: str, kind: str, figure: float) -> None:
+    """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
+    method = f"schedule.method.{run_id}"
+    if st.session_state.get(method) != "optimal":
+        st.session_state[method] = "optimal"
+    if kind == "bits":
+        st.session_state[f"schedule.bits.{run_id}"] = min(float(_BITS[1]), max(float(_BITS[0]), round(figure, 1)))
+    else:
+        st.session_state[f"schedule.target.{run_id}"] = min(99, max(1, int(100 * figure + 1e-6)))
+
+
+def _choose_method(run_id: str, *, quantizes: bool) -> str:
+    methods = [name for name in _METHODS if not (quantizes and name == "gamma")]
+    chosen = st.segmented_control(
+        "How to choose",
+        methods,
         default="optimal",
         required=True,
         format_func=_METHODS.__getitem__,
@@ -77,33 +81,11 @@ def _choose_fractions(run_id: str) -> ScheduleSettings:
         help=_METHOD_HELP,
         persist_state="session",
     )
-    kind = _choose_budget(run_id, budget_kinds("sparsity"))
-    target = _percent("Target", 50, f"schedule.target.{run_id}", "How much must go, of what the budget counts.", low=1)
-    low, high = st.slider(
-        "Smallest and largest amount per layer",
-        0,
-        99,
-        (0, 90),
-        format="%d %%",
-        key=f"schedule.limits.{run_id}",
-        help="No layer gets less than the first or more than the second.",
-        persist_state="session",
-    )
-    gamma = _choose_gamma(run_id) if method == "gamma" else 1.5
-    return ScheduleSettings(
-        method=method,
-        budget=ResourceBudget(kind=kind, target=target / 100),
-        limits=Limits(min_level=low / 100, max_level=high / 100),
-        gamma=gamma,
-    )
+    return chosen if chosen in methods else "optimal"
 
 
-def _percent(label: str, value: int, key: str, help_text: str, *, low: int = 0) -> int:
-    found: int = st.slider(label, low, 99, value, format="%d %%", key=key, help=help_text, persist_state="session")
-    return found
-
-
-def _choose_budget(run_id: str, kinds: tuple[BudgetKind, ...]) -> BudgetKind:
+def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
+    kinds = budget_kinds(result.spec.sensitivity.compression.kind)[:: -1 if _quantizes(result) else 1]
     chosen = st.selectbox(
         "Budget",
         kinds,
@@ -113,6 +95,70 @@ def _choose_budget(run_id: str, kinds: tuple[BudgetKind, ...]) -> BudgetKind:
         persist_state="session",
     )
     return chosen if chosen in kinds else kinds[0]
+
+
+def _quantizes(result: SensitivityResult) -> bool:
+    return result.spec.sensitivity.compression.kind == "quantization"
+
+
+def _choose_fraction(run_id: str) -> float:
+    percent: int = st.slider(
+        "Target",
+        1,
+        99,
+        50,
+        format="%d %%",
+        key=f"schedule.target.{run_id}",
+        help="How much must go, of what the budget counts.",
+        persist_state="session",
+    )
+    return percent / 100
+
+
+def _choose_bits(run_id: str, result: SensitivityResult) -> float:
+    measured = [int(level) for level in ordered_levels(result)]
+    found: float = st.slider(
+        "Average bits",
+        float(_BITS[0]),
+        float(_BITS[1]),
+        float(min(max(4, min(measured)), max(measured))),
+        0.1,
+        key=f"schedule.bits.{run_id}",
+        help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
+        persist_state="session",
+    )
+    return found
+
+
+def _fraction_limits(run_id: str) -> Limits:
+    low, high = st.slider(
+        "Smallest and largest amount per layer",
+        0,
+        99,
+        (0, 90),
+        format="%d %%",
+        key=f"schedule.limits.{run_id}",
+        help="No layer gets less than the first or more than the second. The table below limits single layers.",
+        persist_state="session",
+    )
+    return _with_edits(run_id, low / 100, high / 100)
+
+
+def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
+    low, high = st.select_slider(
+        "Fewest and most bits per layer",
+        [*range(_BITS[0], _BITS[1] + 1), 32],
+        (min(int(level) for level in result.levels), 32),
+        key=f"schedule.limits.{run_id}",
+        help="32 lets a layer stay as it is. The table below limits single layers.",
+        persist_state="session",
+    )
+    return _with_edits(run_id, float(low), float(high))
+
+
+def _with_edits(run_id: str, low: float, high: float) -> Limits:
+    edits = layer_edits(run_id)
+    return Limits(min_level=low, max_level=high, layers=dict(edits.bounds), fixed=dict(edits.fixed))
 
 
 def _choose_gamma(run_id: str) -> float:
@@ -129,29 +175,35 @@ def _choose_gamma(run_id: str) -> float:
     return found
 
 
-def _choose_bits(run_id: str, result: SensitivityResult) -> ScheduleSettings:
-    measured = [int(level) for level in ordered_levels(result)]
-    target = st.slider(
-        "Average bits",
-        float(_BITS[0]),
-        float(_BITS[1]),
-        float(min(max(4, min(measured)), max(measured))),
-        0.1,
-        key=f"schedule.bits.{run_id}",
-        help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
+def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
+    """Return how much may be lost; the budget and the limits are still to be filled in."""
+    metrics = [name for name in metrics_of(result) if name != "sqnr"]
+    metric = st.selectbox(
+        "Loss measured by",
+        metrics,
+        format_func=lambda name: METRICS[name].label,
+        key=f"schedule.drop_metric.{run_id}",
         persist_state="session",
     )
-    low, high = st.select_slider(
-        "Fewest and most bits per layer",
-        [*range(_BITS[0], _BITS[1] + 1), 32],
-        (min(measured), 32),
-        key=f"schedule.limits.{run_id}",
-        help="32 lets a layer stay as it is.",
+    view = METRICS[metric if metric in metrics else metrics[0]]
+    points = view.unit == "points"
+    allowed = st.number_input(
+        f"Largest loss ({view.unit})",
+        min_value=0.0,
+        value=1.0 if points else 0.05,
+        step=0.5 if points else 0.01,
+        format="%.1f" if points else "%.3f",
+        key=f"schedule.drop.{view.name}.{run_id}",
+        help="A schedule that is measured to lose more is not taken.",
         persist_state="session",
     )
-    return ScheduleSettings(
-        method="optimal",
-        budget=ResourceBudget(kind="bits", target=target),
-        limits=Limits(min_level=float(low), max_level=float(high)),
-        gamma=1.5,
+    repair = st.toggle(
+        "Measure after repair",
+        value=True,
+        key=f"schedule.drop_repair.{run_id}",
+        help="Each schedule tried is repaired without training before it is measured.",
+        persist_state="session",
+    )
+    return DropLimit(
+        kind="params", allowed_drop=allowed / view.factor, metric=view.name, repair=repair, limits=Limits()
     )

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import streamlit as st
 
-from senseapp.errors import SenseError
-from senseapp.results import Schedule, SensitivityResult
+from senseapp.errors import InfeasibleBudget, SenseError
+from senseapp.results import Schedule, SensitivityResult, StrongestFound
+from senseapp.results.coupling import CoupledGroup
+from senseapp.spec import PruningConfig
+from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
 from senseapp.ui.components.downloads import downloads
-from senseapp.ui.components.figure import caveat_of, figure, rows_height
+from senseapp.ui.components.figure import figure, rows_height
 from senseapp.ui.components.figures_row import figures_row
+from senseapp.ui.components.layer_table import layer_table
 from senseapp.ui.components.notices import complain
-from senseapp.ui.components.proof_block import proof_block
-from senseapp.ui.components.schedule_controls import ScheduleSettings, choose_schedule
-from senseapp.ui.frames import UNTOUCHED_BITS, schedule_frame
+from senseapp.ui.components.proof_block import proof_block, verified
+from senseapp.ui.components.report_download import report_button
+from senseapp.ui.components.schedule_controls import choose_schedule, take_target
+from senseapp.ui.components.schedule_file import schedule_file
+from senseapp.ui.components.schedule_settings import ScheduleSettings
+from senseapp.ui.components.strongest_block import strongest_block
+from senseapp.ui.components.trade_off_view import trade_off_view
+from senseapp.ui.components.waiting import wait_for
+from senseapp.ui.frames import UNTOUCHED_BITS, editing_frame, mixed_frame, schedule_frame
+from senseapp.ui.spared import spared_sentences
+from senseapp.ui.state import layer_edits
 from senseapp.ui.vocabulary import METRICS
+from senseapp.ui.wording import caveat_of
 
 __all__ = ["schedule_panel"]
 
@@ -30,28 +45,82 @@ _MOST_BITS = 8.0
 @st.fragment
 def schedule_panel(run_id: str, result: SensitivityResult) -> None:
     """Show it all; a moved slider answers without running the rest of the page again."""
+    groups, exact = _groups(run_id, result)
     left, right = st.columns([3, 5], gap="large")
     with left:
         settings = choose_schedule(run_id, result)
+        opened = schedule_file(run_id, result)
     with right:
-        try:
-            schedule = settings.solve(result)
-        except SenseError as error:
-            complain(str(error))
-            return
-        _figures(schedule, settings, result)
-        _amounts(schedule, result, run_id)
-        for note in schedule.notes:
-            st.caption(f":material/info: {note}")
-    proof_block(schedule, result, run_id)
-    downloads(schedule, result.profile, run_id)
+        found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
+        schedule = opened or _schedule(run_id, settings, found, result, groups)
+        if schedule is not None:
+            _figures(schedule, settings, result, groups, measured=verified(schedule, run_id, partner=settings.partner))
+            _amounts(schedule, settings, result, run_id)
+    if settings.partner is None:
+        with left:
+            trade_off_view(run_id, result, settings, schedule, groups=groups, found=found)
+        with st.expander("Set single layers", icon=":material/tune:", key=f"schedule.layers.{run_id}"):
+            layer_table(run_id, schedule, result)
+    if schedule is not None and exact:  # a schedule of estimated size is about to be replaced
+        proof_block(schedule, result, run_id, partner=settings.partner)
+        downloads(schedule, result.profile, run_id)
+        report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
 
 
-def _figures(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult) -> None:
+def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
+    """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
+    if not isinstance(result.spec.sensitivity.compression, PruningConfig):
+        return (), True
+    try:
+        groups = backend.couplings_of(run_id)
+    except SenseError as error:
+        st.info(f"Savings of neighbouring layers are estimates: {error}", icon=":material/info:")
+        return (), True
+    if groups is None:
+        wait_for(
+            lambda: backend.couplings_of(run_id),
+            "Looking which layers shrink together; until then, savings are estimates",
+        )
+    return groups or (), groups is not None
+
+
+def _schedule(
+    run_id: str,
+    settings: ScheduleSettings,
+    found: StrongestFound | None,
+    result: SensitivityResult,
+    groups: tuple[CoupledGroup, ...],
+) -> Schedule | None:
+    if settings.drop is not None:
+        return found.schedule if found is not None else None
+    try:
+        return settings.solve(result, groups=groups)
+    except InfeasibleBudget as error:
+        complain(str(error))
+        kind, nearest = settings.budget.kind, error.nearest
+        st.button(
+            "Take the nearest target",
+            key=f"schedule.nearest.{run_id}",
+            on_click=take_target,
+            args=(run_id, kind, nearest),
+        )
+    except SenseError as error:
+        complain(str(error))
+    return None
+
+
+def _figures(
+    schedule: Schedule,
+    settings: ScheduleSettings,
+    result: SensitivityResult,
+    groups: tuple[CoupledGroup, ...],
+    *,
+    measured: str,
+) -> None:
     metric = METRICS[schedule.metric]
     before = 4 * sum(layer.num_params for layer in result.profile.layers)
     achieved = schedule.achieved
-    if "bits" in achieved and result.spec.sensitivity.compression.kind == "quantization":
+    if settings.partner is None and result.spec.sensitivity.compression.kind == "quantization":
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
     elif not result.profile.sizes_known:
         changed = {"Mean amount over layers": fmt.percent(achieved["params"], digits=1)}
@@ -66,11 +135,16 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     figures = {
         **changed,
         f"Predicted {metric.label}": metric.change(schedule.predicted_damage),
-        "Uniform would give": _uniform(settings, result, schedule),
+        "Verified": measured or ":gray[not yet]",
     }
+    if settings.partner is not None:
+        figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
+    elif schedule.budget is not None:
+        figures["Uniform would give"] = _uniform(settings, result, schedule, groups)
     helps = {
         f"Predicted {metric.label}": "Sum of what the layers lose alone, each measured at its level. Layers together "
         "may lose more or less: measure the compressed model before you rely on it.",
+        "Verified": "The same, measured on the whole compressed model: press Verify below.",
         "Size of the weights": "Stored sparse where that is smaller; float32 before.",
         "MACs": "Of a kernel that skips what is zero or gone.",
         "Uniform would give": "The prediction for the same level in every layer at the same budget.",
@@ -78,24 +152,30 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     figures_row(figures, helps=helps, key="schedule_figures")
 
 
-def _uniform(settings: ScheduleSettings, result: SensitivityResult, schedule: Schedule) -> str:
+def _uniform(
+    settings: ScheduleSettings, result: SensitivityResult, schedule: Schedule, groups: tuple[CoupledGroup, ...]
+) -> str:
+    asked = replace(settings, budget=schedule.budget or settings.budget)
     try:
-        uniform = settings.solve(result, method="uniform")
+        uniform = asked.solve(result, method="uniform", groups=groups)
     except SenseError:  # no common level meets the budget, which the optimal choice can
         return "not possible"
     return METRICS[schedule.metric].change(uniform.predicted_damage)
 
 
-def _amounts(schedule: Schedule, result: SensitivityResult, run_id: str) -> None:
+def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
     kind = result.spec.sensitivity.compression.kind
-    rows = schedule_frame(schedule, result)
     largest = 100.0
-    if kind == "quantization":
-        largest = UNTOUCHED_BITS if (rows["amount"] > _MOST_BITS).any() else _MOST_BITS
+    if settings.partner is not None:
+        rows, title = mixed_frame(schedule, result), "Bytes left (%)"
+    else:
+        rows, title = schedule_frame(schedule, result), _AXES[kind]
+        if kind == "quantization":
+            largest = UNTOUCHED_BITS if (rows["amount"] > _MOST_BITS).any() else _MOST_BITS
     spared = rows.loc[rows["amount_text"] == "left alone", "row"]
     figure(
         "How much is each layer compressed?",
-        schedule_bars(rows, title=_AXES[kind], largest=largest),
+        schedule_bars(rows, title=title, largest=largest),
         alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
@@ -103,3 +183,19 @@ def _amounts(schedule: Schedule, result: SensitivityResult, run_id: str) -> None
         reading="Colour says how sensitive the layer is alone: blue is robust, red is fragile.",
         frame_height=rows_height(len(rows)),
     )
+    if settings.partner is None:
+        _spared(schedule, result, run_id)
+    elif settings.limits.fixed:
+        locked = ", ".join(settings.limits.fixed)
+        st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
+    for note in schedule.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _spared(schedule: Schedule, result: SensitivityResult, run_id: str) -> None:
+    edits = layer_edits(run_id)
+    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+    quantizes = result.spec.sensitivity.compression.kind == "quantization"
+    sentences = spared_sentences(rows, quantizes=quantizes)
+    if sentences:
+        st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))

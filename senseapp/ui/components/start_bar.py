@@ -64,7 +64,9 @@ def plan_text(spec: RunSpec, profile: ModelProfile, seconds: float | None) -> st
     doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
     if seconds is None:
         return f"{work}{images}, {doing}; the time is known once the images have been counted."
-    return f"{work}{images}, {doing}: **{fmt.about(seconds)}** here"
+    shared = settings.mode == "exact" and backend.uses_cluster()
+    place = "on this machine alone; the cluster shares it out" if shared else "here"
+    return f"{work}{images}, {doing}: **{fmt.about(seconds)}** {place}"
 
 
 def run_title(spec: RunSpec) -> str:

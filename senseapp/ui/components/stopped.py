@@ -8,6 +8,7 @@ from senseapp.errors import SenseError
 from senseapp.results import RunRecord, RunState
 from senseapp.ui import backend
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.run_log import run_log
 from senseapp.ui.state import RUN_PARAMETER, restart_with
 
 __all__ = ["stopped"]
@@ -25,6 +26,8 @@ def stopped(record: RunRecord) -> None:
     failed = record.state is RunState.FAILED
     message = record.error or _SENTENCES[record.state]
     (st.error if failed else st.warning)(message, icon=":material/error:" if failed else ":material/pause_circle:")
+    if record.read_only:
+        return
     row = st.container(horizontal=True)
     resume = row.button(
         "Try again" if failed else "Resume",
@@ -39,16 +42,24 @@ def stopped(record: RunRecord) -> None:
         icon=":material/tune:",
         help="Opens Analyze with this run's settings filled in.",
     )
-    if resume:
-        _resume(record)
+    here = backend.uses_cluster() and row.button(
+        "Go on on this machine",
+        key="run.resume_here",
+        icon=":material/computer:",
+        help="Measures what is left here, without the cluster.",
+    )
+    if resume or here:
+        _resume(record, here=here)
     if change:
         restart_with(record.spec)
         st.switch_page("pages/analyze.py")
+    if failed:
+        run_log(record.run_id)
 
 
-def _resume(record: RunRecord) -> None:
+def _resume(record: RunRecord, *, here: bool) -> None:
     try:
-        backend.service().resume(record.run_id)
+        backend.service().resume(record.run_id, here=here)
     except SenseError as error:
         complain(str(error))
         return

@@ -8,7 +8,10 @@ from senseapp.exchange import can_be_distiller_csv, write_distiller_csv
 from senseapp.service import sensitivity_csv
 from senseapp.spec import dumps
 from senseapp.ui.components.run_view import RunView
-from senseapp.ui.tables import measurement_columns, show_table
+from senseapp.ui.frames import metrics_of, top_frame
+from senseapp.ui.level_frames import layer_frame, reached_note
+from senseapp.ui.tables import layer_columns, measurement_columns, show_table
+from senseapp.ui.vocabulary import METRICS
 
 __all__ = ["table_tab"]
 
@@ -16,9 +19,37 @@ _UNKNOWN_IF_IMPORTED = ("layer_type", "low", "high", "params", "macs", "members"
 
 
 def table_tab(view: RunView) -> None:
-    """Show all levels of all layers for the chosen metric, and offer everything as files."""
+    """Show one layer in all metrics, all layers in the chosen one, and offer everything as files."""
+    _one_layer(view)
+    _all_layers(view)
+    _files(view)
+
+
+def _one_layer(view: RunView) -> None:
+    """Show every metric of the picked layer at every level; without a pick, of the most fragile one."""
+    fragile = top_frame(view.frame, view.level, 1, fragile=True)
+    layer = view.picked or (str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name)
+    rows = layer_frame(view.result, layer)
+    st.markdown(f"##### {layer} at every level")
+    st.caption(
+        "Each row is the network with this layer alone compressed; choose another layer above. Take the strongest "
+        f"level whose change you can accept. {reached_note(view.result)}"
+    )
+    if rows["reason"].any():
+        st.caption(f":material/block: {rows['reason'].loc[lambda reason: reason != ''].iloc[0]}")
+    metrics = [METRICS[name] for name in metrics_of(view.result)]
+    reached = bool(reached_note(view.result)) and view.result.profile.sizes_known
+    show_table(
+        rows,
+        layer_columns(metrics, reached=reached),
+        alt_text=f"All metrics of {layer} at every level",
+        key=f"table.layer.{view.run_id}",
+    )
+
+
+def _all_layers(view: RunView) -> None:
     st.markdown("##### All measurements of " + view.metric.label)
-    st.caption("Click a column's head to sort. The files hold all metrics.")
+    st.caption("One row per layer and level; click a column's head to sort. The files hold all metrics.")
     known = measurement_columns(view.metric)
     if view.result.spec.data.kind == "imported":
         known = {name: column for name, column in known.items() if name not in _UNKNOWN_IF_IMPORTED}
@@ -28,6 +59,9 @@ def table_tab(view: RunView) -> None:
         alt_text=f"{view.metric.label} of every layer at every level",
         key=f"table.{view.run_id}",
     )
+
+
+def _files(view: RunView) -> None:
     row = st.container(horizontal=True)
     row.download_button(
         "Download CSV",

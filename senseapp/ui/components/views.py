@@ -40,7 +40,7 @@ VIEWS = (
 @st.fragment
 def result_views(run_id: str, result: SensitivityResult) -> None:
     """Show the pickers and the open tab; a click answers without running the rest of the page again."""
-    view = choose_view(run_id, result, page="results")
+    view = choose_view(run_id, result, page="results", layers=True)
     if view is None:
         return
     tabs = st.tabs([entry.label for entry in VIEWS], on_change="rerun", key=f"results.tab.{run_id}")

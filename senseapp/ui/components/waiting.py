@@ -13,13 +13,16 @@ __all__ = ["wait_for"]
 _POLL_SECONDS = 0.7
 
 
-def wait_for(answer: Callable[[], object | None], sentence: str) -> None:
-    """Show ``sentence`` until ``answer`` returns something or raises, then run the page again."""
+def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
+    """Show ``sentence`` until ``answer`` returns something or raises, then run the page again.
+
+    A sentence that changes is given as a function.
+    """
     st.fragment(_wait, run_every=_POLL_SECONDS)(answer, sentence)
 
 
-def _wait(answer: Callable[[], object | None], sentence: str) -> None:
-    st.caption(f":material/hourglass_empty: {sentence}")
+def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
+    st.caption(f":material/hourglass_empty: {sentence if isinstance(sentence, str) else sentence()}")
     try:
         ready = answer() is not None
     except SenseError:

@@ -1,0 +1,32 @@
+"""Compare: runs beside each other, or one run's estimate beside its measurement."""
+
+import streamlit as st
+
+from senseapp.results.matching import compare
+from senseapp.ui import backend
+from senseapp.ui.components.compare_runs import choose_runs
+from senseapp.ui.components.compare_sides import choose_metric, choose_sides
+from senseapp.ui.components.compare_view import comparison_view
+from senseapp.ui.components.notices import empty_state, errors_here
+from senseapp.ui.components.settings_table import settings_table
+
+st.title("Compare", anchor=False)
+st.markdown("Two models, two compressions, two sets of images; or the estimate of one run beside its measurement.")
+with errors_here():
+    left, right = st.columns([4, 1], vertical_alignment="top")
+    with left:
+        records = choose_runs()
+    if not records and not backend.service().runs():
+        empty_state(
+            "No run yet",
+            "There is nothing to compare. Start a run: the demo is filled in and takes less than a minute.",
+            button="Go to Analyze",
+            page="pages/analyze.py",
+        )
+        st.stop()
+    sides = choose_sides(records)
+    with right:
+        metric = choose_metric(sides) if sides else None
+    if metric is not None:
+        comparison_view(compare(sides, metric.name))
+        settings_table(sides)

@@ -1,0 +1,108 @@
+"""Whether the records of a run file fit together, so that no page meets a layer or metric that does not exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from senseapp.errors import InvalidFile
+from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult, ValidationResult
+from senseapp.results.histogram import QuantizationHistogram
+from senseapp.results.metrics import METRIC_FACTS
+
+__all__ = ["check_result", "harmless", "without_markup"]
+
+_LONGEST_TEXT = 2000
+_MOST_BINS = 100_000
+_HARMLESS = str.maketrans({"[": "(", "]": ")", "<": "‹", ">": "›", "`": "'", "$": "＄"})
+
+
+def harmless(text: str) -> str:
+    """Return ``text`` without what makes links, pictures or markup of it, and not endlessly long."""
+    printable = "".join(character if character.isprintable() else " " for character in text[:_LONGEST_TEXT])
+    return printable.translate(_HARMLESS)
+
+
+def without_markup(result: SensitivityResult) -> SensitivityResult:
+    """Return ``result`` with every free sentence in it made :func:`harmless`."""
+    profile = result.profile
+    return replace(
+        result,
+        notes=tuple(harmless(note) for note in result.notes),
+        profile=replace(profile, title=harmless(profile.title), notes=tuple(harmless(note) for note in profile.notes)),
+        measurements=tuple(replace(item, reason=harmless(item.reason)) for item in result.measurements),
+        estimates=tuple(replace(item, reason=harmless(item.reason)) for item in result.estimates),
+    )
+
+
+def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
+    """Check that every measurement is of a layer, level and metric of the run, with possible figures.
+
+    Raises:
+        InvalidFile: something does not fit; the message says what.
+    """
+    layers = {layer.name for layer in result.profile.layers}
+    if not layers or any(not name or harmless(name) != name for name in layers):
+        raise _misfit("it has no layers, or one whose name no network has")
+    named = (result.spec.model.title, result.spec.model.checkpoint, result.spec.data.title)
+    if any(harmless(name) != name for name in named):
+        raise _misfit("its model or images have a name with markup in it")
+    for item in (*result.measurements, *result.estimates):
+        _check_measurement(item, layers, result)
+    if result.metric not in METRIC_FACTS:
+        raise _misfit(f"there is no metric {result.metric[:40]!r}")
+    for extra in extras:
+        if isinstance(extra, ValidationResult):
+            _check_changes(extra.changes, extra.repaired, extra.uniform, extra.uniform_repaired)
+            if extra.schedule.metric not in METRIC_FACTS:
+                raise _misfit("a proof is counted in an unknown metric")
+        if isinstance(extra, QuantizationHistogram):
+            _check_histogram(extra)
+    for number in _counts(result):
+        if number < 0:
+            raise _misfit("a count is below 0")
+
+
+def _check_measurement(item: LayerMeasurement, layers: set[str], result: SensitivityResult) -> None:
+    unknown = {item.layer, *item.members} - layers
+    if unknown:
+        raise _misfit(f"there is no layer {min(unknown)[:80]!r}")
+    if item.level not in result.spec.sensitivity.levels:
+        raise _misfit(f"no level {item.level!r} was asked for")
+    if not math.isfinite(item.seconds) or item.seconds < 0:
+        raise _misfit("a measurement took no possible time")
+    _check_changes(item.changes)
+
+
+def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
+    for change in (change for group in changes for change in group):
+        if change.metric not in METRIC_FACTS:
+            raise _misfit(f"there is no metric {change.metric[:40]!r}")
+        if change.num_samples < 0:
+            raise _misfit("a count is below 0")
+
+
+def _check_histogram(histogram: QuantizationHistogram) -> None:
+    bins = histogram.cells * histogram.sub_bins
+    if not 0 < bins <= _MOST_BINS or any(
+        len(part) != bins for part in (histogram.counts, histogram.gradient_magnitudes)
+    ):
+        raise _misfit("a histogram has not the bins that it should")
+    try:
+        _ = (histogram.centroids, histogram.profile, histogram.zero_share)
+    except (ArithmeticError, ValueError, IndexError) as error:
+        raise _misfit("a histogram is empty") from error
+
+
+def _counts(result: SensitivityResult) -> Iterator[int]:
+    yield from (result.num_samples, result.profile.num_params, result.profile.macs, result.profile.num_bytes)
+    for layer in result.profile.layers:
+        yield from (layer.num_params, layer.macs, *layer.weight_shape)
+
+
+def _misfit(what: str) -> InvalidFile:
+    return InvalidFile(
+        f"The records of this run file do not fit together: {what}. Choose a file that Download run wrote."
+    )

@@ -1,0 +1,71 @@
+"""Where the passes of a run are made: what is ordered, what comes back, and who carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from senseapp.sensitivity.probe import Order, Outcome, Probe
+
+if TYPE_CHECKING:
+    from senseapp.sensitivity.sweep import Sweep
+
+__all__ = ["Executor", "LocalExecutor", "Order", "Outcome"]
+
+
+class Executor(Protocol):
+    """Carries out what a sweep orders, here or elsewhere; the outcomes are the same numbers wherever it is."""
+
+    def arrange(self, sweep: Sweep, span_images: int | None) -> int:
+        """Get ready for ``sweep``, whose baseline is not measured yet.
+
+        Args:
+            sweep: what will be measured.
+            span_images: most images measured together in the run that is resumed; None for a new one.
+
+        Returns:
+            The most images that should be measured together; 0 leaves that to the memory here.
+        """
+
+    def baseline(self, sweep: Sweep) -> Tensor:
+        """Return the uncompressed model's output for all images, float32 (N, classes), and time the passes."""
+
+    def predicted_seconds(self, sweep: Sweep) -> float:
+        """Return how long all measurements take."""
+
+    def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
+        """Yield an outcome for each order; those of one target come in the order of their spans."""
+
+    def environment(self) -> dict[str, str]:
+        """Return what a result should say about it."""
+
+
+class LocalExecutor:
+    """Everything in the calling thread, one measurement after the other."""
+
+    def arrange(self, sweep: Sweep, span_images: int | None) -> int:
+        """Leave the cut into spans to the memory of this machine, unless the run began elsewhere."""
+        return span_images or 0
+
+    def baseline(self, sweep: Sweep) -> Tensor:
+        """Measure all images here."""
+        return self._probe(sweep).baseline()
+
+    def predicted_seconds(self, sweep: Sweep) -> float:
+        """Return the time of one whole pass and of each target's share of one, at each level."""
+        whole = bool(sweep.bench.unsafe)
+        passes = sum(len(sweep.spec.levels) * (1.0 if whole else item.suffix) for item in sweep.planned) + 1
+        return passes * sweep.bench.seconds_per_image * len(sweep.bench.images)
+
+    def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
+        """Measure in the order given, and look at an order only once the one before it is done."""
+        return self._probe(sweep).measure(orders, sweep.yardstick)
+
+    def environment(self) -> dict[str, str]:
+        """Say nothing more than the device and its threads."""
+        return {}
+
+    def _probe(self, sweep: Sweep) -> Probe:
+        return Probe(sweep.bench, sweep.compressor, sweep.planned, sweep.notes)

@@ -1,0 +1,188 @@
+"""Measuring targets on spans of images, in this process; every machine of a run does it by this code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from senseapp.errors import MeasurementFailed
+from senseapp.sensitivity.plan import PlannedTarget
+from senseapp.sensitivity.prefix import Prefix
+from senseapp.sensitivity.replay import Replay, ReplayMismatch
+from senseapp.sensitivity.tally import Yardstick
+from senseapp.sensitivity.workbench import Workbench
+from senseapp.transforms import Applied, Compressor
+
+__all__ = ["Order", "Outcome", "Probe", "plain_note"]
+
+Span = tuple[int, int]
+Kept = Sequence[Prefix]
+_NOTHING_APPLIED = Applied(achieved_level=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One measurement to make.
+
+    Attributes:
+        index: of the target among those planned.
+        level: to compress it to.
+        span: images, from the first to before the last.
+    """
+
+    index: int
+    level: float
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an order.
+
+    Attributes:
+        order: what was asked for.
+        seconds: that it took.
+        moments: sums over the span by metric; empty if it failed.
+        applied: what the compression did.
+        reason: one sentence if it failed.
+    """
+
+    order: Order
+    seconds: float
+    moments: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    applied: Applied = _NOTHING_APPLIED
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Probe:
+    """A model with one compression, and the images at hand.
+
+    Attributes:
+        bench: the private model and the images.
+        compressor: the compression, bound to the private model.
+        planned: its targets by position.
+        notes: sentences on anything unusual, added to on the way.
+    """
+
+    bench: Workbench
+    compressor: Compressor
+    planned: Sequence[PlannedTarget]
+    notes: list[str]
+
+    def baseline(self) -> Tensor:
+        """Return the uncompressed model's output for all images, float32 (N, classes), and time the passes.
+
+        Raises:
+            MeasurementFailed: the memory is too small for a single image.
+        """
+        usual = self.bench.layout
+        while True:
+            try:
+                output = self.bench.baseline()
+            except Exception as error:
+                if not _lacks_memory(error):
+                    raise
+                if self.bench.layout.micro_batch == 1:
+                    raise MeasurementFailed(
+                        f"{self.bench.device} has not enough memory for one image. Choose smaller images, or the cpu."
+                    ) from error
+                self._halve_passes()
+            else:
+                if self.bench.layout != usual:
+                    self._note_smaller_passes(usual.micro_batch)
+                return output
+
+    def measure(self, orders: Iterable[Order], yardstick: Yardstick) -> Iterator[Outcome]:
+        """Yield the outcome of each order. Those of one span must come together, by ascending position.
+
+        An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it.
+        """
+        for span, group in groupby(orders, key=lambda order: order.span):
+            prefixes: Kept = self.bench.prefixes(*span)
+            for order in group:
+                started = time.perf_counter()
+                outcome, prefixes = self._measure(order, prefixes, yardstick)
+                yield replace(outcome, seconds=time.perf_counter() - started)
+
+    def _measure(self, order: Order, prefixes: Kept, yardstick: Yardstick) -> tuple[Outcome, Kept]:
+        """Return the outcome and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
+        usual = self.bench.layout
+        while True:
+            try:
+                outcome = self._attempt(order, prefixes, yardstick)
+            except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
+                outcome = Outcome(order=order, seconds=0.0, reason=_reason(error))
+                if not _lacks_memory(error):
+                    return outcome, prefixes
+                if self.bench.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
+                    self.bench.layout = usual
+                    return outcome, self.bench.prefixes(*order.span)
+                self._halve_passes()
+                prefixes = self.bench.prefixes(*order.span)
+            else:
+                if self.bench.layout != usual:
+                    self._note_smaller_passes(usual.micro_batch)
+                return outcome, prefixes
+
+    def _attempt(self, order: Order, prefixes: Kept, yardstick: Yardstick) -> Outcome:
+        item, replay = self.planned[order.index], Replay(self.bench.model, self.bench.trace)
+        self._advance(replay, prefixes, item.position)
+        with self.compressor.compress(item.target, order.level) as applied:
+            logits = self._pass(replay, prefixes, order.span)
+        moments = yardstick.moments(logits, *order.span)
+        return Outcome(order=order, seconds=0.0, moments=moments, applied=applied)
+
+    def _advance(self, replay: Replay, prefixes: Kept, position: int) -> None:
+        if self.bench.unsafe:
+            return
+        try:
+            self.bench.advance(replay, prefixes, position)
+        except ReplayMismatch as mismatch:  # these images take another way through the model than the watched one
+            self.bench.unsafe = str(mismatch)
+            self.notes.append(plain_note(self.bench.unsafe))
+
+    def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Tensor:
+        if self.bench.unsafe:
+            return self.bench.logits(*span)
+        try:
+            logits = self.bench.resume(replay, prefixes)
+        except ReplayMismatch:  # the compressed model calls its modules in another order
+            return self.bench.logits(*span)
+        # Kept outputs that nothing should read any more hold NaN. Code that decides by its data may have read one.
+        return logits if logits.isfinite().all() else self.bench.logits(*span)
+
+    def _halve_passes(self) -> None:
+        layout = self.bench.layout
+        self.bench.layout = replace(layout, micro_batch=layout.micro_batch // 2)
+
+    def _note_smaller_passes(self, before: int) -> None:
+        self.notes.append(
+            f"The memory of {self.bench.device} was too small for passes over {before} images at once; "
+            f"{self.bench.layout.micro_batch} were taken from there on."
+        )
+
+
+def plain_note(reason: str) -> str:
+    """Say why a run does without prefix replay."""
+    return f"Measured by whole passes, which takes longer: {reason}."
+
+
+def _lacks_memory(error: Exception) -> bool:
+    said = str(error).lower()
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or "out of memory" in said or "can't allocate memory" in said
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MeasurementFailed):
+        return str(error)
+    first = str(error).strip().split("\n")[0][:300]
+    if _lacks_memory(error):
+        return f"There was not enough memory: {first}. Choose a smaller batch size."
+    return f"The compressed model failed: {type(error).__name__}: {first}"

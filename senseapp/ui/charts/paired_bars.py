@@ -1,0 +1,72 @@
+"""Bars in pairs: what each layer loses on each side of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from senseapp.ui.charts.axes import layer_axis, pick_layer, picked_outline, source_opacity, zero_line
+from senseapp.ui.palette import CATEGORIES, INK
+from senseapp.ui.vocabulary import MetricView
+
+__all__ = ["pair_step", "paired_bars", "side_colour"]
+
+_BAR_STEP = 9
+_GAP = 6
+
+
+def pair_step(sides: int) -> int:
+    """Return the height of a layer's row, in pixels."""
+    return sides * _BAR_STEP + _GAP
+
+
+def side_colour(labels: Sequence[str], *, drawn: Sequence[str]) -> alt.Color:
+    """Return the channel that gives each side of a comparison its colour, the same in every chart.
+
+    Args:
+        labels: of all sides, in their order.
+        drawn: those in the chart; the legend names them if they are two or more.
+    """
+    scale = alt.Scale(domain=list(labels), range=list(CATEGORIES[: len(labels)]))
+    legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0, values=list(drawn))
+    return alt.Color("side:N", scale=scale, legend=legend if len(drawn) > 1 else None)
+
+
+def paired_bars(rows: pd.DataFrame, metric: MetricView, *, labels: Sequence[str], picked: str = "") -> alt.LayerChart:
+    """Return a bar for each side under each other, layer by layer; whiskers are 95 % intervals, estimates are pale.
+
+    Args:
+        rows: of :func:`senseapp.ui.comparison_frames.pair_frame`, in the order to be drawn.
+        metric: whose drop it is.
+        labels: of the sides, in their order.
+        picked: the layer to outline.
+    """
+    sort = list(dict.fromkeys(rows["row"]))
+    base: alt.Chart = alt.Chart(rows).encode(
+        y=layer_axis(sort), yOffset=alt.YOffset("side:N", sort=list(labels)), tooltip=_tooltip(metric)
+    )
+    drop = alt.X("drop:Q", title=metric.axis, axis=alt.Axis(orient="top"))
+    hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
+    bars = base.mark_bar(stroke=INK).encode(
+        x=drop,
+        color=side_colour(labels, drawn=labels),
+        opacity=source_opacity(),
+        strokeWidth=picked_outline(picked),
+        description="description:N",
+    )
+    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, aria=False).encode(x="low:Q", x2="high:Q")
+    step = alt.Step(pair_step(len(labels)), **{"for": "position"})
+    return alt.LayerChart(layer=[hits.add_params(pick_layer()), bars, whiskers, zero_line()], height=step)
+
+
+def _tooltip(metric: MetricView) -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("members:N", title="Layer"),
+        alt.Tooltip("side:N", title="Run"),
+        alt.Tooltip("change_text:N", title=metric.label),
+        alt.Tooltip("interval_text:N", title="95 % interval"),
+        alt.Tooltip("rank_text:N", title="Rank"),
+        alt.Tooltip("source:N", title="Value"),
+    ]

@@ -1,0 +1,56 @@
+"""The download menu of a chart: its picture in two forms, and the numbers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import altair as alt
+import pandas as pd
+import streamlit as st
+
+from senseapp.ui import format as fmt
+from senseapp.ui.charts.files import drawn_rows, picture_png, picture_svg
+
+__all__ = ["chart_downloads"]
+
+_DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order")
+
+
+def chart_downloads(
+    chart: alt.Chart | alt.LayerChart,
+    *,
+    title: str,
+    lines: Sequence[str] = (),
+    data: pd.DataFrame | None = None,
+    key: str,
+) -> None:
+    """Offer ``chart`` as PNG, SVG and CSV; each is made when it is clicked.
+
+    Args:
+        chart: as on the page.
+        title: of the picture; also names the files.
+        lines: below the title, such as where the numbers come from.
+        data: the rows of the CSV; None takes those that are drawn.
+        key: of the element.
+    """
+
+    def table() -> str:
+        rows = data if data is not None else drawn_rows(chart).drop(columns=list(_DRAWING_ONLY), errors="ignore")
+        return rows.to_csv(index=False, lineterminator="\n")
+
+    files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
+        "png": (lambda: picture_png(chart, title=title, lines=lines), "PNG image", "image/png"),
+        "svg": (lambda: picture_svg(chart, title=title, lines=lines), "SVG drawing", "image/svg+xml"),
+        "csv": (table, "CSV data", "text/csv"),
+    }
+    with st.popover("Save", icon=":material/download:", type="tertiary", key=f"{key}.save"):
+        for ending, (make, label, mime) in files.items():
+            st.download_button(
+                label,
+                make,
+                file_name=f"{fmt.file_stem(title)}.{ending}",
+                mime=mime,
+                key=f"{key}.{ending}",
+                on_click="ignore",
+                type="tertiary",
+            )

@@ -1,0 +1,195 @@
+"""The charts of a report: those of the Results page, as specifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import altair as alt
+import pandas as pd
+
+from senseapp.results import ModelProfile, SensitivityResult
+from senseapp.ui import format as fmt
+from senseapp.ui.charts import network_bars, sensitivity_bars, sensitivity_curves, sensitivity_heatmap
+from senseapp.ui.charts.files import LOOK
+from senseapp.ui.curve_frames import CURVE_AXES, curve_rows
+from senseapp.ui.frames import at_level, measurement_frame, ordered_levels, top_frame
+from senseapp.ui.level_frames import drop_domain, marked
+from senseapp.ui.network import network_frame, opened_to
+from senseapp.ui.report.chart_data import ChartData
+from senseapp.ui.vocabulary import COMPRESSIONS, MetricView, usual_level
+
+__all__ = ["Drawing", "Figure", "drawn", "result_figures"]
+
+_LOOK = {
+    "config": {
+        **LOOK,
+        "axis": {**LOOK["axis"], "labelFontSize": 12, "titleFontSize": 13, "titlePadding": 8},
+        "legend": {**LOOK["legend"], "labelFontSize": 12, "symbolOpacity": 1},
+    },
+    "width": "container",
+    "autosize": {"type": "fit-x", "contains": "padding"},
+}
+_CURVES = 8
+_DEPTH = 3
+_MOST_NODES = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """One chart.
+
+    Attributes:
+        label: tells it from the others of its figure.
+        chart: its number in the report's :class:`ChartData`.
+        words: its text alternative.
+    """
+
+    label: str
+    chart: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One chart, or several of a kind to choose from.
+
+    Attributes:
+        question: that it answers.
+        reading: how to read it.
+        drawings: to choose from.
+        first: the place of the one shown at first.
+        what: what is chosen.
+    """
+
+    question: str
+    reading: str
+    drawings: tuple[Drawing, ...]
+    first: int = 0
+    what: str = "Level"
+
+
+def drawn(chart: alt.Chart | alt.LayerChart, data: ChartData, *, label: str, words: str) -> Drawing:
+    """Return ``chart`` as wide as the page, in the colours of paper."""
+    return Drawing(label=label, chart=data.take(chart, _LOOK), words=words)
+
+
+def result_figures(result: SensitivityResult, metric: MetricView, data: ChartData) -> tuple[Figure, ...]:
+    """Return the views of a result: bars at each level, curves, the heat map and the network."""
+    frame = measurement_frame(result, metric.name)
+    levels = [level for level in ordered_levels(result) if (frame["level"] == level).any()]
+    if not levels:
+        return ()
+    return (
+        _bars(result, frame, metric, levels, data),
+        _curves(result, frame, metric, levels, data),
+        _heatmap(result, frame, metric, levels, data),
+        _network(result, frame, metric, levels, data),
+    )
+
+
+def _each_level(
+    result: SensitivityResult, levels: list[float], draw: Callable[[float, str], Drawing]
+) -> tuple[tuple[Drawing, ...], int]:
+    """Return a drawing of each level, and the place of the one to show first."""
+    kind = result.spec.sensitivity.compression.kind
+    drawings = tuple(draw(level, fmt.level(kind, level)) for level in levels)
+    return drawings, levels.index(usual_level(kind, levels))
+
+
+def _bars(
+    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+) -> Figure:
+    def draw(level: float, label: str) -> Drawing:
+        rows = marked(at_level(frame, level))
+        chart = sensitivity_bars(rows, metric, x_domain=drop_domain(rows, metric))
+        return drawn(chart, data, label=label, words=_worst_in_words(frame[frame["level"] == level], metric, label))
+
+    drawings, first = _each_level(result, levels, draw)
+    return Figure(
+        question="What does each layer lose when it alone is compressed?",
+        reading="Blue is robust, red fragile; thin lines are 95 % intervals, a ring means no clear loss; pale bars are "
+        "estimates.",
+        drawings=drawings,
+        first=first,
+    )
+
+
+def _worst_in_words(rows: pd.DataFrame, metric: MetricView, level: str) -> str:
+    worst = rows.sort_values(["drop", "layer"], ascending=[False, True]).head(3)
+    found = "; ".join(str(words) for words in worst["description"])
+    return f"{metric.label} of {fmt.plural(rows['row'].nunique(), 'layer')} at {level}. Most fragile: {found}."
+
+
+def _curves(
+    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+) -> Figure:
+    kind = result.spec.sensitivity.compression.kind
+    bits = kind == "quantization"
+    fragile = list(top_frame(frame, levels[-1], _CURVES, fragile=True)["row"])
+    chart = sensitivity_curves(
+        curve_rows(frame[frame["row"].isin(fragile)], metric, CURVE_AXES["drop"], bits=bits),
+        all_layers=list(dict.fromkeys(frame["row"])),
+        x_title=COMPRESSIONS[kind].level_axis,
+        y_title=metric.axis,
+        falling_bits=bits,
+    )
+    words = f"{metric.label} of {', '.join(fragile)} over {fmt.levels(kind, levels)}."
+    return Figure(
+        question="How fast does the loss grow with compression?",
+        reading=f"The {fmt.plural(len(fragile), 'most fragile layer')} at the strongest level; bands are 95 % "
+        "intervals. A flat curve can be compressed far.",
+        drawings=(drawn(chart, data, label="Curves", words=words),),
+    )
+
+
+def _heatmap(
+    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+) -> Figure:
+    kind = result.spec.sensitivity.compression.kind
+    chart = sensitivity_heatmap(
+        frame,
+        metric,
+        order=list(dict.fromkeys(frame["row"])),
+        level_texts=[fmt.level(kind, level) for level in levels],
+    )
+    return Figure(
+        question="Where in the network, and from which level on, does compression hurt?",
+        reading="Rows are layers from input to output, columns levels from mild to strong; a ring means no clear loss.",
+        drawings=(drawn(chart, data, label="Heat map", words=_worst_in_words(frame, metric, "every level")),),
+    )
+
+
+def _network(
+    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+) -> Figure:
+    profile = result.profile
+    opened = _opened(profile)
+    by_macs = bool(profile.macs)
+    share = "Share of the MACs" if by_macs else "Share of the parameters" if profile.sizes_known else "Share of layers"
+
+    def draw(level: float, label: str) -> Drawing:
+        rows = network_frame(profile, at_level(frame, level), opened=opened, by_macs=by_macs)
+        chart = network_bars(rows, metric, share_title=share, sizes=profile.sizes_known)
+        words = f"{share} of {fmt.plural(len(rows), 'module')}, coloured by {metric.label} at {label}."
+        return drawn(chart, data, label=label, words=words)
+
+    drawings, first = _each_level(result, levels, draw)
+    return Figure(
+        question="Where does the network hold its weight, and what does it lose there?",
+        reading="Long and blue: much to save at little cost. Grey modules have no value.",
+        drawings=drawings,
+        first=first,
+    )
+
+
+def _opened(profile: ModelProfile) -> frozenset[str]:
+    """Open the tree as deep as it stays readable."""
+    for depth in range(_DEPTH, 1, -1):
+        opened = opened_to(profile, depth)
+        if len(network_frame(profile, _NO_VALUES, opened=opened)) <= _MOST_NODES:
+            return opened
+    return opened_to(profile, 1)
+
+
+_NO_VALUES = pd.DataFrame(columns=["layer", "drop", "change_text", "level_text", "interval_text", "source", "members"])

@@ -1,0 +1,146 @@
+"""The schedules of a report: their amounts, what they were predicted to lose, and what was measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
+from senseapp.ui import format as fmt
+from senseapp.ui.charts import schedule_bars
+from senseapp.ui.frames import UNTOUCHED_BITS, mixed_frame, schedule_frame
+from senseapp.ui.proof_wording import size_changes
+from senseapp.ui.report.chart_data import ChartData
+from senseapp.ui.report.figures import Figure, drawn
+from senseapp.ui.report.tables import Table, is_mixed, schedule_table
+from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
+
+__all__ = ["ScheduleSection", "schedule_sections"]
+
+_METHODS = {
+    "optimal": "Least damage for the budget",
+    "gamma": "Classic rule",
+    "uniform": "The same level everywhere",
+    "manual": "Chosen by hand",
+}
+_NAMED = 5
+_BUDGETS = {"params": "weights", "bytes": "bytes", "macs": "MACs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSection:
+    """One schedule.
+
+    Attributes:
+        title: how it was made, for which budget.
+        facts: its figures; each says predicted or measured.
+        figure: its amounts.
+        proof: what was measured; None without a proof.
+        amounts: the table of its layers.
+        notes: sentences to be read with it.
+    """
+
+    title: str
+    facts: dict[str, str]
+    figure: Figure
+    proof: Table | None
+    amounts: Table
+    notes: tuple[str, ...]
+
+
+def schedule_sections(
+    schedules: Sequence[Schedule],
+    validations: Sequence[ValidationResult],
+    result: SensitivityResult,
+    data: ChartData,
+) -> tuple[ScheduleSection, ...]:
+    """Return the schedules with a proof, and those without."""
+    proven = [_section(validation.schedule, validation, result, data) for validation in validations]
+    shown = [validation.schedule for validation in validations]
+    return (*proven, *(_section(schedule, None, result, data) for schedule in schedules if schedule not in shown))
+
+
+def _section(
+    schedule: Schedule, validation: ValidationResult | None, result: SensitivityResult, data: ChartData
+) -> ScheduleSection:
+    metric = METRICS[schedule.metric]
+    predicted = validation.predicted if validation else schedule.predicted_damage
+    facts = {
+        "Method": _METHODS.get(schedule.method, schedule.method),
+        "Budget": _budget(schedule),
+        f"Predicted {metric.label}": metric.change(predicted),
+    }
+    if validation is None:
+        facts["Measured"] = "Not yet"
+    else:
+        facts |= size_changes(validation)
+    return ScheduleSection(
+        title=f"{facts['Method']}, {facts['Budget']}",
+        facts=facts,
+        figure=_figure(schedule, result, data),
+        proof=_proof(validation) if validation else None,
+        amounts=schedule_table(schedule, result),
+        notes=(*schedule.notes, *(validation.notes if validation else ())),
+    )
+
+
+def _budget(schedule: Schedule) -> str:
+    budget = schedule.budget
+    if budget is None:
+        return "no budget"
+    if budget.kind == "bits":
+        return f"{budget.target:g} bits on average"
+    return f"{fmt.percent(budget.target)} of the {_BUDGETS[budget.kind]} removed"
+
+
+def _figure(schedule: Schedule, result: SensitivityResult, data: ChartData) -> Figure:
+    kind = result.spec.sensitivity.compression.kind
+    if is_mixed(schedule):
+        rows, title = mixed_frame(schedule, result), "Bytes left (%)"
+    else:
+        rows, title = schedule_frame(schedule, result), COMPRESSIONS[kind].level_axis
+    largest = 100.0
+    if kind == "quantization" and not is_mixed(schedule):
+        largest = UNTOUCHED_BITS if (rows["amount"] > 8).any() else 8.0
+    chart = schedule_bars(rows, title=title, largest=largest)
+    most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "share")["description"].astype(str)
+    spared = int((rows["amount_text"] == "left alone").sum())
+    words = f"Of the most sensitive layers: {', '.join(most)}. {fmt.plural(spared, 'layer')} left alone."
+    return Figure(
+        question="How much is each layer compressed?",
+        reading="Colour says how sensitive the layer is alone: blue is robust, red is fragile.",
+        drawings=(drawn(chart, data, label="Amounts", words=words),),
+    )
+
+
+def _proof(validation: ValidationResult) -> Table:
+    """Return what was measured, metric by metric: value, change and its interval."""
+    measured = {
+        "Measured": validation.changes,
+        "After repair": validation.repaired,
+        "Uniform schedule of equal cost": validation.uniform,
+        "Uniform, after repair": validation.uniform_repaired,
+    }
+    shown = {label: changes for label, changes in measured.items() if changes}
+    images = {change.num_samples for changes in shown.values() for change in changes}
+    metrics = [name for name in METRICS if any(change.metric == name for change in validation.changes)]
+    return Table(
+        title="Proof: the compressed model, measured",
+        columns=("Metric", "Before", *shown),
+        rows=tuple(tuple(_proof_row(name, list(shown.values()))) for name in metrics),
+        note=f"Measured on {', '.join(str(count) for count in sorted(images))} images that the run has not measured on "
+        "where there are enough; in brackets the 95 % interval of the change, paired by image.",
+    )
+
+
+def _proof_row(name: str, columns: Sequence[Sequence[MetricChange]]) -> Iterator[str]:
+    view = METRICS[name]
+    found = [next((change for change in changes if change.metric == name), None) for changes in columns]
+    yield view.label
+    yield next((view.reading(change.baseline) for change in found if change is not None), "–")
+    for change in found:
+        if change is None:
+            yield "–"
+        else:
+            interval = view.interval(change.ci_low, change.ci_high) if change.has_interval else "interval unknown"
+            yield f"{view.reading(change.value)}\n{view.change(change.delta)}\n({interval})"

@@ -1,0 +1,1 @@
+"""What lies between the network and Streamlit: how the app is served, its headers, and files that come and go."""

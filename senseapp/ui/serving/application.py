@@ -1,0 +1,70 @@
+"""The whole web application: Streamlit around ``app.py``, with what this server adds to each request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import streamlit as st
+from anyio import to_thread
+from starlette.middleware import Middleware
+from streamlit import runtime
+
+from senseapp.service import close_backends
+from senseapp.ui.serving.arrivals import arrivals
+from senseapp.ui.serving.headers import SecurityHeaders
+from senseapp.ui.serving.private_metrics import PrivateMetrics
+from senseapp.ui.serving.uploads_to_disk import UploadsToDisk
+
+__all__ = ["APP_SCRIPT", "application"]
+
+APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
+_SWEEP_SECONDS = 60.0
+_SERVER_LOGGERS = ("streamlit", "uvicorn", "websockets")
+
+
+def application() -> st.App:
+    """Return the application, to be run once."""
+    return st.App(
+        APP_SCRIPT,
+        lifespan=_lifespan,
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(PrivateMetrics),
+            Middleware(UploadsToDisk, arrivals=arrivals()),
+        ],
+    )
+
+
+@asynccontextmanager
+async def _lifespan(app: st.App) -> AsyncIterator[None]:
+    _log_with_the_rest()
+    sweeping = asyncio.create_task(_sweep(), name="sweep-arrivals")
+    yield
+    await to_thread.run_sync(close_backends)  # a signal that ends the server leaves no time for anything later
+    sweeping.cancel()
+    with suppress(asyncio.CancelledError):
+        await sweeping
+
+
+def _log_with_the_rest() -> None:
+    """Let the server's own loggers, which print lines of their own form, log as everything else does.
+
+    Only what is amiss: addresses that browsers ask for hold ids of sessions and runs.
+    """
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in _SERVER_LOGGERS:
+            logger = logging.getLogger(name)
+            logger.handlers.clear()
+            logger.propagate = True
+            logger.setLevel(max(logger.level, logging.WARNING))
+
+
+async def _sweep() -> None:
+    """Remove the uploads of sessions that have ended, every now and then."""
+    while True:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        await to_thread.run_sync(arrivals().close_ended, runtime.get_instance().is_active_session)

@@ -1,0 +1,114 @@
+"""The settings and the surroundings of a run, as labels and values that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from senseapp.results import SensitivityResult
+from senseapp.results.comparison import Side
+from senseapp.spec import WITHOUT_LABELS
+from senseapp.ui import format as fmt
+from senseapp.ui.option_words import options_of
+from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
+
+__all__ = ["baselines_of", "differing_settings", "environment_of", "image_facts", "model_facts", "settings_of"]
+
+_OWN = ("top1", "top5", "loss")
+_DATA = {
+    "demo": "The demo's handwritten digits",
+    "random": "Random inputs: figures are indicative only",
+    "imported": "Unknown (imported figures)",
+}
+
+
+def model_facts(result: SensitivityResult) -> dict[str, str]:
+    """Return what is known about the model; sizes only where they are known."""
+    profile, model = result.profile, result.spec.model
+    facts = {"Model": profile.title}
+    if model.library == "imported":
+        return facts | {"Weights": "Unknown (imported figures)", "Layers": str(len(profile.layers))}
+    facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else _weights(result)
+    if profile.sizes_known:
+        facts |= {
+            "Parameters": fmt.count(profile.num_params),
+            "MACs of one image": fmt.count(profile.macs),
+            "Size": fmt.bytes_size(profile.num_bytes),
+        }
+    return facts | {
+        "Compressible layers": str(len(profile.layers)),
+        "Input": fmt.shape(profile.input_shape),
+        "Classes": str(profile.num_classes),
+    }
+
+
+def _weights(result: SensitivityResult) -> str:
+    return "Trained" if result.profile.pretrained else "Random: figures are indicative only"
+
+
+def image_facts(result: SensitivityResult) -> dict[str, str]:
+    """Return which images were measured on, and how they were prepared where that is not the model's own way."""
+    data = result.spec.data
+    facts = {"Images": _DATA.get(data.kind, data.title)}
+    if data.kind == "imported":
+        return facts
+    facts["Measured on"] = fmt.plural(result.num_samples, "image")
+    facts["Labels"] = "Yes" if result.has_labels and data.labels != WITHOUT_LABELS else "None used"
+    own = {
+        "Mean": ", ".join(f"{value:g}" for value in data.mean),
+        "Standard deviation": ", ".join(f"{value:g}" for value in data.std),
+        "Share kept by the crop": fmt.percent(data.crop_pct) if data.crop_pct is not None else "",
+    }
+    return facts | {label: value for label, value in own.items() if value}
+
+
+def settings_of(result: SensitivityResult) -> dict[str, str]:
+    """Return what was asked for and what was decided."""
+    settings = result.spec.sensitivity
+    kind = settings.compression.kind
+    chosen = [*settings.layers, *settings.layer_types]
+    facts = {
+        "Compression": COMPRESSIONS[kind].label,
+        **options_of(settings.compression),
+        "Levels": fmt.levels(kind, settings.levels),
+        "Ranking metric": METRICS[result.metric].label,
+    }
+    if result.spec.data.kind == "imported":
+        return facts
+    return facts | {
+        "Layers": ", ".join(chosen) if chosen else "All",
+        "Mode": "Quick estimate only" if settings.mode == "quick" else "Measured",
+        "Images per layer": "As many as the ranking needs" if settings.until_settled else "The same for every layer",
+        "Precision": result.precision,
+        "Seed": str(settings.seed),
+    }
+
+
+def environment_of(result: SensitivityResult) -> dict[str, str]:
+    """Return the versions and the machine that the figures come from."""
+    facts = {name.replace("_", " ").capitalize(): value for name, value in result.environment.items()}
+    if result.seconds:
+        facts["Time"] = fmt.duration(result.seconds)
+    return facts
+
+
+def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
+    """Return the facts and settings in which the sides differ, with the value of each side; empty where it has none."""
+    found = [
+        model_facts(side.result) | image_facts(side.result) | settings_of(side.result) | _uncompressed(side.result)
+        for side in sides
+    ]
+    labels = dict.fromkeys(label for facts in found for label in facts)
+    rows = {label: tuple(facts.get(label, "") for facts in found) for label in labels}
+    return {label: values for label, values in rows.items() if len(set(values)) > 1}
+
+
+def _uncompressed(result: SensitivityResult) -> dict[str, str]:
+    return {f"{label}, uncompressed": value for label, value in baselines_of(result).items()}
+
+
+def baselines_of(result: SensitivityResult) -> dict[str, str]:
+    """Return how well the uncompressed model does; metrics that compare with it say nothing about it."""
+    return {
+        METRICS[name].label: METRICS[name].reading(result.baseline[name]) for name in _OWN if name in result.baseline
+    }
