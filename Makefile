@@ -2,12 +2,14 @@
 # make test    every test             make format  rewrite the code in the project's format
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
 # make bench-schedule  what schedules keep, on small networks trained on the spot
+# make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
+# make audit   known vulnerabilities in what is installed
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format lock bench bench-schedule
+.PHONY: help run test check audit format lock bench bench-schedule soak
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -34,6 +36,10 @@ check: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q --doctest-modules senseapp
+	$(BIN)/python -m scripts.audit
+
+audit: $(DEV)
+	@$(BIN)/python -m scripts.audit
 
 format: $(DEV)
 	$(BIN)/ruff format .
@@ -44,6 +50,11 @@ bench: $(DEV)
 
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
+
+soak: $(DEV)
+	$(BIN)/python -m tests.soak.kills 50
+	$(BIN)/python -m tests.soak.crowd 20
+	$(BIN)/python -m tests.soak.day
 
 lock: $(DEV)
 	@{ echo "# Every package of the environment, pinned; made by \`make lock\`."; \

@@ -1,8 +1,9 @@
 """Environments for other tools that ours is compared with; they share this one's torch, and nothing else gets in.
 
 ``python scripts/peer_environment.py fasterai`` makes ``.cache/peers/fasterai`` if need be and prints its Python.
-What a peer is made of is pinned in ``tests/peers/<name>.txt``. A ``.pth`` file lets it see this environment's
-packages after its own, so that torch (gigabytes) is not installed twice and both sides compute with the same one.
+What a peer is made of is pinned in ``tests/peers/<name>.txt``, and nothing that is not there is installed. A ``.pth``
+file lets it see this environment's packages after its own, so that torch (gigabytes) is not installed twice and both
+sides compute with the same one.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def ensure(name: str) -> Path:
 
 def _make(place: Path, python: Path, pins: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
-    venv.create(place, with_pip=True)
+    venv.create(place, with_pip=False)  # ours installs into it
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, "--requirement", str(pins)], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, "--no-deps", "--requirement", str(pins)], capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(place, ignore_errors=True)
         raise PeerFailed(f"pip could not install {pins.name}:\n{done.stdout}\n{done.stderr}")

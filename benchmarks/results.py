@@ -1,0 +1,46 @@
+"""``benchmarks/RESULTS.md``: sections with a heading each, so that each benchmark rewrites only its own."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import torch
+
+__all__ = ["RESULTS", "machine", "with_section", "write_section"]
+
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
+_TITLE = "# Results"
+_HEADING = "## "
+
+
+def machine() -> str:
+    """Return one line on what the figures come from: processor, versions, day."""
+    rows = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    names = [row.split(":", 1)[1].strip() for row in rows if row.startswith("model name")]
+    flags = {flag for row in rows if row.startswith("flags") for flag in row.split()}
+    units = [
+        shown for flag, shown in (("avx512f", "AVX-512"), ("avx512_bf16", "bf16"), ("amx_bf16", "AMX")) if flag in flags
+    ]
+    return (
+        f"{names[0] if names else platform.processor()} ({', '.join(units) or 'no AVX-512'}), {os.cpu_count()} cores, "
+        f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}; {date.today()}."
+    )
+
+
+def with_section(text: str, title: str, lines: Sequence[str]) -> str:
+    """Return ``text`` with the section called ``title`` replaced, or added at the end; others stay as they are."""
+    head, *sections = ("\n" + (text.strip() or _TITLE)).split("\n" + _HEADING)
+    fresh = "\n".join([title, "", *lines])
+    kept = {section.split("\n", 1)[0]: section.strip() for section in sections}
+    kept[title] = fresh.strip()
+    return "\n\n".join([head.strip(), *(_HEADING + section for section in kept.values())]) + "\n"
+
+
+def write_section(title: str, lines: Sequence[str]) -> None:
+    """Replace one section of ``RESULTS.md``."""
+    before = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
+    RESULTS.write_text(with_section(before, title, lines), encoding="utf-8")

@@ -1,0 +1,129 @@
+"""How many architectures are recognised from a state dict with a random number of classes, and how fast.
+
+Every architecture of the installed timm and torchvision is built on torch's ``meta`` device with a number of classes
+drawn from 2 to 3,000 (never its own), and recognised from its names and shapes. One counts as recognised if it is
+first; identical twins share the rank. Results are kept in a work file, so that an interrupted measurement goes on
+where it stopped; ``docs/RECOGNITION.md`` has the figures.
+
+Usage: ``python -m scripts.measure_recognition [--work FILE] [--limit N]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from scripts.architecture_survey import build_on_meta
+from scripts.build_catalogue import all_architectures
+from senseapp.models.catalogue import find_entry
+from senseapp.models.recognise import recognise
+from senseapp.models.recognition_index import RECOGNITION_FILE
+
+__all__ = ["Outcome", "measure_one", "summary"]
+
+_CLASSES = range(2, 3001)
+_EVERYTHING = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What recognition made of one architecture.
+
+    Attributes:
+        title: of the architecture.
+        num_classes: that it was built with.
+        first: the best match, by its title; empty where there was none.
+        is_first: whether the architecture itself is the best match, or has the same score.
+        num_twins: other architectures with the best score.
+        classes_read: read off the shapes; None where these do not tell.
+        seconds: recognition took.
+    """
+
+    title: str
+    num_classes: int
+    first: str
+    is_first: bool
+    num_twins: int
+    classes_read: int | None
+    seconds: float
+
+
+def measure_one(library: str, name: str) -> Outcome:
+    """Build one architecture with a number of classes that is random but the same each time, and recognise it."""
+    entry = find_entry(library, name)
+    own = entry.num_classes if entry else 0
+    drawn = random.Random(f"{library}/{name}")
+    num_classes = next(number for number in iter(lambda: drawn.choice(_CLASSES), None) if number != own)
+    state = build_on_meta(library, name, num_classes=num_classes).state_dict()
+    shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    began = time.perf_counter()
+    found = recognise(shapes, limit=_EVERYTHING)
+    seconds = time.perf_counter() - began
+    best = [item for item in found if item.score == found[0].score]
+    mine = next((item for item in best if (item.library, item.name) == (library, name)), None)
+    return Outcome(
+        title=f"{library}/{name}",
+        num_classes=num_classes,
+        first=found[0].title if found else "",
+        is_first=mine is not None,
+        num_twins=len(best) - 1,
+        classes_read=mine.num_classes if mine else None,
+        seconds=seconds,
+    )
+
+
+def summary(outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield the figures, one sentence each, and one line for each failure."""
+    recognised = [item for item in outcomes if item.is_first]
+    alone = sum(item.num_twins == 0 for item in recognised)
+    right = sum(item.classes_read == item.num_classes for item in recognised)
+    seconds = sorted(item.seconds for item in outcomes)
+    yield (
+        f"{len(recognised):,} of {len(outcomes):,} architectures first ({len(recognised) / len(outcomes):.1%}), "
+        f"{alone:,} of them alone."
+    )
+    yield f"Number of classes read off rightly: {right:,}."
+    yield f"Seconds: median {statistics.median(seconds):.2f}, longest {seconds[-1]:.2f}."
+    yield f"Index: {RECOGNITION_FILE.stat().st_size / 1e6:.2f} MB."
+    for item in outcomes:
+        if not item.is_first:
+            yield f"not first: {item.title}, taken for {item.first or 'nothing'}"
+        elif item.classes_read != item.num_classes:
+            yield f"classes: {item.title} has {item.num_classes}, read {item.classes_read}"
+
+
+def main() -> None:
+    """Measure from the command line and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("recognition_work.jsonl"), help="where results are kept")
+    parser.add_argument("--limit", type=int, help="only so many architectures, drawn at random")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    architectures = all_architectures()
+    if arguments.limit:
+        architectures = random.Random(0).sample(architectures, arguments.limit)
+    lines = arguments.work.read_text().splitlines() if arguments.work.exists() else []
+    done = {item.title: item for item in (Outcome(**json.loads(line)) for line in lines)}
+    with arguments.work.open("a") as work:
+        for count, (library, name) in enumerate(architectures, start=1):
+            if f"{library}/{name}" not in done:
+                outcome = done[f"{library}/{name}"] = measure_one(library, name)
+                work.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+                work.flush()
+            print(f"\r{count} of {len(architectures)}  {name:50.50}", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    print("\n".join(summary([done["/".join(item)] for item in architectures])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Take the pictures of the README's gallery and of the Guide from the running app, with the demo.
+
+``python -m scripts.take_screenshots [NAME ...]`` makes all of them, or those named, in ``assets/screenshots``; it takes
+a few minutes. Needs the packages of requirements-dev.txt and Chromium.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+
+from scripts.ensure_browser import find_browser
+from senseapp.service import Service, headline
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.ui.report.contents import ReportContents
+from senseapp.ui.report.document import build_report
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "assets" / "screenshots"
+SIZE: ViewportSize = {"width": 1280, "height": 1200}
+MOST_BYTES = 300_000
+COLOURS = 256
+PATIENCE_MILLISECONDS = 240_000
+ZEROS = RunSpec(sensitivity=SensitivitySpec(levels=(0.4, 0.6, 0.8, 0.9), metric="kl"))
+LEVEL = "80 %"
+BITS = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 3, 2), metric="kl"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What pictures are taken of: the address of the app, its runs, and a report of the first."""
+
+    url: str
+    zeros: str
+    bits: str
+    report: Path
+
+
+def main(names: list[str]) -> None:
+    """Set the stage and take the pictures called ``names``; none takes all."""
+    unknown = set(names) - set(SHOTS)
+    if unknown:
+        sys.exit(f"No such picture: {', '.join(sorted(unknown))}. There are: {', '.join(SHOTS)}.")
+    with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find_browser(), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        for name in names or SHOTS:
+            page = browser.new_page(viewport=SIZE)
+            page.set_default_timeout(PATIENCE_MILLISECONDS)
+            expect.set_options(timeout=PATIENCE_MILLISECONDS)
+            SHOTS[name](page, stage)
+            size = save(page.screenshot(), FOLDER / f"{name}.png")
+            print(f"{name}: {size // 1000} kB", flush=True)
+            page.close()
+        browser.close()
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Stage]:
+    """Measure the demo twice, make a report, and serve the app on all of it until the pictures are taken."""
+    service = Service.at(folder / "home")
+    zeros, bits = (service.start(spec, title=title) for title, spec in (("Demo, zeros", ZEROS), ("Demo, bits", BITS)))
+    while not all(service.run(run_id).state.finished for run_id in (zeros, bits)):
+        time.sleep(0.2)
+    result = service.result(zeros)
+    assert result is not None
+    report = folder / "report.html"
+    report.write_text(
+        build_report(ReportContents(title="Demo, zeros", result=result, headline=headline(result))), "utf-8"
+    )
+    with serving(folder) as url:
+        yield Stage(url=url, zeros=zeros, bits=bits, report=report)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve the app and yield its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    url = f"http://localhost:{port}"
+    command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={port}", "--server.headless=true"]
+    environment = os.environ | {"SENSEAPP_HOME": str(folder / "home")}
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        while not healthy(url):
+            if server.poll() is not None:
+                sys.exit((folder / "server.log").read_text())
+            time.sleep(0.2)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def healthy(url: str) -> bool:
+    """Whether the app answers."""
+    try:
+        with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def save(png: bytes, path: Path) -> int:
+    """Write a picture with few colours, and return its size in bytes."""
+    image = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    image.save(path, optimize=True)
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        sys.exit(f"{path.name} has {size} bytes; the repository takes pictures of {MOST_BYTES} at most.")
+    return size
+
+
+def settled(page: Page) -> None:
+    """Wait until the page has run and its charts are drawn."""
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
+    page.wait_for_load_state("networkidle")
+
+
+def analyze(page: Page, stage: Stage) -> None:
+    """Show the start page with the demo filled in."""
+    page.goto(stage.url)
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
+    expect(page.get_by_test_id("stImage").locator("img")).to_have_count(12)
+    settled(page)
+
+
+def run(page: Page, stage: Stage) -> None:
+    """Show a run in its middle, estimates giving way to measurements; its levels are not those measured already."""
+    page.goto(stage.url)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_text(re.compile(r"[1-9]\d of \d+ done")).first).to_be_visible()
+    expect(page.locator("path[aria-roledescription=bar]").filter(visible=True).first).to_be_visible()
+
+
+def results(tab: str, *, charts: bool = True) -> Callable[[Page, Stage], None]:
+    """Show one view of the results, once its charts are drawn."""
+
+    def show(page: Page, stage: Stage) -> None:
+        page.goto(f"{stage.url}/results?run={stage.zeros}")
+        page.get_by_text(LEVEL, exact=True).first.click()
+        settled(page)
+        page.get_by_role("tab", name=tab, exact=True).click()
+        if charts:
+            expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
+        settled(page)
+
+    return show
+
+
+def histograms(page: Page, stage: Stage) -> None:
+    """Show a layer's weights on their grid."""
+    page.goto(f"{stage.url}/results?run={stage.bits}")
+    page.get_by_role("tab", name="Histograms", exact=True).click()
+    page.get_by_role("button", name="Show histogram").click()
+    expect(page.get_by_text("Become zero")).to_be_visible()
+    settled(page)
+
+
+def schedule(page: Page, stage: Stage) -> None:
+    """Show a schedule for half of the weights."""
+    page.goto(f"{stage.url}/schedule?run={stage.zeros}")
+    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    settled(page)
+
+
+def compare(page: Page, stage: Stage) -> None:
+    """Show zeros beside bits."""
+    page.goto(f"{stage.url}/compare?run={stage.zeros}&run={stage.bits}&level=0.8&level=3&metric=kl")
+    expect(page.get_by_role("heading", name=re.compile("A and B rank"))).to_be_visible()
+    settled(page)
+
+
+def runs(page: Page, stage: Stage) -> None:
+    """Show the list of runs."""
+    page.goto(f"{stage.url}/runs")
+    expect(page.get_by_role("button", name="Open").first).to_be_visible()
+    settled(page)
+
+
+def report(page: Page, stage: Stage) -> None:
+    """Show the report, as a file."""
+    page.goto(stage.report.as_uri())
+    expect(page.locator("figure[data-state=drawn]").first).to_be_visible()
+
+
+SHOTS: dict[str, Callable[[Page, Stage], None]] = {
+    "analyze": analyze,
+    "run": run,
+    "results": results("Layers"),
+    "curves": results("Curves"),
+    "heat_map": results("Heat map"),
+    "network": results("Network"),
+    "histograms": histograms,
+    "table": results("Table", charts=False),
+    "schedule": schedule,
+    "compare": compare,
+    "runs": runs,
+    "report": report,
+}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
