@@ -52,6 +52,7 @@ def app_url(server_log: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={port}", "--server.headless=true"]
     with server_log.open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    server_log.with_name("pid").write_text(str(server.pid))
     url = f"http://localhost:{port}"
     try:
         wait_for_health(url, server, server_log)
@@ -94,6 +95,7 @@ def page(browser: Browser, app_url: str, server_log: Path) -> Iterator[Page]:
     opened = context.new_page()
     local = (app_url, app_url.replace("http", "ws"), "data:", "blob:")
     opened.on("request", lambda request: None if request.url.startswith(local) else foreign.append(request.url))
+    opened.on("console", lambda said: foreign.append(said.text) if "Content Security Policy" in said.text else None)
     opened.goto(app_url)
     yield opened
     context.close()

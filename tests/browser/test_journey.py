@@ -5,7 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import Locator, Page, expect
+
+from senseapp.export import read_schedule
+from senseapp.layers import profile_model
+from senseapp.models.demo import build_demo_network
+from senseapp.results import ResourceBudget
+from tests.browser.schedule_steps import click_a_dot, lock_the_first_layer, move_the_target, take_everything, verify
 
 pytestmark = pytest.mark.browser
 
@@ -82,6 +89,18 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     levels = {layer["layer"]: layer["level"] for layer in schedule["layers"]}
     assert len(levels) >= 18
     assert all(0 <= level <= 90 for level in levels.values())
+
+    move_the_target(page, steps=3)
+    target = click_a_dot(page)
+    lock_the_first_layer(page)
+    verify(page)
+    files = take_everything(page, tmp_path)
+    profile = profile_model(build_demo_network().eval(), torch.zeros(1, 1, 32, 32))
+    proven = read_schedule(files["schedule.yaml"], profile)
+    assert proven.budget == ResourceBudget(kind="params", target=target / 100)
+    assert proven.entries[0].locked
+    assert {"schedule.model-explorer.json", "schedule.model-explorer.pt2", "manifest.json"} <= files.keys()
+    assert sum(json.loads(files["schedule.fasterai-sparsifier.json"]).values()) > 100
 
 
 def test_cancel_stops_the_run_and_keeps_what_was_measured(page: Page) -> None:

@@ -162,3 +162,33 @@ def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> N
     with zipfile.ZipFile(tmp_path / "sample.zip") as sample:
         assert len(sample.namelist()) == 897
         assert {name.split("/")[0] for name in sample.namelist()} == set("0123456789")
+
+
+def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
+    page.get_by_text("Library", exact=True).click()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
+    page.get_by_role("searchbox", name="Search").press_sequentially("mobilenetv3_large_07")  # no Enter
+    expect(page.get_by_role("radiogroup", name="Found 2 networks")).to_be_visible()  # until then the list moves
+    page.get_by_text("timm/mobilenetv3_large_075").click()
+    expect(page.get_by_text("Chosen: timm/mobilenetv3_large_075")).to_be_visible()
+    expect(page.get_by_test_id("stMarkdown").get_by_text("3.99 M", exact=True)).to_be_visible()
+    expect(page.get_by_text("The weights are random")).to_be_visible()
+
+
+def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
+    torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "imagenet.pth")
+    offer_checkpoint(page, tmp_path / "imagenet.pth")
+    expect(page.get_by_text("Recognised as timm/resnet10t")).to_be_visible()
+    offer_images(page, write_zip(tmp_path / "photos.zip", {"cat/1.png": png(1), "goldfish/1.png": png(2)}))
+    expect(page.get_by_text("1 of 2 matched, by the model's class names")).to_be_visible()
+    expect(page.get_by_text("Left out, as no class is given for them: cat.")).to_be_visible()
+    row_pixels, class_column = 35, 0.7
+    grid = page.get_by_test_id("stDataFrame")
+    place = grid.bounding_box()
+    assert place is not None
+    grid.dblclick(position={"x": class_column * place["width"], "y": 1.5 * row_pixels})
+    page.locator("#portal input").fill("tabby")
+    expect(page.get_by_text("281 · tabby, tabby cat", exact=True)).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Left out, as no class is given for them: cat.")).to_be_hidden()
+    expect(page.get_by_text(re.compile("the model gets .* of 2 images right"))).to_be_visible()

@@ -122,6 +122,9 @@ class ScriptedSession:
     def predicted_seconds(self) -> float:
         return 12.0
 
+    def reusable(self) -> tuple[LayerMeasurement, ...]:
+        return ()
+
     def estimates(self) -> Iterator[LayerMeasurement]:
         yield from measurements(self._spec, estimated=True)
 

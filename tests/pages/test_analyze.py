@@ -10,6 +10,7 @@ from senseapp.errors import UnknownModel
 from senseapp.results import ModelProfile
 from senseapp.service import Service
 from senseapp.spec import ModelSpec, PruningConfig, QuantizationConfig, RunSpec, SparsityConfig
+from senseapp.ui.state import Session
 from tests.pages.conftest import wait_for_card
 
 
@@ -129,13 +130,19 @@ def test_a_quick_estimate_is_asked_for_with_one_switch(analyze: AppTest, service
     assert started(service).sensitivity.mode == "quick"
 
 
-def test_the_library_is_searched_and_its_first_hit_chosen(analyze: AppTest, service: Service) -> None:
+def pick_architecture(analyze: AppTest, text: str, title: str) -> AppTest:
+    analyze.text_input(key="analyze.model.library.search").set_value(text).run()
+    analyze.radio(key="analyze.model.library.entry").set_value(title).run()
+    return wait_for_card(analyze)
+
+
+def test_the_library_is_searched_and_one_network_picked(analyze: AppTest, service: Service) -> None:
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
     assert analyze.button(key="analyze.run").disabled
     analyze.text_input(key="analyze.model.library.search").set_value("resnet18").run()
-    wait_for_card(analyze)
-    options = analyze.radio(key="analyze.model.library.entry").options
-    assert "timm/resnet18" in options[0]
+    assert analyze.button(key="analyze.run").disabled  # found, and not picked
+    assert "timm/resnet18" in analyze.radio(key="analyze.model.library.entry").options[0]
+    pick_architecture(analyze, "resnet18", "timm/resnet18")
     analyze.button_group(key="analyze.data.source").set_value("None").run()
     analyze.button(key="analyze.run").click().run()
     assert started(service).model == ModelSpec(library="timm", name="resnet18", pretrained=True)
@@ -148,9 +155,42 @@ def test_a_search_without_a_hit_is_said(analyze: AppTest) -> None:
     assert "no such network" in analyze.error[0].value
 
 
+def test_what_was_picked_stays_while_something_else_is_searched(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    pick_architecture(analyze, "resnet18", "torchvision/resnet18")
+    analyze.text_input(key="analyze.model.library.search").set_value("vit tiny").run()
+    assert analyze.radio(key="analyze.model.library.entry").value is None
+    assert "Chosen: **torchvision/resnet18**" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).model.title == "torchvision/resnet18"
+
+
+def test_opening_the_page_and_typing_read_no_network_but_the_demo(
+    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ModelSpec] = []
+    known = type(service).model_card
+    monkeypatch.setattr(type(service), "model_card", lambda self, model: [read.append(model), known(self, model)][1])
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    for length in range(1, len("resnet18") + 1):
+        analyze.text_input(key="analyze.model.library.search").set_value("resnet18"[:length]).run()
+        assert analyze.radio(key="analyze.model.library.entry").options
+    assert read == []
+    pick_architecture(analyze, "resnet18", "timm/resnet18")
+    assert {model.title for model in read} == {"timm/resnet18"}
+
+
+def test_the_settings_of_an_earlier_run_bring_their_architecture(app: AppTest) -> None:
+    draft = RunSpec(model=ModelSpec(library="torchvision", name="alexnet"))
+    app.session_state["senseapp.session"] = Session(draft=draft)
+    wait_for_card(app.run())
+    assert app.radio(key="analyze.model.library.entry").value == "torchvision/alexnet"
+    assert not app.button(key="analyze.run").disabled
+
+
 def test_digits_are_not_offered_to_another_model_without_a_word(analyze: AppTest) -> None:
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
-    analyze.text_input(key="analyze.model.library.search").set_value("resnet18").run()
+    pick_architecture(analyze, "resnet18", "timm/resnet18")
     assert "handwritten digits" in analyze.warning[0].value
 
 

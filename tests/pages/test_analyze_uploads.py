@@ -148,6 +148,30 @@ def test_a_folder_without_a_class_is_left_out_only_with_a_word(analyze: AppTest,
     assert started(service).data.class_map == (("0", 0), ("1", 1), ("7", 7))
 
 
+def without_head() -> bytes:
+    import timm
+    import torch
+
+    weights = timm.create_model("resnet10t").state_dict()
+    file = io.BytesIO()
+    torch.save({name: value for name, value in weights.items() if not name.startswith("fc.")}, file)
+    return file.getvalue()
+
+
+def test_a_checkpoint_without_classifier_is_measured_only_when_that_is_wanted(
+    analyze: AppTest, service: Service
+) -> None:
+    upload_checkpoint(analyze, "features.pth", without_head())
+    assert analyze.selectbox[0].options[0] == "timm/resnet10t · all fits, the classifier is missing"
+    assert "those of timm/resnet10t without its classifier" in analyze.warning[0].value
+    assert analyze.button(key="analyze.run").disabled
+    analyze.toggle(key="analyze.model.head.timm/resnet10t").set_value(True).run()
+    analyze.button_group(key="analyze.data.source").set_value("None").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).model.title == "timm/resnet10t"
+    assert started(service).model.num_classes == 1000
+
+
 def test_folders_that_mean_nothing_can_be_measured_without_labels(analyze: AppTest, service: Service) -> None:
     upload_images(analyze, "pets.zip", archive(class_files(("cat", "dog"), each=2)))
     assert "measure without labels" in analyze.error[0].value

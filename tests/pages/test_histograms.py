@@ -33,7 +33,7 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
 
     monkeypatch.setattr(HistogramTask, "carry_out", refuse)
     open_tab(app, finished_run)
-    assert app.selectbox(key=f"histogram.layer.{finished_run}.").value == FRAGILE
+    assert f"weights of {FRAGILE} lie" in texts(app)  # the most fragile, while none is picked
     app.button(key=f"histogram.start.{finished_run}").click().run()
     assert "hourglass" in texts(app)
     backend.runner.run_next()
@@ -53,14 +53,22 @@ def test_a_made_histogram_is_shown_with_its_numbers(
         assert part in texts(app)
     assert len(app.get("vega_lite_chart")) == 2
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))
-    assert any(button.label == "Download CSV" for button in app.get("download_button"))
+    saved = [button.label for button in app.get("download_button") if button.label != "Download report"]
+    assert saved == 2 * ["PNG image", "SVG drawing", "CSV data"]
 
 
-def test_choosing_a_layer_picks_it_in_every_view(app: AppTest, finished_run: str) -> None:
+def test_the_picked_layer_is_looked_at(app: AppTest, finished_run: str) -> None:
     open_tab(app, finished_run)
-    app.selectbox(key=f"histogram.layer.{finished_run}.").set_value("fc").run()
-    assert app.session_state["senseapp.session"].picked[finished_run] == "fc"
-    assert app.selectbox(key=f"histogram.layer.{finished_run}.fc").value == "fc"
+    app.selectbox(key=f"results.layer.{finished_run}").set_value("fc").run()
+    assert "weights of fc lie" in texts(app)
+    app.button_group(key=f"histogram.tensor.{finished_run}").set_value("activations").run()
+    assert "activations of fc lie" in texts(app)
+
+
+def test_the_loss_can_be_chosen_where_there_are_labels(app: AppTest, finished_run: str) -> None:
+    open_tab(app, finished_run)
+    assert app.selectbox(key=f"histogram.objective.{finished_run}").options == ["Highest score", "Loss", "Nothing"]
+    assert app.select_slider(key=f"histogram.bits.{finished_run}").options == [str(bits) for bits in range(2, 9)]
 
 
 def test_an_imported_run_says_that_it_has_no_values(app: AppTest, service: Service) -> None:

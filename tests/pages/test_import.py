@@ -47,7 +47,7 @@ def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, importe
     assert "**Imported**" in texts(app)
     assert "0 images" not in texts(app)
     app.session_state["senseapp.session"].picked[imported] = "conv1"
-    for label in ("Layers", "Curves", "Heat map", "Table"):
+    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
         app.session_state[f"results.tab.{imported}"] = label
         app.run()
         assert not app.exception

@@ -77,6 +77,10 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
         "94.0 %",
         "2 ms → 1 ms",
         "269 images",
+        "**+0.100 nats after repair**",
+        "Repair alone",
+        "−0.200 nats",
+        "+3.0 points",
     ):
         assert expected in words
     assert any("Compressed model: weights" in button.label for button in app.get("download_button"))
@@ -86,8 +90,10 @@ def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, 
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
     backend.store.folder(finished_run).save_validation(verification.key, a_validation(shown_schedule))
     open_page(app, PAGE, run=finished_run)
+    assert "+0.300 nats" in texts(app)
     app.slider(key=f"schedule.target.{finished_run}").set_value(30).run()
     assert app.button(key=f"schedule.verify.{finished_run}").label == "Verify"
+    assert ":gray[not yet]" in texts(app)
 
 
 def test_a_proof_that_failed_says_why(app, finished_run, service, backend, shown_schedule, monkeypatch) -> None:

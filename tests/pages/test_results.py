@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.service import Backend, Service
 from senseapp.spec import DataSpec, PruningConfig, RunSpec, SensitivitySpec
+from senseapp.ui.components.report_download import make_report
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
@@ -31,7 +32,7 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
 
 
 def table(app: AppTest, heading: str) -> pd.DataFrame:
-    headings = [element.value for element in app.markdown if element.value.startswith("##### Most")]
+    headings = [element.value for element in app.markdown if element.value.startswith(("##### Most", "##### All"))]
     found: pd.DataFrame = app.dataframe[headings.index(heading)].value
     return found
 
@@ -102,15 +103,8 @@ def test_every_view_opens_with_its_question(results: AppTest, finished_run: str,
 
 def test_the_table_holds_every_layer_at_every_level_and_both_downloads(results: AppTest, finished_run: str) -> None:
     open_tab(results, finished_run, "Table")
-    assert len(results.dataframe[0].value) == 18
-    assert [button.label for button in results.get("download_button")] == ["Download CSV", "Download JSON"]
-
-
-def test_all_curves_can_be_drawn_at_once(results: AppTest, finished_run: str) -> None:
-    open_tab(results, finished_run, "Curves")
-    assert len(results.multiselect[0].value) == 5
-    results.toggle(key=f"curves.all.{finished_run}").set_value(True).run()
-    assert len(charts(results)[0]["layer"][-1]["encoding"]["color"]["scale"]["domain"]) == 6
+    assert len(results.dataframe[1].value) == 18
+    assert {"Download CSV", "Download JSON"} <= {button.label for button in results.get("download_button")}
 
 
 def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
@@ -143,3 +137,14 @@ def test_every_chart_of_random_inputs_says_that_it_is_indicative_only(
     run_id = finish(service, backend, RunSpec(data=DataSpec(kind="random")))
     open_tab(open_page(app, PAGE, run=run_id), run_id, label)
     assert len(charts(app)) == texts(app).count("Indicative only: the inputs are random")
+
+
+def test_the_report_of_a_run_can_be_downloaded(results: AppTest, finished_run: str, service: Service) -> None:
+    button = next(one for one in results.get("download_button") if one.key == f"results.report.{finished_run}")
+    assert button.label == "Download report"
+    record = service.run(finished_run)
+    found = service.result(finished_run)
+    assert found is not None
+    report = make_report(service, record, found, ()).decode()
+    assert "<h1>demo</h1>" in report
+    assert record.headline.replace("'", "&#39;") in report

@@ -1,12 +1,21 @@
 """The Runs page: everything measured so far, and the Guide."""
 
+import sys
+from dataclasses import replace
+
+import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec, SensitivitySpec
-from senseapp.ui.guide import ENTRIES, GLOSSARY
-from tests.pages.conftest import finish, open_page
+from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec
+from senseapp.ui import backend as ui_backend
+from senseapp.ui import format as fmt
+from senseapp.ui.components.run_actions import _packer
+from senseapp.ui.components.run_search import disk_line
+from senseapp.ui.guide import ENTRIES, GLOSSARY, PICTURES
+from tests.pages.conftest import APP, finish, open_page
 
 PAGE = "pages/runs.py"
 
@@ -77,3 +86,106 @@ def test_the_guide_has_ten_entries_and_six_words(app: AppTest) -> None:
     open_page(app, "pages/guide.py")
     assert (len(ENTRIES), len(GLOSSARY)) == (10, 6)
     assert [heading.value for heading in app.subheader] == [*(entry.question for entry in ENTRIES), "Words"]
+
+
+def test_runs_are_found_by_words_of_what_is_shown(app: AppTest, service: Service, backend: Backend) -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3,)))
+    pruned, other = finish(service, backend, spec), finish(service, backend, RunSpec())
+    service.rename(other, "Tuesday")
+    open_page(app, PAGE)
+    app.text_input(key="runs.search").set_value("PRUNING finished").run()
+    assert [button.key for button in app.button if button.label == "Open"] == [f"runs.open.{pruned}"]
+    app.text_input(key="runs.search").set_value("tues").run()
+    assert [button.key for button in app.button if button.label == "Open"] == [f"runs.open.{other}"]
+    app.text_input(key="runs.search").set_value("nothing like it").run()
+    assert "No run has all of the words" in app.info[0].value
+
+
+def test_the_disk_space_and_how_long_runs_are_kept_are_shown(app: AppTest, service: Service, finished_run: str) -> None:
+    open_page(app, PAGE)
+    size = fmt.bytes_size(service.run(finished_run).num_bytes)
+    assert f"1 run, {size} of 8.19 GB used" in texts(app)
+    assert "kept until deleted" in texts(app)
+    assert disk_line(replace(service.disk_use(), keep_days=30), 2).endswith("deleted 30 days after the last change")
+
+
+def test_a_link_is_made_on_purpose_and_taken_back(app: AppTest, service: Service, finished_run: str) -> None:
+    open_page(app, PAGE)
+    app.button(key=f"runs.share.{finished_run}").click().run()
+    link = service.run(finished_run).link
+    assert app.code[0].value.endswith(f"results?run={link}")
+    app.button(key=f"runs.unshare.{finished_run}").click().run()
+    assert not service.run(finished_run).shared
+    assert not app.code
+
+
+def test_a_shared_run_shows_its_results_and_offers_no_change(
+    app: AppTest, service: Service, backend: Backend, finished_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = service.share(finished_run, shared=True)
+    service.introduce("Ann Example")
+    bob = type(service)(backend, "bob")
+    monkeypatch.setattr(ui_backend, "service", lambda: bob)
+    open_page(app, "pages/results.py", run=link)
+    assert "Shared by Ann Example; you can look, not change." in texts(app)
+    assert app.tabs
+    app.query_params["run"] = finished_run  # the id itself opens nothing
+    app.run()
+    assert "There is no such run" in app.error[0].value
+    app.switch_page(PAGE).run()
+    assert "No run yet" in texts(app)
+
+
+def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = service.start(RunSpec())
+    link = service.share(run_id, shared=True)
+    bob = type(service)(backend, "bob")
+    monkeypatch.setattr(ui_backend, "service", lambda: bob)
+    open_page(app, "pages/run.py", run=link)
+    assert "1st in the queue" in app.get("progress")[0].proto.text
+    assert "Cancel" not in [button.label for button in app.button]
+    service.cancel(run_id)
+    app.run()
+    assert "Resume" not in [button.label for button in app.button]
+
+
+def test_a_run_is_downloaded_and_imported(app: AppTest, service: Service, finished_run: str) -> None:
+    content = _packer(finished_run)()
+    service.rename(finished_run, "The first")
+    open_page(app, PAGE)
+    assert app.download_button(key=f"runs.download.{finished_run}").label.startswith("Download run")
+    app.file_uploader(key="runs.take.file").upload("run.senserun.zip", content, "application/zip").run()
+    app.button(key="runs.take").click().run()
+    imported = service.runs()[0]
+    assert app.query_params["run"] == imported.run_id
+    assert "measured elsewhere" in texts(app)
+    assert (imported.title, imported.headline) == ("demo", service.run(finished_run).headline)
+
+
+def test_a_file_that_is_no_run_is_refused_in_words(app: AppTest, service: Service) -> None:
+    open_page(app, PAGE)
+    app.file_uploader(key="runs.take.file").upload("run.zip", b"PK\x03\x04 nothing", "application/zip").run()
+    app.button(key="runs.take").click().run()
+    assert "not a run file" in app.error[0].value
+    assert service.runs() == ()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a folder that not even root can write to")
+def test_a_home_that_cannot_be_used_is_said_on_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    st.cache_resource.clear()
+    monkeypatch.setenv("SENSEAPP_HOME", "/sys/senseapp")
+    app = AppTest.from_file(APP, default_timeout=30).run()
+    assert [title.value for title in app.title] == ["senseapp cannot work here"]
+    assert "Check that the disk has space and that its folder is writable" in app.error[0].value
+    assert not app.exception
+
+
+def test_every_entry_of_the_guide_has_a_picture_of_its_own_that_loads_quickly(app: AppTest) -> None:
+    open_page(app, "pages/guide.py")
+    pictures = [PICTURES / f"{entry.picture}.png" for entry in ENTRIES]
+    assert len(set(pictures)) == len(ENTRIES) == len(app.image)
+    for picture in pictures:
+        assert picture.stat().st_size < 300_000
+    assert all(len(entry.caption) > 20 for entry in ENTRIES)

@@ -1,12 +1,21 @@
 """The Schedule page: sliders, bars, figures and target files."""
 
+import re
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from senseapp.errors import UnknownModel
 from senseapp.export import FORMATS
-from senseapp.service import Backend, Service
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
-from tests.pages.conftest import finish, open_page
+from senseapp.results import ResourceBudget, RunState, StrongestFound, TriedTarget
+from senseapp.results.coupling import CoupledAxis, CoupledGroup
+from senseapp.schedule import Limits, make_schedule
+from senseapp.service import Backend, DropLimit, Service
+from senseapp.service.strongest_search import StrongestSearch
+from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.ui.state import LayerEdits
+from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.records import NAMES, change
 
 PAGE = "pages/targets.py"
 
@@ -56,7 +65,7 @@ def test_each_format_says_who_reads_it_and_shows_its_first_lines(
     assert FORMATS[name].reader in texts(schedule)
     assert "layer" in preview(schedule)
     labels = [button.label for button in schedule.get("download_button")]
-    assert labels == [f"Download {FORMATS[name].title}", "Download every format (zip)"]
+    assert {f"Download {FORMATS[name].title}", "Download every format (zip)", "Download report"} <= set(labels)
 
 
 def test_bits_have_an_average_and_limits_of_their_own(app: AppTest, service: Service, backend: Backend) -> None:
@@ -67,3 +76,167 @@ def test_bits_have_an_average_and_limits_of_their_own(app: AppTest, service: Ser
     app.slider(key=f"schedule.bits.{run_id}").set_value(6.0).run()
     assert not app.exception
     assert "32 → 4.00" not in texts(app)
+
+
+def edit(app: AppTest, run_id: str, **edits: dict[str, object]) -> None:
+    """Set single layers, as the table would."""
+    app.session_state["senseapp.session"].edits[run_id] = LayerEdits(**edits)
+    app.run()
+
+
+def test_the_nearest_target_can_be_taken(schedule: AppTest, finished_run: str) -> None:
+    schedule.slider(key=f"schedule.limits.{finished_run}").set_value((0, 40)).run()
+    assert "The nearest target is" in schedule.error[0].value
+    schedule.button(key=f"schedule.nearest.{finished_run}").click().run()
+    assert 35 < schedule.slider(key=f"schedule.target.{finished_run}").value < 50
+    assert not schedule.error
+
+
+def test_a_locked_layer_keeps_its_level_and_the_rest_is_solved_again(schedule: AppTest, finished_run: str) -> None:
+    before = amounts(schedule)
+    edit(schedule, finished_run, fixed={NAMES[1]: 0.05}, bounds={NAMES[2]: (None, 0.5)})
+    after = amounts(schedule)
+    assert after[NAMES[1]] == 5
+    assert after[NAMES[2]] <= 50
+    assert sum(after[name] for name in NAMES[3:]) > sum(before[name] for name in NAMES[3:])
+    assert "100 % → 49" in texts(schedule) or "100 % → 50.0" in texts(schedule)
+    schedule.button(key=f"schedule.unlock.{finished_run}").click().run()
+    assert amounts(schedule) == before
+
+
+def amounts(app: AppTest) -> dict[str, float]:
+    """Return what the table of layers shows."""
+    rows = app.get("arrow_data_frame")[-1].value if app.get("arrow_data_frame") else app.dataframe[-1].value
+    return dict(zip(rows["layer"], rows["amount"], strict=True))
+
+
+def test_layers_locked_beyond_the_budget_are_said_and_can_be_unlocked(schedule: AppTest, finished_run: str) -> None:
+    edit(schedule, finished_run, fixed=dict.fromkeys(NAMES, 0.1))
+    assert "with these limits and fixed layers" in schedule.error[0].value
+    assert amounts(schedule)["conv1"] == 10
+    schedule.button(key=f"schedule.unlock.{finished_run}").click().run()
+    assert not schedule.error
+
+
+def test_a_level_that_no_layer_can_have_is_said(schedule: AppTest, finished_run: str) -> None:
+    edit(schedule, finished_run, fixed={"fc": 1.5})
+    assert "fc can be fixed from 0 % to below 100 %, got 150 %" in schedule.error[0].value
+
+
+def test_spared_layers_are_named_with_the_reason(schedule: AppTest, finished_run: str) -> None:
+    assert "Which layers are spared, and why" in texts(schedule)
+    assert "layer2.0.conv1** is left alone: it loses more than most" in texts(schedule)
+
+
+def test_the_trade_off_shows_every_method(schedule: AppTest, finished_run: str) -> None:
+    chart = next(spec for spec in specs(schedule) if "Classic rule" in spec)
+    assert "Least damage" in chart
+    assert "Uniform" in chart
+    assert '"pick"' in chart
+
+
+def specs(app: AppTest) -> list[str]:
+    return [element.proto.spec for element in app.get("vega_lite_chart")]
+
+
+def test_the_largest_loss_is_searched_in_the_background(
+    schedule: AppTest, finished_run: str, service: Service, backend: Backend
+) -> None:
+    schedule.button_group(key=f"schedule.method.{finished_run}").set_value("strongest").run()
+    assert not schedule.exception
+    schedule.number_input(key=f"schedule.drop.top1.{finished_run}").set_value(2.0).run()
+    limits = Limits(min_level=0.0, max_level=0.9)
+    drop = DropLimit(kind="params", allowed_drop=0.02, metric="top1", repair=True, limits=limits)
+    assert service.search_progress(finished_run, drop) is None
+    schedule.button(key=f"schedule.search.{finished_run}").click().run()
+    assert service.search_progress(finished_run, drop).state is RunState.QUEUED
+    schedule.button(key=f"schedule.search_stop.{finished_run}").click().run()
+    assert service.search_progress(finished_run, drop).state is RunState.CANCELLED
+    keep_found(service, backend, finished_run, drop)
+    schedule.run()
+    assert "top-1 accuracy −1.5 points (−2.0 to −1.0) measured after repair on 512 images" in schedule.success[0].value
+    assert '"target": 0.6' in preview(schedule)
+
+
+def keep_found(service: Service, backend: Backend, run_id: str, drop: DropLimit) -> None:
+    made = make_schedule(service.result(run_id), budget=ResourceBudget(kind="params", target=0.6))
+    tried = (
+        TriedTarget(figure=0.7, changes=(change("top1", 0.03, 0.005),)),
+        TriedTarget(figure=0.6, changes=(change("top1", 0.015, 0.005),)),
+    )
+    found = StrongestFound(schedule=made, allowed_drop=drop.allowed_drop, repaired=True, tried=tried)
+    backend.store.folder(run_id).save_strongest(StrongestSearch(run_id=run_id, drop=drop).key, found)
+
+
+def test_zeros_and_bits_are_combined_where_both_were_measured(
+    app: AppTest, finished_run: str, service: Service, backend: Backend
+) -> None:
+    open_page(app, PAGE, run=finished_run)
+    assert not [box for box in app.selectbox if box.label == "Combine with"]
+    bits = finish(
+        service, backend, RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2)))
+    )
+    app.run()
+    app.selectbox(key=f"schedule.partner.{finished_run}").set_value(bits).run()
+    assert not app.exception
+    app.slider(key=f"schedule.target.{finished_run}").set_value(85).run()
+    app.selectbox(key=f"schedule.format.{finished_run}").set_value("csv").run()
+    assert {"sparsity", "quantization"} <= set(preview(app).replace("\n", ",").split(","))
+    assert "Bytes left (%)" in "".join(specs(app))
+    app.selectbox(key=f"schedule.format.{finished_run}").set_value("nni3").run()
+    assert "holds one compression" in app.error[0].value
+
+
+def test_pruning_meets_its_budget_once_it_is_known_what_shrinks_together(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = finish(
+        service, backend, RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.25, 0.5, 0.75)))
+    )
+    groups = tuple(
+        CoupledGroup(layer=name, num_units=64, axes=(CoupledAxis(layer=name, axis="out", share=1.0),))
+        for name in NAMES
+        if name not in ("layer2.0.downsample.0",)
+    )
+    monkeypatch.setattr(service, "couplings", lambda _: groups)
+    wait_for_card(open_page(app, PAGE, run=run_id))
+    app.slider(key=f"schedule.target.{run_id}").set_value(30).run()
+    assert not app.exception
+    shown = re.search(r"100 % → (\d+\.\d) %", texts(app))
+    assert shown is not None
+    assert 68 < float(shown[1]) <= 70
+    assert "is estimated; applying" not in texts(app)
+
+
+def test_a_network_that_is_gone_leaves_estimates_and_says_so(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: str) -> None:
+        raise UnknownModel("The checkpoint is gone.")
+
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.25, 0.5, 0.75)))
+    run_id = finish(service, backend, spec)
+    monkeypatch.setattr(service, "couplings", gone)
+    wait_for_card(open_page(app, PAGE, run=run_id))
+    assert "estimates: The checkpoint is gone." in app.info[0].value
+    assert "is estimated; applying" in texts(app)
+
+
+def test_a_schedule_file_is_shown_in_place_of_the_settings(schedule: AppTest, finished_run: str) -> None:
+    schedule.selectbox(key=f"schedule.format.{finished_run}").set_value("csv").run()
+    rows = preview(schedule).replace("\n…", "")
+    assert "conv1,conv1,sparsity,75.0" in rows
+    changed = rows.replace("conv1,conv1,sparsity,75.0", "conv1,conv1,sparsity,12.5")
+    schedule.file_uploader[0].upload("mine.csv", changed.encode()).run()
+    assert not schedule.exception
+    assert "in place of the settings" in texts(schedule)
+    assert "conv1,conv1,sparsity,12.5" in preview(schedule)
+    assert not schedule.error
+
+
+def test_a_schedule_file_of_another_model_names_the_first_layers(schedule: AppTest, finished_run: str) -> None:
+    schedule.selectbox(key=f"schedule.format.{finished_run}").set_value("csv").run()
+    other = preview(schedule).replace("layer1.0", "stage9")
+    schedule.file_uploader[0].upload("other.csv", other.encode()).run()
+    assert "for another model: 2 of its 6 layers do not exist in demo (stage9.conv1" in schedule.error[0].value
+    assert "100 % → " in texts(schedule)

@@ -23,15 +23,16 @@ fractions = st.floats(0, 0.99)
 quick = settings(max_examples=40, deadline=None)
 
 
-def result_of(drawn):
+def result_of(drawn, *, levels=LEVELS, compression="sparsity"):
     names = [f"layer{index}" for index in range(len(drawn))]
     sizes = {name: size for name, (size, _) in zip(names, drawn, strict=True)}
-    return run_of(sizes, {name: own for name, (_, own) in zip(names, drawn, strict=True)}, LEVELS)
+    found = {name: own for name, (_, own) in zip(names, drawn, strict=True)}
+    return run_of(sizes, found, levels, compression=compression)
 
 
-def attempt(result, target, **settings_):
+def attempt(result, target, *, kind="params", **settings_):
     try:
-        return make_schedule(result, budget=ResourceBudget(kind="params", target=target), **settings_)
+        return make_schedule(result, budget=ResourceBudget(kind=kind, target=target), **settings_)
     except InfeasibleBudget as error:
         return error
 
@@ -83,6 +84,27 @@ def test_a_looser_budget_never_costs_more(drawn, one, other):
         assert isinstance(tight, InfeasibleBudget)
     elif not isinstance(tight, InfeasibleBudget):
         assert loose.predicted_damage <= tight.predicted_damage + 1e-9
+
+
+@quick
+@given(layers, st.floats(2, 8), st.floats(2, 8))
+def test_bits_on_average_are_met_and_more_of_them_never_cost_more(drawn, one, other):
+    run = result_of(drawn, levels=(8.0, 4.0, 3.0, 2.0), compression="quantization")
+    few, many = (
+        make_schedule(run, budget=ResourceBudget(kind="bits", target=target)) for target in sorted((one, other))
+    )
+    assert few.achieved["bits"] <= min(one, other) + 1e-6
+    assert many.achieved["bits"] <= max(one, other) + 1e-6
+    assert many.predicted_damage <= few.predicted_damage + 1e-9
+
+
+@quick
+@given(layers, fractions, fractions, st.sampled_from(("bytes", "macs")))
+def test_other_budgets_are_met_and_cost_less_when_looser_too(drawn, one, other, kind):
+    loose, tight = (attempt(result_of(drawn), target, kind=kind) for target in sorted((one, other)))
+    if not isinstance(tight, InfeasibleBudget):
+        assert loose.predicted_damage <= tight.predicted_damage + 1e-9
+        assert tight.achieved[kind] >= max(one, other) - 1e-6
 
 
 @quick

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import timm
 import torch
 import torchvision
 
-from scripts.architecture_survey import build_on_meta, survey_architecture
+from scripts.architecture_survey import survey_architecture
 from scripts.build_catalogue import all_architectures
+from scripts.measure_recognition import Outcome, measure_one, summary
 from senseapp.layers import profile_model
 from senseapp.models import load_model
 from senseapp.models.catalogue import find_entry, library_versions, load_catalogue
-from senseapp.models.recognise import recognise
 from senseapp.models.recognition_index import load_fingerprints
 from senseapp.spec import ModelSpec
 
@@ -60,12 +61,18 @@ def test_the_figures_agree_with_a_real_forward_pass(name):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sample_is_recognised_with_any_number_of_classes(seed):
-    rng = random.Random(seed)
     for library, name in sample(10, seed=100 + seed):
-        num_classes = rng.randrange(2, 3000)
-        module = build_on_meta(library, name, num_classes=num_classes)
-        candidates = recognise({key: tuple(value.shape) for key, value in module.state_dict().items()}, limit=50)
-        first = [item for item in candidates if item.score == candidates[0].score]
-        mine = [item for item in first if (item.library, item.name) == (library, name)]
-        assert mine, f"{library}/{name} was taken for {first[0].title}"
-        assert mine[0].num_classes in (num_classes, None)
+        outcome = measure_one(library, name)
+        assert outcome.is_first, f"{outcome.title} was taken for {outcome.first}"
+        assert outcome.classes_read in (outcome.num_classes, None)
+
+
+def test_the_figures_of_a_measurement_count_what_failed():
+    right = Outcome(
+        title="timm/a", num_classes=7, first="timm/a", is_first=True, num_twins=1, classes_read=7, seconds=0.1
+    )
+    wrong = replace(right, title="timm/b", first="timm/c", is_first=False, classes_read=None, seconds=0.3)
+    lines = list(summary([right, wrong, replace(right, title="timm/d", num_twins=0, classes_read=None)]))
+    assert lines[0] == "2 of 3 architectures first (66.7%), 1 of them alone."
+    assert lines[1] == "Number of classes read off rightly: 1."
+    assert lines[-2:] == ["not first: timm/b, taken for timm/c", "classes: timm/d has 7, read None"]

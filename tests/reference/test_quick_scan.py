@@ -1,4 +1,4 @@
-"""The quick scan's ranking against the measured one, on the demo; three more networks in ``benchmarks/quick_scan``."""
+"""The quick scan's ranking against the measured one, on the demo; four more networks in ``benchmarks/quick_scan``."""
 
 from __future__ import annotations
 

@@ -74,6 +74,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     assert without_times(resumed) == without_times(whole)
 
 
+def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, monkeypatch):
+    monkeypatch.setattr("senseapp.sensitivity.sweep._SETTLE_FROM", 8)
+    settings = SensitivitySpec(
+        levels=(0.6, 0.9), num_samples=32, batch_size=4, until_settled=True, layers=("fc", "layer3*")
+    )
+    spec = RunSpec(sensitivity=settings)
+    folder = RunFolder(tmp_path / "whole")
+    folder.make()
+    whole = execute(spec, folder, Quiet(), open_session=open_engine_session)
+    lines = (folder.path / "measurements.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) > len(whole.measurements)
+    for kept in (len(lines) // 3, len(lines) - 2):
+        shutil.copytree(folder.path, tmp_path / str(kept))
+        stopped = RunFolder(tmp_path / str(kept))
+        (stopped.path / "result.json").unlink()
+        (stopped.path / "measurements.jsonl").write_bytes(b"".join(lines[:kept]))
+        resumed = execute(spec, stopped, Quiet(), open_session=open_engine_session)
+        assert stopped.measurements.count() == len(lines)
+        assert without_times(resumed) == without_times(whole)
+
+
 def test_the_service_runs_the_demo_and_its_estimate_has_the_right_order_of_magnitude(tmp_path):
     backend = Backend(tmp_path, workers=0, data_roots=())
     service = Service(backend)

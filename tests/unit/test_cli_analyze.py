@@ -9,7 +9,7 @@ import pytest
 from senseapp.cli import analyze, main
 from senseapp.errors import InvalidDataset
 from senseapp.results import SensitivityResult
-from senseapp.spec import loads
+from senseapp.spec import IMAGE_SETS, DataSpec, loads
 from senseapp.store import RunFolder
 from tests.fake_session import LAYERS, TOTAL, FakeEngine
 
@@ -221,3 +221,33 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(engine, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run(*DEMO, out=tmp_path / "file" / "run") == 2
     assert "cannot use the folder run" in one_line(capsys.readouterr())
+
+
+def with_data(name, *more):
+    return [*DEMO[:4], name, *DEMO[5:], *more]
+
+
+def test_an_image_set_is_named_like_a_model(engine, out):
+    assert run(*with_data("torchvision/mnist"), out=out) == 0
+    assert spec_in(out).data == DataSpec(kind="torchvision", name="mnist")
+    assert run(*with_data("torchvision/mnist", "--labels", "none"), out=out.with_name("other")) == 0
+    assert spec_in(out.with_name("other")).data.labels == "none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("torchvision/imagenet",), "torchvision's small sets of images are cifar10, cifar100, mnist"),
+        (("torchvision/mnist", "--labels", "labels.csv"), "An image set brings its own labels"),
+    ],
+)
+def test_a_wrong_image_set_is_refused_in_one_line(engine, out, capsys, arguments, sentence):
+    assert run(*with_data(*arguments), out=out) == 2
+    assert sentence in one_line(capsys.readouterr())
+
+
+def test_the_help_names_every_image_set(capsys):
+    with pytest.raises(SystemExit):
+        main(["analyze", "--help"])
+    shown = capsys.readouterr().out
+    assert [name for name in IMAGE_SETS if f" {name}" not in shown] == []

@@ -66,6 +66,35 @@ def test_layers_keep_the_zeros_that_the_file_says(files, capsys):
         assert int((weight == 0).sum()) == int(row["level"] / 100 * weight.numel() + 1e-6)
 
 
+def test_the_strongest_schedule_within_a_drop_holds_what_it_promises(files, capsys):
+    found = files / "strongest.json"
+    asked = ["--budget", "params", "--max-drop", "0.02", "--repair", "--format", "json", "--out", str(found)]
+    assert main(["schedule", "--run", str(files / "run"), "--lock", "layer3.0.conv1=0", *asked]) == 0
+    assert "Measuring schedule 7 of at most 7" in capsys.readouterr().err
+    rows = {row["layer"]: row for row in json.loads(found.read_text())["layers"]}
+    assert (rows["layer3.0.conv1"]["level"], rows["layer3.0.conv1"]["locked"]) == (0, True)
+    assert apply(files, "--repair", out="strongest.safetensors", schedule="strongest.json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["repaired"] >= report["before"] - 0.04  # on other images than those of the search
+    assert report["sizes"]["zeros"][1] > 100_000
+
+
+def test_zeros_and_bits_are_chosen_and_applied_together(files, tmp_path, capsys):
+    bits, mixed = tmp_path / "bits", files / "mixed.json"
+    options = ["--compression", "quantization", "--levels", "8,4,3", "--layers", "layer[34]*", "--samples", "200"]
+    assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(bits)]) == 0
+    budget = ["--budget", "bytes", "--target", "0.8", "--format", "json", "--out", str(mixed)]
+    assert main(["schedule", "--run", str(files / "run"), "--with", str(bits), *budget]) == 0
+    assert "bytes: 80." in capsys.readouterr().out
+    rows = json.loads(mixed.read_text())["layers"]
+    assert {row["compression"] for row in rows} >= {"sparsity", "quantization"}
+    assert apply(files, "--with", str(bits), "--repair", schedule="mixed.json") == 0
+    report = json.loads(capsys.readouterr().out)
+    before, after = report["sizes"]["bytes"]
+    assert after < 0.25 * before
+    assert report["repaired"] > report["before"] - 0.05
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -92,7 +121,7 @@ def test_a_pruning_schedule_truly_meets_its_budget(tmp_path, capsys):
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(run)]) == 0
     budget = ["--budget", "macs", "--target", "0.3", "--format", "json", "--out", str(schedule)]
     assert main(["schedule", "--run", str(run), *budget]) == 0
-    assert "Pruned for a trial" in capsys.readouterr().out
+    assert "is estimated" not in capsys.readouterr().out
     written = json.loads(schedule.read_text())
     assert written["budget"] == {"kind": "macs", "target": 0.3}
     assert main(["apply", "--run", str(run), "--schedule", str(schedule), "--out", str(out)]) == 0

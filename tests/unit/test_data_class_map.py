@@ -116,3 +116,23 @@ def test_a_confirmed_class_must_exist(index):
 def test_a_confirmed_mapping_for_other_images():
     with pytest.raises(InvalidDataset, match="names x, and the images have a, b: no name is in both"):
         resolve_class_map(["a", "b"], (), 4, [("x", 1)])
+
+
+def test_a_word_among_numbers_is_left_unmatched():
+    proposal = propose_class_map(["0", "1", "2", "odd"], (), 9)
+    assert proposal.how == "indices"
+    assert dict(proposal.pairs) == {"0": 0, "1": 1, "2": 2}
+    assert proposal.unmatched == ("odd",)
+
+
+def test_a_name_without_pictures_may_mean_nothing():
+    names = ["0", "1", "notes"]
+    assert dict(resolve_class_map(names, (), 9, empty={"notes"}).pairs) == {"0": 0, "1": 1}
+    with pytest.raises(InvalidDataset, match="1 of 3 classes in the images match none of the model's 9: notes"):
+        resolve_class_map(names, (), 9)
+
+
+def test_an_image_set_keeps_its_own_order():
+    names = ["zebra", "ant", "cow"]
+    assert dict(propose_class_map(names, (), 3, own_order=True).pairs) == {"zebra": 0, "ant": 1, "cow": 2}
+    assert dict(propose_class_map(names, (), 3).pairs) == {"ant": 0, "cow": 1, "zebra": 2}

@@ -64,6 +64,15 @@ def test_further_files_are_added_and_hashed():
             build_zip(SPARSE, PROFILE, extra={taken: b""})
 
 
+def test_the_readme_tells_of_an_overlay_that_is_added_or_why_it_is_not():
+    overlay = {"schedule.model-explorer.json": b"{}"}
+    added = files_of(build_zip(SPARSE, PROFILE, extra=overlay)[0])["README.txt"].decode()
+    assert "\nschedule.model-explorer.json: Google's Model Explorer" in added
+    missing = files_of(build_zip(SPARSE, PROFILE, left_out="It cannot be exported.")[0])["README.txt"].decode()
+    assert "(left out) schedule.model-explorer.json: It cannot be exported." in missing
+    assert "(left out) schedule.modelopt.json: NVIDIA" in missing
+
+
 def test_a_zip_on_disk_holds_a_schedule_that_can_be_read(tmp_path):
     path = tmp_path / "targets.zip"
     manifest = export_zip(SPARSE, PROFILE, path)

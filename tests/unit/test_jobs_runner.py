@@ -266,12 +266,30 @@ def test_close_does_not_wait_for_work_that_never_reports():
         started.set()
         release.wait(10)
 
-    runner = JobRunner(work)
+    log = Log()
+    runner = JobRunner(work, on_change=log)
     runner.submit(ID)
     assert started.wait(5)
     runner.close(timeout_seconds=0.05)
     assert runner.snapshot(ID).state is RunState.RUNNING
+    assert log.states[-1] == (ID, RunState.INTERRUPTED)  # as the store has it, should the process end now
     release.set()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_not_even_an_exit_inside_the_work_ends_the_worker(error):
+    def work(run_id, control):
+        if run_id == ID:
+            raise error
+
+    runner = JobRunner(work)
+    runner.submit(ID)
+    runner.submit("next")
+    while not runner.snapshot("next").state.finished:
+        pass
+    assert runner.snapshot(ID).state is RunState.FAILED
+    assert runner.snapshot("next").state is RunState.DONE
+    runner.close()
 
 
 def test_snapshots_are_never_half_written_while_a_job_runs():

@@ -10,7 +10,9 @@ from senseapp.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.models import load_model
 from senseapp.models.checkpoint import read_checkpoint
 from senseapp.models.fitting import load_tensors, match_state_dict
-from senseapp.spec import ModelSpec
+from senseapp.sensitivity import Session
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from tests.pictures import class_files, write_zip
 
 
 def build(library, name, **settings):
@@ -99,15 +101,101 @@ def test_an_unknown_network_is_refused_with_the_closest(tmp_path):
         load_model(ModelSpec(library="auto", checkpoint=str(tmp_path / "a.pth")))
 
 
-def test_weights_without_classifier_are_refused(tmp_path):
-    def headless(weights):
-        return {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
+def headless(weights):
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
 
+
+def with_head_named(found):
+    def rename(weights):
+        return {name.replace("fc.", f"{found}.", 1): tensor for name, tensor in weights.items()}
+
+    return rename
+
+
+def specs_of(path, name="test_resnet", **settings):
+    """The same checkpoint, to be recognised and with its architecture named."""
+    return [
+        ModelSpec(library="auto", checkpoint=path, **settings),
+        ModelSpec(library="timm", name=name, checkpoint=path, **settings),
+    ]
+
+
+def test_weights_without_classifier_are_refused(tmp_path):
     path = save(build("timm", "test_resnet"), tmp_path / "a.pth", headless)
-    with pytest.raises(InvalidCheckpoint, match=r"timm/test_resnet \(\d+% alike\)"):
-        load_model(ModelSpec(library="auto", checkpoint=path))
-    with pytest.raises(InvalidCheckpoint, match="no classifier"):
-        load_model(ModelSpec(library="timm", name="test_resnet", checkpoint=path))
+    for spec in specs_of(path):
+        with pytest.raises(InvalidCheckpoint, match=r"those of timm/test_resnet without its classifier"):
+            load_model(spec)
+
+
+def test_a_random_classifier_is_added_where_a_number_of_classes_is_given(tmp_path):
+    module = build("timm", "test_resnet")
+    path = save(module, tmp_path / "a.pth", headless)
+    for spec in specs_of(path, num_classes=6):
+        loaded, again = load_model(spec), load_model(spec)
+        assert loaded.fresh_head
+        assert loaded.class_names == ()
+        assert any("a random one stands in: accuracy means nothing" in note for note in loaded.notes)
+        weights = loaded.module.state_dict()
+        assert weights["fc.weight"].shape[0] == loaded.num_classes == 6
+        assert 0.01 < float(weights["fc.weight"].std()) < 1  # neither zeros nor memory as it was
+        assert torch.equal(weights["fc.weight"], again.module.state_dict()["fc.weight"])
+        assert torch.equal(weights["conv1.0.weight"], module.state_dict()["conv1.0.weight"])
+
+
+def test_labels_are_not_used_with_a_random_classifier(tmp_path):
+    path = save(build("timm", "test_resnet"), tmp_path / "a.pth", headless)
+    archive = write_zip(tmp_path / "a.zip", class_files(("0", "1", "2"), each=2))
+    model = ModelSpec(library="auto", checkpoint=path, num_classes=3)
+    spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
+    session = Session.open(spec)
+    assert session.images.labels is None
+    assert session.metric == "kl"
+    session.close()
+
+
+@pytest.mark.parametrize("found", ["fc.1", "classifier", "head.last"])
+def test_a_classifier_of_another_name_is_the_classifier_and_is_said(tmp_path, found):
+    module = build("timm", "test_resnet", num_classes=7)
+    path = save(module, tmp_path / "a.pth", with_head_named(found))
+    for spec in specs_of(path):
+        loaded = load_model(spec)
+        assert not loaded.fresh_head
+        assert loaded.num_classes == 7
+        assert any(f"The classifier, called {found} in the file, was taken as fc" in note for note in loaded.notes)
+        assert torch.equal(loaded.module.state_dict()["fc.weight"], module.state_dict()["fc.weight"])
+
+
+def test_a_classifier_of_two_layers_is_refused_with_its_cause(tmp_path):
+    def deeper(weights):
+        width = weights["fc.weight"].shape[1]
+        first = {"fc.0.weight": torch.zeros(16, width), "fc.0.bias": torch.zeros(16)}
+        return headless(weights) | first | {"fc.2.weight": torch.zeros(4, 16), "fc.2.bias": torch.zeros(4)}
+
+    path = save(build("timm", "test_resnet"), tmp_path / "a.pth", deeper)
+    auto, named = specs_of(path)
+    with pytest.raises(InvalidCheckpoint, match=r"the closest are timm/test_resnet \(\d+% alike\)"):
+        load_model(auto)
+    with pytest.raises(InvalidCheckpoint, match="another classifier in place of fc"):
+        load_model(named)
+
+
+@pytest.mark.parametrize(
+    ("library", "name"), [("torchvision", "resnet18"), ("timm", "test_vit"), ("timm", "test_convnext")]
+)
+def test_other_families_are_recognised_without_or_with_a_renamed_classifier(library, name):
+    from senseapp.models.recognise import fingerprint_named, recognise
+
+    module = build(library, name, num_classes=9)
+    shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    own = fingerprint_named(library, name).free.classes[0].rpartition(".")[0]
+    without = {key: shape for key, shape in shapes.items() if not key.startswith(f"{own}.")}
+    first = [item for item in recognise(without, limit=30) if item.head is not None and item.head.missing]
+    assert (library, name) in [(item.library, item.name) for item in first]
+    renamed = without | {f"new.{key.rpartition('.')[2]}": shapes[key] for key in shapes if key not in without}
+    best = recognise(renamed, limit=30)
+    assert best[0].fits
+    assert best[0].num_classes == 9
+    assert (library, name) in [(item.library, item.name) for item in best if item.score == best[0].score]
 
 
 def test_published_weights_and_a_checkpoint_exclude_each_other(tmp_path):

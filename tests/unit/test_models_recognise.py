@@ -57,7 +57,11 @@ def test_a_network_with_another_head_is_alike_but_not_exact():
     best = recognise(shapes)[0]
     assert best.name == "resnet18"
     assert not best.exact
-    assert 0.8 < best.score < 0.96
+    assert best.fits
+    deeper = recognise(shapes | {"fc.4.weight": (10, 1000), "fc.4.bias": (10,)})[0]
+    assert deeper.name == "resnet18"
+    assert not deeper.fits
+    assert 0.8 < deeper.score < 0.96
 
 
 def test_strangers_are_not_recognised():

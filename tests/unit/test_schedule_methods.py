@@ -235,3 +235,38 @@ def test_figures_need_the_run_of_that_compression():
     schedule = manual_schedule(sparse_run(), {"conv3": 0.75})
     with pytest.raises(InvalidSchedule, match="not measured with sparsity"):
         budget_of(schedule, quantized_run())
+
+
+@ALL_METHODS
+def test_one_layer_can_have_limits_of_its_own(method):
+    limits = Limits(min_level=0.1, max_level=0.85, layers={"conv3": (0.2, 0.4), "conv1": (0.5, None)})
+    schedule = make_schedule(
+        sparse_run(), method=method, budget=ResourceBudget(kind="params", target=0.45), limits=limits
+    )
+    assert 0.2 <= schedule.level_of("conv3") <= 0.4
+    assert schedule.level_of("conv1") >= 0.5
+    assert 0.1 <= schedule.level_of("conv2") <= 0.85
+    assert schedule.achieved["params"] >= 0.45 - 1e-9
+
+
+def test_own_limits_of_bits_hold_too():
+    limits = Limits(layers={"conv3": (6, None)})
+    for method in ("optimal", "uniform"):
+        schedule = make_schedule(
+            quantized_run(), method=method, budget=ResourceBudget(kind="bits", target=7), limits=limits
+        )
+        assert schedule.level_of("conv3") >= 6
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"conv9": (0.1, 0.2)}, "conv9 has no usable measurement"),
+        ({"conv1": (0.1, 1.5)}, r"limits of conv1 lie from 0 % to 99 %, got 150 %"),
+    ],
+)
+def test_own_limits_that_cannot_be_are_refused(bounds, message):
+    with pytest.raises(InvalidSchedule, match=message):
+        make_schedule(sparse_run(), budget=PARAMS, limits=Limits(layers=bounds))
+    with pytest.raises(InvalidSpec, match="minimum level of conv1 must not be above"):
+        Limits(layers={"conv1": (0.5, 0.2)})

@@ -7,6 +7,8 @@ from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget
 from senseapp.schedule import Limits, make_schedule, trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run
+from tests.unit.test_schedule_overlap import chain_run, true_fraction
+from tests.unit.test_schedule_true_size import GROUPS
 
 
 def large_run(num_layers, levels):
@@ -45,6 +47,25 @@ def test_targets_that_a_method_cannot_meet_are_left_out():
     limits = Limits(max_level=0.9, min_level=0.2, fixed={"conv1": 0.0})
     assert len(trade_off(sparse_run(), "params", 10, method="gamma", limits=limits)) <= 10
     assert len(trade_off(sparse_run(), "params", 10, limits=limits)) == 10
+
+
+def test_targets_lie_on_the_steps_of_a_slider():
+    points = trade_off(sparse_run(), "params", 25, step=0.01)
+    assert all(point.target == round(point.target, 2) for point in points)
+    assert len({point.target for point in points}) == len(points) > 20
+    assert points[0].target == 0.05
+    assert points[-1].target == 0.9 or points[-1].target == 0.89
+    assert all(point.figure >= point.target - 1e-9 for point in points)
+    bits = trade_off(quantized_run(), "bits", 25, step=0.1)
+    assert all(point.figure <= point.target + 1e-9 for point in bits)
+    assert {point.target for point in bits} <= {round(0.1 * tenths, 9) for tenths in range(20, 81)}
+
+
+def test_figures_of_pruning_are_true_where_the_couplings_are_known():
+    points = trade_off(chain_run(), "params", 8, groups=GROUPS)
+    for point in points:
+        schedule = make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=point.target))
+        assert point.figure == pytest.approx(true_fraction(schedule), abs=1e-4)
 
 
 def test_bad_requests_are_refused():

@@ -121,7 +121,8 @@ def test_activations_equal_numpy_over_several_batches(model, images, objective):
 def test_activations_per_channel_have_a_grid_for_each(model, images):
     found = look(model, images, tensor="activations", bits=3, per_channel=True)
     values, gradients = inputs_and_gradients(model, images, "output")
-    scales = (values[:16].max(axis=(0, 2, 3), keepdims=True) / np.float32(7)).astype(np.float32)  # the first batch
+    fitted_to = values[:16]
+    scales = (fitted_to.max(axis=(0, 2, 3), keepdims=True) / np.float32(7)).astype(np.float32)
     counts, sums, _, clamped = numpy_bins(values / scales, gradients, 8)
     np.testing.assert_array_equal(found.counts, counts)
     np.testing.assert_allclose(found.gradient_sums, sums, rtol=1e-4, atol=1e-4)
@@ -209,7 +210,7 @@ def test_no_more_than_one_batch_of_activations_is_held(model, images, monkeypatc
         GridBins, "add", lambda bins, values, slopes: (seen.append(len(values)), add(bins, values, slopes))
     )
     look(model, images, tensor="activations")
-    assert seen == [16, 4]
+    assert seen == [8, 8, 4]
 
 
 def test_what_has_no_data_is_told_in_one_sentence(model, images):

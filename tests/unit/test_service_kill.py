@@ -7,9 +7,10 @@ import pytest
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
-def test_a_server_killed_at_random_moments_loses_nothing(tmp_path):
-    soak = [sys.executable, "-m", "tests.kill_soak", str(tmp_path), "8"]
-    finished = subprocess.run(soak, capture_output=True, text=True, check=False, timeout=120)
+@pytest.mark.parametrize(("engine", "kills"), [("fake", 8), ("real", 3)])
+def test_a_server_killed_at_random_moments_loses_nothing(engine, kills):
+    soak = [sys.executable, "-m", "tests.soak.kills", str(kills), "--engine", engine]
+    finished = subprocess.run(soak, capture_output=True, text=True, check=False, timeout=240)
     assert finished.returncode == 0, finished.stderr
-    assert "8 kills" in finished.stdout
-    assert "the result is the same" in finished.stdout
+    assert f"{kills} kills of the {engine} engine" in finished.stdout
+    assert "equal ones that were left alone" in finished.stdout

@@ -171,13 +171,19 @@ def test_nobody_else_can_look_at_or_touch_a_run(service, backend):
 
 def test_a_shared_link_reads_but_does_not_change(service, backend):
     run_id = service.start(SPEC)
-    service.share(run_id, shared=True)
-    backend.runner.run_next()
+    link = service.share(run_id, shared=True)
     bob = Service(backend, "bob")
-    assert bob.result(run_id) == service.result(run_id)
+    assert bob.snapshot(link).run_id == link
+    backend.runner.run_next()
+    assert bob.result(link) == service.result(run_id)
+    assert (bob.run(link).headline, bob.run(link).state) == (service.run(run_id).headline, RunState.DONE)
     for forbidden in (bob.cancel, bob.resume, bob.delete):
-        with pytest.raises(NotFound):
-            forbidden(run_id)
+        for known in (link, run_id):
+            with pytest.raises(NotFound):
+                forbidden(known)
+    service.share(run_id, shared=False)
+    with pytest.raises(NotFound):
+        bob.result(link)
 
 
 def test_deleting_a_running_run_stops_it_and_leaves_nothing(service, backend, engine, tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from senseapp.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.results import Schedule, StrongestFound, ValidationResult
 from senseapp.spec import RunSpec, SensitivitySpec
 from senseapp.store import RunFolder
 from tests.fake_session import SPEC, a_measurement, a_result
@@ -51,6 +53,29 @@ def test_what_was_found_so_far(folder):
     estimate = a_measurement("stem", estimated=True)
     folder.save_estimates((estimate,))
     assert folder.so_far() == replace(a_result([a_measurement("stem")]), estimates=(estimate,))
+
+
+def a_validation(predicted):
+    schedule = Schedule(model="fake", method="manual", entries=())
+    return ValidationResult(schedule=schedule, changes=(), predicted=predicted)
+
+
+def test_proofs_come_in_the_order_they_were_made_and_a_new_one_is_seen(folder):
+    assert folder.validations() == ()
+    for place, key in enumerate(("b", "a")):
+        folder.save_validation(key, a_validation(place))
+        os.utime(folder.path / f"validation-{key}.json", ns=(place, place))
+    assert [proof.predicted for proof in folder.validations()] == [0, 1]
+    folder.save_validation("b", a_validation(2))
+    assert [proof.predicted for proof in folder.validations()] == [1, 2]
+
+
+def test_a_search_is_kept_by_its_question(folder):
+    found = StrongestFound(schedule=a_validation(0).schedule, allowed_drop=0.01, repaired=True, tried=())
+    assert folder.load_strongest("key") is None
+    folder.save_strongest("key", found)
+    assert folder.load_strongest("key") == found
+    assert folder.load_strongest("other") is None
 
 
 def test_estimates_are_there_whole_or_not_at_all(folder):

@@ -8,6 +8,7 @@ import pytest
 
 from senseapp.errors import InvalidSpec, NotFound, StorageFailed
 from senseapp.results import RunState
+from senseapp.spec import DataSpec, RunSpec
 from senseapp.store import RunFolder, RunStore, home
 from tests.fake_session import SPEC, a_measurement, a_result
 
@@ -67,18 +68,82 @@ def test_somebody_else_sees_nothing_and_changes_nothing(store):
     assert store.record(run_id).title == "demo"
 
 
-def test_a_shared_run_can_be_read_but_not_changed(store):
-    run_id = store.create(SPEC, owner="ann").run_id
-    store.share(run_id, "ann", shared=True)
-    assert store.get(run_id, "bob").owner == "ann"
+def test_a_link_reads_and_changes_nothing(store):
+    spec = RunSpec(data=DataSpec(kind="folder", path="/srv/pictures/cats"))
+    run_id = store.create(spec, owner="ann").run_id
+    link = store.share(run_id, "ann", shared=True)
+    seen = store.get(link, "bob")
+    assert (seen.run_id, seen.owner, seen.read_only, seen.spec.data.path) == (link, "", True, "cats")
+    assert store.readable(link, "bob") == run_id
+    assert run_id not in repr(seen)
     assert store.list("bob") == ()
+    for known in (link, run_id):
+        for forbidden in (
+            lambda known=known: store.delete(known, "bob"),
+            lambda known=known: store.share(known, "bob", shared=False),
+            lambda known=known: store.rename(known, "bob", "mine"),
+            lambda known=known: store.owned(known, "bob"),
+        ):
+            with pytest.raises(NotFound):
+                forbidden()
     with pytest.raises(NotFound):
-        store.delete(run_id, "bob")
+        store.get(run_id, "bob")  # the link is the secret, not the id
+
+
+def test_a_link_that_was_taken_back_never_works_again(store):
+    run_id = store.create(SPEC, owner="ann").run_id
+    first = store.share(run_id, "ann", shared=True)
+    assert store.share(run_id, "ann", shared=True) == first
+    assert store.share(run_id, "ann", shared=False) == ""
+    second = store.share(run_id, "ann", shared=True)
+    assert second != first
+    assert len(second) == 40
     with pytest.raises(NotFound):
-        store.share(run_id, "bob", shared=False)
-    store.share(run_id, "ann", shared=False)
-    with pytest.raises(NotFound):
-        store.get(run_id, "bob")
+        store.get(first, "bob")
+    assert store.get(second, "bob").title == "demo"
+
+
+def test_an_owner_has_a_name_for_those_with_the_link(store):
+    run_id = store.create(SPEC, owner="https://id.example|7").run_id
+    store.introduce("https://id.example|7", "Ann")
+    store.introduce("https://id.example|7", "Ann Example")
+    seen = store.get(store.share(run_id, "https://id.example|7", shared=True), "bob")
+    assert (seen.owner, seen.owner_name) == ("", "Ann Example")
+
+
+def test_disk_space_is_weighed_by_owner_and_in_all(store):
+    mine, other = store.create(SPEC, owner="ann").run_id, store.create(SPEC, owner="bob").run_id
+    (store.folder(mine).path / "compressed-1.safetensors").write_bytes(bytes(5000))
+    for run_id in (mine, other):
+        store.weigh(run_id)
+    spec_bytes = (store.folder(other).path / "spec.json").stat().st_size
+    assert store.record(mine).num_bytes == store.bytes_used("ann") == 5000 + spec_bytes
+    assert store.bytes_used() == 5000 + 2 * spec_bytes
+    assert store.bytes_used("carl") == 0
+    store.weigh("../..")
+
+
+def test_only_runs_that_ended_and_were_left_alone_are_old(store, monkeypatch):
+    now = time.time()
+    ids = {}
+    for name, age in (("old", 50), ("renamed", 50), ("new", 1), ("waiting", 50)):
+        monkeypatch.setattr(time, "time", lambda age=age: now - age * 86400)
+        ids[name] = store.create(SPEC, owner="ann").run_id
+        if name != "waiting":
+            store.set_state(ids[name], RunState.DONE)
+    monkeypatch.setattr(time, "time", lambda: now)
+    store.rename(ids["renamed"], "ann", "Still in use")
+    assert store.untouched_since(now - 30 * 86400) == (ids["old"],)
+    store.remove(ids["old"])
+    assert not store.folder_of_runs.joinpath(ids["old"]).exists()
+
+
+def test_runs_alike_are_the_owners_own(store):
+    first, second, foreign = (store.create(SPEC, owner=owner).run_id for owner in ("ann", "ann", "bob"))
+    for run_id in (first, second, foreign):
+        store.set_content(run_id, "the same")
+    assert [record.run_id for record in store.alike(second, "the same")] == [first]
+    assert store.alike(second, "another") == ()
 
 
 @pytest.mark.parametrize(

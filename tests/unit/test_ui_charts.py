@@ -6,9 +6,11 @@ import pytest
 
 from senseapp.results import ResourceBudget
 from senseapp.schedule import make_schedule
-from senseapp.ui.charts import schedule_bars, sensitivity_bars, sensitivity_curves, sensitivity_heatmap
+from senseapp.ui.charts import level_line, schedule_bars, sensitivity_bars, sensitivity_curves, sensitivity_heatmap
+from senseapp.ui.curve_frames import CURVE_AXES, curve_rows
 from senseapp.ui.frames import at_level, measurement_frame, schedule_frame
-from senseapp.ui.palette import FRAGILITY, fragility_scale
+from senseapp.ui.level_frames import marked
+from senseapp.ui.palette import CATEGORIES, FRAGILITY, curve_look, fragility_scale
 from senseapp.ui.vocabulary import METRICS
 from tests.pages.records import FRAGILE, NAMES, result
 
@@ -18,8 +20,14 @@ LEVELS = ["25 %", "50 %", "75 %"]
 
 
 def bars(**options: Any) -> dict[str, Any]:
-    rows = at_level(FRAME, 0.5, by_sensitivity=options.pop("by_sensitivity", False))
-    return sensitivity_bars(rows, TOP1, x_domain=(-1.0, 9.0), **options).to_dict()
+    rows = marked(at_level(FRAME, 0.5, by_sensitivity=options.pop("by_sensitivity", False)))
+    return sensitivity_bars(rows, TOP1, x_domain=(-1.0, 9.0), **options).to_dict(validate=True)
+
+
+def curves(frame: Any = FRAME, names: tuple[str, ...] = NAMES, **options: Any) -> dict[str, Any]:
+    rows = curve_rows(frame, TOP1, CURVE_AXES["drop"], bits=False)
+    chart = sensitivity_curves(rows, all_layers=names, x_title="Weights at zero (%)", y_title="Drop", **options)
+    return chart.to_dict(validate=True)
 
 
 def marks(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -45,9 +53,9 @@ def test_bars_follow_the_order_of_their_rows() -> None:
 
 
 def test_a_click_picks_a_layer_by_its_name_in_every_chart_that_picks() -> None:
-    curves = sensitivity_curves(FRAME, TOP1, all_layers=list(NAMES), level_texts=LEVELS).to_dict()
-    heat = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict()
-    for spec in (bars(), curves, heat):
+    heat = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict(validate=True)
+    line = level_line(marked(at_level(FRAME, 0.5)), TOP1, baseline=98.0).to_dict(validate=True)
+    for spec in (bars(), curves(), heat, line):
         assert params(spec)["pick"]["select"]["fields"] == ["layer"]
 
 
@@ -63,7 +71,7 @@ def test_noise_is_never_painted_as_fragile() -> None:
     quiet = rows.assign(drop=rows["drop"] / 100)
 
     def red(drawn: Any) -> float:
-        spec = sensitivity_bars(drawn, TOP1, x_domain=(-1.0, 9.0)).to_dict()
+        spec = sensitivity_bars(marked(drawn), TOP1, x_domain=(-1.0, 9.0)).to_dict()
         return float(marks(spec)["bar"]["encoding"]["color"]["scale"]["domain"][-1])
 
     assert red(quiet) == 1.0  # one point
@@ -87,21 +95,70 @@ def test_the_picked_layer_is_outlined() -> None:
     assert FRAGILE in str(width["condition"]["test"])
 
 
+def test_words_mark_the_largest_and_the_smallest_loss() -> None:
+    rows = marked(at_level(FRAME, 0.5)).set_index("layer")
+    assert rows["extreme"][FRAGILE] == "loses most"
+    assert rows["extreme"]["conv1"] == "loses least"
+    assert (rows["extreme"] == "").sum() == len(NAMES) - 2
+    assert marks(bars())["text"]["encoding"]["text"]["field"] == "extreme"
+    assert set(marked(at_level(FRAME, 0.5).head(1))["extreme"]) == {""}
+
+
 @pytest.mark.parametrize(("layers", "bands"), [(6, 1), (9, 0)])
 def test_bands_are_drawn_for_few_curves_only(layers: int, bands: int) -> None:
     names = tuple(f"block{number}" for number in range(layers))
-    frame = measurement_frame(result(names=names), "top1")
-    spec = sensitivity_curves(frame, TOP1, all_layers=list(names), level_texts=LEVELS).to_dict()
+    spec = curves(measurement_frame(result(names=names), "top1"), names)
     assert sum(layer["mark"]["type"] == "area" for layer in spec["layer"]) == bands
 
 
-def test_a_layer_keeps_its_colour_whatever_is_selected() -> None:
-    def colour_of(rows: Any) -> str:
-        spec = sensitivity_curves(rows, TOP1, all_layers=list(NAMES), level_texts=LEVELS).to_dict()
-        scale = marks(spec)["line"]["encoding"]["color"]["scale"]
-        return dict(zip(scale["domain"], scale["range"], strict=True))[FRAGILE]
+def test_a_layer_keeps_colour_dashes_and_shape_whatever_is_selected() -> None:
+    def looks_of(rows: Any) -> list[Any]:
+        drawn = marks(curves(rows))
+        scales = [drawn["line"]["encoding"][channel]["scale"] for channel in ("stroke", "strokeDash")]
+        scales.append(drawn["point"]["encoding"]["shape"]["scale"])
+        return [dict(zip(scale["domain"], map(str, scale["range"]), strict=True))[FRAGILE] for scale in scales]
 
-    assert colour_of(FRAME) == colour_of(FRAME[FRAME["layer"] == FRAGILE])
+    assert looks_of(FRAME) == looks_of(FRAME[FRAME["layer"] == FRAGILE])
+
+
+def test_three_hundred_curves_all_look_different_and_the_first_have_the_safest_colours() -> None:
+    looks = [curve_look(index) for index in range(300)]
+    assert len(set(looks)) == 300
+    assert tuple(look[0] for look in looks[: len(CATEGORIES)]) == CATEGORIES
+    assert len({look[0] for look in looks[:16]}) == 16
+
+
+@pytest.mark.parametrize(("layers", "named"), [(1, False), (20, True), (21, False)])
+def test_curves_are_named_beside_the_chart_while_they_are_few(layers: int, named: bool) -> None:
+    names = tuple(f"block{number}" for number in range(layers))
+    legend = marks(curves(measurement_frame(result(names=names), "top1"), names))["line"]["encoding"]["stroke"][
+        "legend"
+    ]
+    assert (legend is not None) == named
+    assert not named or legend["values"] == list(names)
+
+
+def test_pointing_at_a_curve_pales_the_others_and_the_picked_one_is_thick() -> None:
+    spec = curves(picked=FRAGILE)
+    assert params(spec)["hover"]["select"]["nearest"] is True
+    line = marks(spec)["line"]["encoding"]
+    assert line["opacity"]["condition"] == {"param": "hover", "value": 1.0}
+    assert FRAGILE in str(line["strokeWidth"]["condition"]["test"])
+
+
+def test_bits_fall_from_left_to_right() -> None:
+    assert curves(falling_bits=True)["layer"][-1]["encoding"]["x"]["scale"]["reverse"] is True
+    assert curves()["layer"][-1]["encoding"]["x"]["axis"]["values"] == [25, 50, 75]
+
+
+@pytest.mark.parametrize(("layers", "labels"), [(40, True), (41, False)])
+def test_a_line_over_many_layers_has_no_room_for_names(layers: int, labels: bool) -> None:
+    frame = measurement_frame(result(names=tuple(f"block{number}" for number in range(layers))), "top1")
+    spec = level_line(marked(at_level(frame, 0.5)), TOP1, baseline=98.0).to_dict(validate=True)
+    assert marks(spec)["line"]["encoding"]["x"]["axis"]["labels"] is labels
+    assert marks(spec)["rule"]["mark"]["strokeDash"] == [5, 4]
+    without = level_line(marked(at_level(frame, 0.5)), TOP1, baseline=None).to_dict()
+    assert "rule" not in marks(without)
 
 
 def test_the_level_axis_runs_from_mild_to_strong() -> None:

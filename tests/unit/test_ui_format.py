@@ -91,3 +91,23 @@ def test_the_levels_offered_are_valid_and_run_from_mild_to_strong() -> None:
         assert set(view.default) <= set(view.choices)
         strengths = [strength(view.kind, level) for level in view.choices]
         assert strengths == sorted(strengths)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "expected"),
+    [
+        ("top1", 0.978, "97.8 %"),
+        ("kl", 0.0811, "0.081 nats"),
+        ("sqnr", 14.06, "14.1 dB"),
+        ("sqnr", -3.2, "−3.2 dB"),
+        ("sqnr", float("inf"), "no noise"),
+    ],
+)
+def test_a_metric_is_read_in_its_own_unit(metric: str, value: float, expected: str) -> None:
+    assert METRICS[metric].reading(value) == expected
+
+
+def test_a_title_becomes_the_name_of_a_file_on_any_system() -> None:
+    assert fmt.file_stem("../Demo <b>: 50 %\n") == "demo_b_50"
+    assert len(fmt.file_stem("long " * 50)) <= 60
+    assert fmt.file_stem("…") == ""

@@ -12,8 +12,8 @@ from senseapp.data import TensorImages
 from senseapp.data.demo import load_demo_images
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.models.load import load_model
-from senseapp.results import ResourceBudget, Schedule, ScheduleEntry, ValidationResult
-from senseapp.schedule import make_schedule, manual_schedule
+from senseapp.results import ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
+from senseapp.schedule import Limits, make_schedule, manual_schedule
 from senseapp.sensitivity import Session
 from senseapp.sensitivity.split import split
 from senseapp.spec import (
@@ -28,6 +28,7 @@ from senseapp.spec import (
     loads,
 )
 from senseapp.validation import TestBench, prove, strongest_schedule, validate
+from senseapp.validation.progress import Telling
 from senseapp.validation.proof_images import load_proof_images
 
 
@@ -168,11 +169,39 @@ def test_another_model_is_refused(sparse):
 
 
 def test_the_strongest_schedule_stays_within_the_drop(bench):
-    schedule = strongest_schedule(bench, "params", 0.03, repair=True, rounds=4)
-    applied = bench.apply(schedule)
+    said: list[str] = []
+    telling = replace(bench, telling=Telling(said.append))
+    found = strongest_schedule(telling, "params", 0.03, repair=True, rounds=4)
+    applied = bench.apply(found.schedule)
     bench.repair(applied)
     assert of(bench.measure(applied, bench.images.curves)).delta <= 0.03
-    assert schedule.achieved["params"] > 0.2
+    assert found.schedule.achieved["params"] > 0.2
+    held = [tried.figure for tried in found.tried if tried.change("top1").delta <= 0.03]
+    assert found.schedule.achieved["params"] == held[-1]
+    assert "Measuring schedule 5 of at most 5" in said
+    assert "Measuring schedule 5 of at most 5 · 256 of 628 images" in said
+    assert len(found.tried) == 5
+    assert loads(dumps(found), StrongestFound) == found
+
+
+def test_a_proof_can_be_stopped_between_two_passes(bench):
+    class Stopped(Exception):
+        pass
+
+    def stop(sentence: str) -> None:
+        if "256 of 269 images" in sentence:
+            raise Stopped(sentence)
+
+    telling = Telling(stop)
+    with pytest.raises(Stopped, match="Measuring the compressed model"):
+        prove(replace(bench, telling=telling), a_schedule(bench.result, 0.2), repair=False, rounds=1, progress=telling)
+
+
+def test_the_search_keeps_to_locked_layers(bench):
+    found = strongest_schedule(bench, "params", 0.5, limits=Limits(fixed={"layer3.0.conv1": 0.0}), rounds=1)
+    (entry,) = (entry for entry in found.schedule.entries if entry.layer == "layer3.0.conv1")
+    assert entry.locked
+    assert entry.compression == "none"
 
 
 def test_no_schedule_within_the_drop_is_said(bench):

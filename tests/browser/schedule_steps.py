@@ -1,0 +1,70 @@
+"""What a person does on the Schedule page after a run: move, lock, verify, take away."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+PROOF_MILLISECONDS = 240_000
+HEADER, ROW = 35, 35  # pixels of the table, which is drawn and not made of elements
+
+
+def move_the_target(page: Page, *, steps: int) -> None:
+    """Press the arrow key on the target's slider; the bars and figures answer."""
+    slider = page.get_by_role("slider", name="Target")
+    expect(slider).to_be_visible()
+    before = int(slider.input_value())
+    slider.focus()
+    for _ in range(steps):
+        page.keyboard.press("ArrowRight")
+    expect(slider).to_have_value(str(before + steps))
+    expect(
+        page.get_by_text(re.compile(rf"100 % → {99 - before - steps}\.\d %|100 % → {100 - before - steps}\.0 %"))
+    ).to_be_visible()
+
+
+def click_a_dot(page: Page, number: int = 8) -> int:
+    """Take a schedule of the trade-off, and return the target that it has."""
+    dot = page.locator("path[aria-roledescription=point]").filter(visible=True).nth(number)
+    figure = float(re.search(r"([\d.]+) %", dot.get_attribute("aria-label") or "")[1])
+    dot.click(force=True)
+    expect(page.get_by_role("slider", name="Target")).to_have_value(str(int(figure)))
+    return int(figure)
+
+
+def lock_the_first_layer(page: Page) -> None:
+    """Tick Locked in the first row of the table."""
+    page.get_by_text("Set single layers").click()
+    table = page.get_by_test_id("stDataFrame").last
+    expect(table).to_be_visible()
+    table.click(position={"x": 60, "y": HEADER + ROW // 2})
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    expect(page.get_by_role("button", name="Unlock all layers")).to_be_visible()
+    expect(page.get_by_text("you locked it")).to_be_visible()
+
+
+def verify(page: Page) -> None:
+    """Let the schedule be measured, and see it beside the prediction."""
+    page.get_by_role("button", name="Verify").click()
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    expect(page.get_by_text("Compressed model: weights")).to_be_visible(timeout=PROOF_MILLISECONDS)
+    proof = page.locator(".st-key-schedule_proof_predicted")
+    for label in ("Predicted KL divergence", "Measured", "Repaired", "Repair alone"):
+        expect(proof.get_by_text(label, exact=True)).to_be_visible()
+    expect(page.get_by_text("Uniform, repaired")).to_be_visible()
+    marks = page.get_by_text("Measured after repair")
+    expect(marks.first).to_be_attached()
+
+
+def take_everything(page: Page, folder: Path) -> dict[str, bytes]:
+    """Download the zip of target files, and return what is in it."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download every format (zip)").click()
+    file = folder / "schedule.zip"
+    download.value.save_as(file)
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}

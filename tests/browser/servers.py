@@ -1,0 +1,56 @@
+"""Servers that a test starts, kills and starts again, on a home and an address of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.browser.conftest import ROOT, free_port, wait_for_health
+
+
+class Server:
+    """One address and one home; the process behind them may change."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://localhost:{self.port}"
+        self.home = folder / "home"
+        self.log = folder / "server.log"
+        self._environment = os.environ | {"SENSEAPP_HOME": str(self.home)} | dict(environment or {})
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={self.port}", "--server.headless=true"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        wait_for_health(self.url, self.process, self.log)
+
+    def kill(self) -> None:
+        """End it at once, as the system does when memory runs out."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self, seconds: float) -> None:
+        """Ask it to end, and fail if it takes longer."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(timeout=seconds)
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """Start ``server``; whatever became of it, none is left at the end."""
+    server.start()
+    try:
+        yield server
+    finally:
+        assert server.process is not None
+        if server.process.poll() is None:
+            server.kill()

@@ -1,0 +1,132 @@
+"""The views of a finished run in Chromium: one layer in all of them, histograms, saved charts, an import."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from senseapp.service import Backend, Service
+from senseapp.spec import RunSpec
+from tests.distiller_tables import TABLE
+from tests.pages.records import FRAGILE, opener
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def run_id(server_log: Path) -> str:
+    """A run of the demo with made-up measurements; its layers are real, so their histograms are too."""
+    backend = Backend(server_log.parent / "home", open_session=opener(), workers=0, data_roots=())
+    started = Service(backend).start(RunSpec())
+    backend.runner.run_next()
+    backend.close()
+    return started
+
+
+@pytest.fixture(scope="module")
+def app_url(run_id: str, app_url: str) -> str:
+    """The app, started when the run was there."""
+    return app_url
+
+
+@pytest.fixture
+def results(page: Page, app_url: str, run_id: str) -> Page:
+    page.goto(f"{app_url}/results?run={run_id}")
+    expect(mark(page, FRAGILE)).to_be_visible()
+    return page
+
+
+def mark(page: Page, label: str) -> Locator:
+    """Return the first bar, cell or point whose description begins with ``label``."""
+    return page.locator(f'path[aria-label^="{label}: "]').filter(visible=True).first
+
+
+def open_tab(page: Page, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+    expect(page.get_by_role("tab", name=name, exact=True)).to_have_attribute("aria-selected", "true")
+
+
+def expect_picked(page: Page, layer: str) -> None:
+    expect(page.get_by_role("combobox", name="Layer", exact=True)).to_have_value(layer)
+
+
+def test_a_cell_of_the_heat_map_moves_every_view_to_its_layer(results: Page) -> None:
+    open_tab(results, "Heat map")
+    mark(results, "layer1.0.conv2").click()
+    expect_picked(results, "layer1.0.conv2")
+    panel = results.locator(".st-key-layer_panel").filter(visible=True)
+    for tab in ("Heat map", "Layers", "Network"):
+        open_tab(results, tab)
+        expect(panel.get_by_text("layer1.0.conv2", exact=True)).to_be_visible()
+    open_tab(results, "Histograms")
+    expect(results.get_by_role("heading", name=re.compile("weights of layer1.0.conv2"))).to_be_visible()
+    open_tab(results, "Table")
+    expect(results.get_by_role("heading", name="layer1.0.conv2 at every level")).to_be_visible()
+
+
+def test_a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results: Page) -> None:
+    open_tab(results, "Network")
+    expect(mark(results, "layer1.0")).to_be_visible()
+    expect(mark(results, "layer1.0.conv1")).to_have_count(0)
+    mark(results, "layer1.0").click()
+    expect(mark(results, "layer1.0.conv1")).to_be_visible()
+    expect_picked(results, "layer1.0.conv2")  # the most fragile one inside
+    mark(results, "layer1.0.conv1").click()
+    expect_picked(results, "layer1.0.conv1")
+    expect(results.locator(".st-key-layer_panel").filter(visible=True).get_by_text("Parameters")).to_be_visible()
+
+
+def test_curves_are_searched_and_a_click_picks_one(results: Page) -> None:
+    open_tab(results, "Curves")
+    expect(results.get_by_text("5 of 6 curves are drawn.")).to_be_visible()
+    results.get_by_role("radio", name="All").click()
+    expect(results.get_by_text("6 of 6 curves are drawn.")).to_be_visible()
+    search = results.get_by_role("textbox", name="Search")
+    search.fill("layer1")
+    search.press("Enter")
+    expect(results.get_by_text("2 of 6 curves are drawn.")).to_be_visible()
+    mark(results, "layer1.0.conv2").click(force=True)  # the areas that answer to the pointer lie over the point
+    expect_picked(results, "layer1.0.conv2")
+
+
+@pytest.mark.parametrize("values", ["Weights", "Input activations"])
+def test_a_histogram_with_the_sensitivity_of_its_bins(results: Page, values: str) -> None:
+    open_tab(results, "Histograms")
+    results.get_by_role("radio", name=values).click()
+    results.get_by_role("button", name="Show histogram").click()
+    expect(results.get_by_text("Become zero")).to_be_visible()
+    what = values.split()[-1].lower()
+    chart = results.locator(
+        f'[aria-roledescription=visualization][aria-label*="{what} of {FRAGILE} on a grid of 4 bits"]'
+    )
+    expect(chart).to_be_visible()
+    expect(chart.get_by_text("|gradient| of the score")).to_be_visible()
+    expect(results.get_by_text("How are values spread inside a cell?")).to_be_visible()
+
+
+def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:
+    for label, ending in (("PNG image", "png"), ("SVG drawing", "svg"), ("CSV data", "csv")):
+        results.get_by_role("button", name="Save").first.click()
+        with results.expect_download() as download:
+            results.get_by_role("button", name=label).first.click()
+        assert download.value.suggested_filename.endswith(f".{ending}")
+        download.value.save_as(tmp_path / f"chart.{ending}")
+        results.keyboard.press("Escape")
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+    assert "What does each layer lose" in (tmp_path / "chart.svg").read_text()
+    rows = list(csv.DictReader((tmp_path / "chart.csv").open()))
+    assert {row["layer"]: float(row["drop"]) for row in rows}[FRAGILE] == pytest.approx(8.0)
+
+
+def test_an_imported_table_shows_its_numbers(page: Page, app_url: str, tmp_path: Path) -> None:
+    (tmp_path / "resnet18.csv").write_text(TABLE)
+    page.goto(f"{app_url}/runs")
+    page.get_by_text("Import a sensitivity CSV").click()
+    page.locator("input[type=file]").first.set_input_files(tmp_path / "resnet18.csv")
+    page.get_by_role("button", name="Import", exact=True).click()
+    expect(page.get_by_role("heading", name=re.compile(r"Most fragile: conv1, −28\.5 points at 50 %"))).to_be_visible()
+    expect(mark(page, "conv1")).to_have_attribute("aria-label", "conv1: −28.5 points at 50 %, measured")

@@ -1,0 +1,109 @@
+"""Two people on one server with login, and somebody who has only been given a link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.login_provider import login_provider, secrets_for
+from tests.browser.servers import Server, serving
+
+pytestmark = pytest.mark.browser
+
+ANSWER_MILLISECONDS = 60_000
+RUN_MILLISECONDS = 240_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that asks people to log in; Streamlit finds its secrets in the user's home."""
+    folder: Path = tmp_path_factory.mktemp("people")
+    server = Server(folder, {"HOME": str(folder)})
+    with login_provider() as provider:
+        _keep_secrets(folder, secrets_for(provider, server.url))
+        with serving(server):
+            yield server
+
+
+def _keep_secrets(folder: Path, text: str) -> None:
+    place = folder / ".streamlit" / "secrets.toml"
+    place.parent.mkdir()
+    place.write_text(text)
+
+
+def visitor(browser: Browser, server: Server) -> Page:
+    """Somebody with a browser of their own, who has not logged in."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000}, accept_downloads=True)
+    context.set_default_timeout(ANSWER_MILLISECONDS)
+    expect.set_options(timeout=ANSWER_MILLISECONDS)
+    page = context.new_page()
+    page.goto(server.url)
+    return page
+
+
+def log_in(page: Page, who: str) -> None:
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name=who).click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def test_each_sees_their_own_runs_and_a_link_opens_one(browser: Browser, server: Server) -> None:
+    ann, bob, guest = (visitor(browser, server) for _ in range(3))
+    log_in(ann, "ann")
+    ann.get_by_text("More options").click()
+    field = ann.get_by_role("spinbutton", name="Images to measure on")
+    field.fill("16")
+    field.press("Tab")
+    expect(ann.get_by_text("on 16 images")).to_be_visible()
+    ann.get_by_role("button", name="Run", exact=True).click()
+    expect(ann.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    run_id = re.search(r"run=([0-9a-f]{32})$", ann.url)
+    assert run_id is not None
+
+    log_in(bob, "bob")
+    for path in ("run", "results", "schedule"):
+        bob.goto(f"{server.url}/{path}?run={run_id.group(1)}")
+        expect(bob.get_by_text("There is no such run")).to_be_visible()
+    bob.goto(f"{server.url}/runs")
+    expect(bob.get_by_text("No run yet")).to_be_visible()
+
+    ann.goto(f"{server.url}/runs")
+    expect(ann.get_by_text("owner: Ann Example")).to_be_visible()
+    ann.get_by_role("button", name="Share").click()
+    ann.get_by_role("button", name="Make a link").click()
+    link = ann.get_by_test_id("stCode").inner_text().strip()
+    assert re.fullmatch(rf"{re.escape(server.url)}/results\?run=[0-9a-f]{{40}}", link)
+    for somebody in (bob, guest):
+        somebody.goto(link)
+        expect(somebody.get_by_text("Shared by Ann Example; you can look, not change.")).to_be_visible()
+        expect(somebody.get_by_role("tab", name="Heat map")).to_be_visible()
+
+    ann.get_by_role("button", name="Take the link back").click()
+    expect(ann.get_by_role("button", name="Make a link")).to_be_visible()
+    bob.goto(link)
+    expect(bob.get_by_text("There is no such run")).to_be_visible()
+    guest.goto(link)
+    expect(guest.get_by_role("heading", name="Log in")).to_be_visible()
+    for page in (ann, bob, guest):
+        page.context.close()
+
+
+def test_without_a_login_no_page_shows_anything(browser: Browser, server: Server) -> None:
+    guest = visitor(browser, server)
+    for path in ("", "run", "results", "schedule", "runs", "results?run=" + "0" * 40):
+        guest.goto(f"{server.url}/{path}")
+        expect(guest.get_by_role("heading", name="Log in")).to_be_visible()
+        expect(guest.get_by_role("button", name="Run", exact=True)).to_have_count(0)
+    guest.context.close()
+
+
+def test_who_logs_out_is_nobody(browser: Browser, server: Server) -> None:
+    bob = visitor(browser, server)
+    log_in(bob, "bob")
+    bob.get_by_role("button", name="Log out").click()
+    expect(bob.get_by_role("heading", name="Log in")).to_be_visible()
+    bob.context.close()

@@ -1,0 +1,96 @@
+"""The Analyze page with published image sets: downloaded when asked, and one sentence without a network."""
+
+from __future__ import annotations
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.downloads import image_set_folder
+from senseapp.service import Service
+from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
+from senseapp.ui.components import model_card
+from senseapp.ui.components.class_mapping import _class_column
+from tests.image_set_files import Publisher
+from tests.pages.conftest import wait_for_card
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from senseapp.data import fetching
+
+    monkeypatch.setattr(fetching, "is_reachable", lambda url: False)
+
+
+@pytest.fixture
+def analyze(app: AppTest) -> AppTest:
+    wait_for_card(app.run())
+    app.button_group(key="analyze.data.source").set_value("Public set").run()
+    return app
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def started(service: Service) -> RunSpec:
+    return service.runs()[0].spec
+
+
+def test_run_may_be_pressed_before_anything_is_downloaded(analyze: AppTest, service: Service) -> None:
+    options = analyze.selectbox(key="analyze.data.set").options
+    assert len(options) == len(IMAGE_SETS)
+    assert options[0] == "CIFAR-10 · animals and vehicles, 32 × 32 pixels · 10 classes · 10,000 images"
+    assert "Not on this machine yet: 170 MB" in texts(analyze)
+    analyze.selectbox(key="analyze.data.set").set_value("mnist").run()
+    assert "Not on this machine yet: 12 MB" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data == DataSpec(kind="torchvision", name="mnist")
+
+
+@pytest.mark.usefixtures("offline")
+def test_offline_is_one_sentence_and_can_be_tried_again(analyze: AppTest) -> None:
+    analyze.button(key="analyze.data.set.download").click().run()
+    wait_for_card(analyze)
+    assert len(analyze.error) == 1
+    assert "CIFAR-10 could not be downloaded (www.cs.toronto.edu cannot be reached)" in analyze.error[0].value
+    assert "these need no network" in analyze.error[0].value
+    assert analyze.button(key="analyze.run").disabled
+    analyze.button(key="analyze.data.again").click().run()
+    wait_for_card(analyze)
+    assert len(analyze.error) == 1
+
+
+def test_a_set_that_is_here_is_looked_at_at_once(
+    analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_set_folder("svhn")
+    folder.mkdir(parents=True)
+    Publisher(folder, "http://nowhere.invalid", monkeypatch).publish("svhn")
+    analyze.selectbox(key="analyze.data.set").set_value("svhn").run()
+    wait_for_card(analyze)
+    assert "20 images · 10 classes · with the labels of the set" in texts(analyze)
+    assert "10 of 10 matched, by class number" in analyze.expander[0].label
+    assert analyze.selectbox(key="analyze.data.labels.svhn").options == [
+        "The image set",
+        "Nowhere: measure without labels",
+    ]
+    analyze.selectbox(key="analyze.data.labels.svhn").set_value("none").run()
+    wait_for_card(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data == DataSpec(kind="torchvision", name="svhn", labels="none")
+
+
+def test_classes_are_chosen_by_name_where_names_are_known() -> None:
+    named = _class_column(("tench", "goldfish"))["type_config"]
+    assert named["type"] == "selectbox"
+    assert [option["label"] for option in named["options"]] == ["0 · tench", "1 · goldfish"]
+    assert [option["value"] for option in named["options"]] == [0, 1]
+    assert _class_column(())["type_config"]["type"] == "number"
+    assert _class_column(("x",) * 21_843)["type_config"]["type"] == "number"  # too many for a list in a browser
+
+
+def test_weights_that_are_fetched_say_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    resnet = ModelSpec(library="timm", name="resnet18", pretrained=True)
+    monkeypatch.setattr(model_card, "weights_so_far", lambda: 12_400_000)
+    assert "12 of about 46 MB" in model_card._reading(resnet)
+    assert "Reading the model" in model_card._reading(ModelSpec())

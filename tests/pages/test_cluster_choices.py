@@ -1,0 +1,92 @@
+"""What the pages say and offer where runs go to a cluster."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.errors import ClusterFailed
+from senseapp.results import RunState
+from senseapp.service import Backend, Service
+from senseapp.service import backend as backend_module
+from senseapp.spec import RunSpec, SensitivitySpec
+from tests.pages.conftest import open_page, wait_for_card
+from tests.pages.records import opener
+
+LOST = "No Ray cluster answers at 10.0.0.1:6379."
+
+
+@pytest.fixture
+def lost_run(service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a run whose cluster did not answer; this machine would."""
+
+    def unreachable(spec: RunSpec, **_: object) -> None:
+        raise ClusterFailed(LOST)
+
+    monkeypatch.setattr(backend, "_open_session", unreachable)
+    monkeypatch.setattr(backend_module, "open_local_session", opener())
+    monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "10.0.0.1:6379")
+    run_id = service.start(RunSpec())
+    backend.runner.run_next()
+    return run_id
+
+
+def test_a_run_whose_cluster_is_gone_may_go_on_here(
+    app: AppTest, service: Service, backend: Backend, lost_run: str
+) -> None:
+    assert service.run(lost_run).state is RunState.FAILED
+    open_page(app, "pages/run.py", run=lost_run)
+    assert app.error[0].value == LOST
+    app.button(key="run.resume_here").click().run()
+    backend.runner.run_next()
+    assert service.run(lost_run).state is RunState.DONE
+
+
+def test_try_again_asks_the_cluster_again(app: AppTest, service: Service, backend: Backend, lost_run: str) -> None:
+    service.resume(lost_run, here=True)
+    service.cancel(lost_run)
+    open_page(app, "pages/run.py", run=lost_run)
+    app.button(key="run.resume").click().run()
+    backend.runner.run_next()
+    assert service.run(lost_run).error == LOST
+
+
+def test_without_a_cluster_there_is_no_such_button(
+    app: AppTest, lost_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SENSEAPP_RAY_ADDRESS")
+    open_page(app, "pages/run.py", run=lost_run)
+    assert "run.resume_here" not in {button.key for button in app.button}
+
+
+def test_the_plan_says_that_the_cluster_shares_the_work(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_card(app.run())
+    assert any("**about 40 s** here" in element.value for element in app.markdown)
+    monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "auto")
+    app.run()
+    assert any("on this machine alone; the cluster shares it out" in element.value for element in app.markdown)
+
+
+def test_the_device_is_automatic_until_another_is_chosen(app: AppTest, service: Service) -> None:
+    wait_for_card(app.run())
+    choice = app.selectbox(key="analyze.options.device")
+    assert choice.value == "auto"
+    assert choice.options == [
+        "Automatic: a graphics card where there is one",
+        "Processor",
+        "NVIDIA graphics card",
+        "Apple graphics processor",
+    ]
+    choice.select("cpu").run()
+    app.button(key="analyze.run").click().run()
+    (record,) = service.runs()
+    assert record.spec.sensitivity.device == "cpu"
+
+
+def test_a_device_from_the_command_line_stays_when_its_settings_are_used_again(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    service.start(RunSpec(sensitivity=SensitivitySpec(device="cuda:1")))
+    backend.runner.run_next()
+    (record,) = service.runs()
+    open_page(app, "pages/runs.py")
+    app.button(key=f"runs.again.{record.run_id}").click().run()
+    assert app.selectbox(key="analyze.options.device").value == "cuda:1"

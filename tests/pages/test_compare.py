@@ -1,0 +1,164 @@
+"""The Compare page: runs beside each other, with the choice in the URL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.service import Backend, Service
+from senseapp.spec import DataSpec, PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from tests.distiller_tables import TABLE
+from tests.pages.conftest import finish, open_page
+from tests.pages.records import FRAGILE, NOT_PRUNABLE
+
+PAGE = "pages/compare.py"
+
+
+@pytest.fixture
+def pair(service: Service, backend: Backend) -> list[str]:
+    """A sparsity run, and one of bits."""
+    bits = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2)))
+    return [finish(service, backend, spec) for spec in (RunSpec(), bits)]
+
+
+def open_compare(app: AppTest, *runs: str, **query: Any) -> AppTest:
+    open_page(app, PAGE, run=list(runs), **query)
+    assert not app.exception
+    return app
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.info))
+
+
+def charts(app: AppTest) -> list[dict[str, Any]]:
+    return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
+
+
+def in_url(app: AppTest, name: str) -> list[str]:
+    found = app.query_params.get(name, [])
+    return found if isinstance(found, list) else [found]
+
+
+def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
+    open_compare(app)
+    assert "There is nothing to compare" in texts(app)
+
+
+def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, *pair)
+    assert app.multiselect(key="compare.runs").value == pair
+    assert "A and B rank 6 layers almost alike: rank correlation 1.00. No layer moved" in texts(app)
+    assert "6 layers matched by name" in texts(app)
+    assert len(charts(app)) == 2
+    assert "Every layer has the same rank in every run" in texts(app)
+
+
+def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:
+    rows = open_compare(app, *pair).dataframe[-1].value.set_index("setting")
+    assert list(rows.loc["Compression"]) == ["Sparsity", "Quantization"]
+    assert "Model" not in rows.index
+
+
+def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, *pair, level=["0.75", "2"], metric="kl")
+    first, second = (app.button_group(key=f"compare.level.{run}") for run in pair)
+    assert (first.value, second.value) == (0.75, 2.0)
+    assert "KL divergence" in texts(app)
+    second.set_value(8.0).run()
+    assert in_url(app, "level") == ["0.75", "8"]
+    app.selectbox(key="compare.metric").set_value("loss").run()
+    assert in_url(app, "metric") == ["loss"]
+    assert "Loss · Spearman" in texts(app)
+
+
+def test_a_link_with_nonsense_falls_back_to_the_usual_choice(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, *pair, level=["0.9", "many"], metric="beauty")
+    assert [app.button_group(key=f"compare.level.{run}").value for run in pair] == [0.5, 4.0]
+    assert app.selectbox(key="compare.metric").value == "top1"
+
+
+def test_a_chosen_run_joins_the_url_and_one_that_is_not_there_is_said(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, pair[0], "../secret")
+    assert "no such run" in app.error[0].value
+    assert in_url(app, "run") == [pair[0]]
+    app.multiselect(key="compare.runs").set_value(pair).run()
+    assert in_url(app, "run") == pair
+    assert "A and B rank" in texts(app)
+
+
+def test_the_sidebar_brings_back_the_last_comparison(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, *pair)
+    app.switch_page("pages/guide.py").run()
+    app.query_params.clear()
+    app.switch_page(PAGE).run()
+    assert in_url(app, "run") == pair
+
+
+def test_one_run_compares_its_estimate_with_its_measurement(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, pair[0])
+    assert "Estimate and measurement rank 6 layers almost alike: rank correlation 1.00." in texts(app)
+    labels = charts(app)[0]["layer"][1]["encoding"]["color"]["scale"]["domain"]
+    assert labels == ["A · estimated", "B · measured"]
+
+
+def test_a_run_without_both_asks_for_a_second(app: AppTest, service: Service) -> None:
+    open_compare(app, service.import_csv("published", TABLE))
+    assert "Choose a second run" in texts(app)
+    assert not charts(app)
+
+
+def test_layers_without_a_counterpart_are_named_with_the_reason(
+    app: AppTest, service: Service, backend: Backend, pair: list[str]
+) -> None:
+    pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
+    open_compare(app, pair[0], finish(service, backend, pruning))
+    assert "5 layers matched by name · 1 without a value in B" in texts(app)
+    unmatched = next(frame.value for frame in app.dataframe if "A" in frame.value and "layer" in frame.value)
+    assert list(unmatched["layer"]) == [NOT_PRUNABLE]
+    assert "Its channels are added" in unmatched["B"].iloc[0]
+
+
+def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, *pair)
+    app.session_state["senseapp.session"].picked["compare"] = FRAGILE
+    app.run()
+    assert "demo, 50 %: **−8.0 points** (−8.6 to −7.4), rank 1, measured" in texts(app)
+    app.button(key="compare.close").click().run()
+    assert "rank 1, measured" not in texts(app)
+
+
+def test_random_inputs_are_said_beside_every_chart(app: AppTest, service: Service, backend: Backend) -> None:
+    runs = [finish(service, backend, RunSpec(data=DataSpec(kind=kind))) for kind in ("demo", "random")]
+    open_compare(app, *runs)
+    assert texts(app).count("B: Indicative only: the inputs are random") == 2
+
+
+def test_four_runs_and_the_correlation_of_every_pair(app: AppTest, service: Service, backend: Backend) -> None:
+    runs = [finish(service, backend, RunSpec(sensitivity=SensitivitySpec(seed=seed))) for seed in range(4)]
+    open_compare(app, *runs)
+    assert "Rank correlation with A over 6 layers: 1.00 for B, 1.00 for C, 1.00 for D." in texts(app)
+    assert len(app.dataframe[0].value) == 6
+
+
+def test_every_chart_and_table_has_a_text_alternative(app: AppTest, pair: list[str]) -> None:
+    open_compare(app, *pair)
+    for element in (*app.get("vega_lite_chart"), *app.get("arrow_data_frame")):
+        assert len(element.proto.alt) > 10
+
+
+def test_ticked_runs_lead_here_and_so_does_the_results_page(app: AppTest, pair: list[str]) -> None:
+    open_page(app, "pages/runs.py")
+    assert app.button(key="runs.compare").disabled
+    for run in pair:
+        app.checkbox(key=f"runs.tick.{run}").check().run()
+    app.button(key="runs.compare").click().run()
+    assert in_url(app, "run") == pair
+    assert "A and B rank" in texts(app)
+    app.query_params.clear()
+    open_page(app, "pages/results.py", run=pair[0])
+    links = [link.proto.page for link in app.get("page_link")]
+    assert "compare" in links

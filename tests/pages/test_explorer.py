@@ -1,0 +1,210 @@
+"""The linked views: one layer in all of them, the choice of curves, one level, the open tree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.service import Backend, Service
+from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec, SparsityConfig
+from tests.distiller_tables import TABLE
+from tests.pages.conftest import finish, open_page
+from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE
+
+PAGE = "pages/results.py"
+STATE = "senseapp.session"
+
+
+@pytest.fixture
+def results(app: AppTest, finished_run: str) -> AppTest:
+    return open_page(app, PAGE, run=finished_run)
+
+
+def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
+    app.session_state[f"results.tab.{run_id}"] = label
+    app.run()
+    assert not app.exception
+    return app
+
+
+def texts(app: AppTest) -> str:
+    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.info))
+
+
+def chart(app: AppTest, number: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(app.get("vega_lite_chart")[number].proto.spec)
+    return found
+
+
+def drawn_curves(app: AppTest) -> list[str]:
+    domain: list[str] = chart(app)["layer"][-1]["encoding"]["color"]["scale"]["domain"]
+    return domain
+
+
+def test_a_layer_chosen_by_keyboard_is_shown_in_every_view(results: AppTest, finished_run: str) -> None:
+    results.selectbox(key=f"results.layer.{finished_run}").set_value("layer1.0.conv2").run()
+    for label in ("Layers", "Heat map", "Network"):
+        open_tab(results, finished_run, label)
+        assert "**layer1.0.conv2**" in texts(results)
+        assert "layer1.0.conv2" in json.dumps(chart(results)["layer"])
+    assert "layer1.0.conv2" in drawn_curves(open_tab(results, finished_run, "Curves"))
+    assert "weights of layer1.0.conv2 lie" in texts(open_tab(results, finished_run, "Histograms"))
+    assert "##### layer1.0.conv2 at every level" in texts(open_tab(results, finished_run, "Table"))
+
+
+def test_the_chosen_layer_follows_a_click_elsewhere(results: AppTest, finished_run: str) -> None:
+    assert results.selectbox(key=f"results.layer.{finished_run}").value is None
+    results.session_state[STATE].picked[finished_run] = "fc"
+    results.run()
+    assert results.selectbox(key=f"results.layer.{finished_run}").value == "fc"
+    results.button(key=f"panel.close.{finished_run}").click().run()
+    assert results.selectbox(key=f"results.layer.{finished_run}").value is None
+
+
+def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finished_run: str) -> None:
+    open_tab(results, finished_run, "Curves")
+    assert len(drawn_curves(results)) == 5
+    assert "5 of 6 curves are drawn" in texts(results)
+    results.number_input(key=f"curves.number.{finished_run}").set_value(1).run()
+    assert drawn_curves(results) == [FRAGILE]
+    results.button_group(key=f"curves.mode.{finished_run}").set_value("All").run()
+    assert drawn_curves(results) == list(NAMES)
+    results.multiselect(key=f"curves.blocks.{finished_run}").set_value(["layer1"]).run()
+    assert drawn_curves(results) == ["layer1.0.conv1", "layer1.0.conv2"]
+    results.multiselect(key=f"curves.blocks.{finished_run}").set_value([]).run()
+    results.button_group(key=f"curves.types.{finished_run}").set_value(["Linear"]).run()
+    assert drawn_curves(results) == ["fc"]
+    results.text_input(key=f"curves.search.{finished_run}").set_value("conv").run()
+    assert "No layer passes the filters" in texts(results)
+    results.button_group(key=f"curves.types.{finished_run}").set_value([]).run()
+    results.button_group(key=f"curves.mode.{finished_run}").set_value("By name").run()
+    results.multiselect(key=f"curves.layers.{finished_run}").set_value(["conv1"]).run()
+    assert drawn_curves(results) == ["conv1"]
+
+
+def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTest, finished_run: str) -> None:
+    open_tab(results, finished_run, "Curves")
+    axis = results.selectbox(key=f"curves.axis.{finished_run}")
+    assert axis.options == ["Change", "Metric itself", "Reward"]
+    for name, title in (("value", "Top-1 accuracy (%)"), ("reward", "Reward: −(1 − top-1) · ln(MACs left)")):
+        results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
+        assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
+    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
+    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # always of top-1
+
+
+def test_an_import_without_macs_says_why_there_is_no_reward(app: AppTest, service: Service) -> None:
+    run_id = service.import_csv("resnet18", TABLE)
+    open_tab(open_page(app, PAGE, run=run_id), run_id, "Curves")
+    axis = app.selectbox(key=f"curves.axis.{run_id}")
+    assert axis.options == ["Change", "Metric itself"]
+    assert "come without" in axis.help
+
+
+def values(app: AppTest) -> pd.DataFrame:
+    return next(table.value for table in app.dataframe if "extreme" in table.value.columns)
+
+
+def test_one_level_as_a_line_with_the_values_beneath(results: AppTest, finished_run: str) -> None:
+    assert values(results).set_index("layer")["extreme"][FRAGILE] == "loses most"
+    assert list(values(results)["layer"]) == list(NAMES)
+    results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
+    assert not results.exception
+    assert "How well does the network do with 50 % of its weights at zero?" in texts(results)
+    assert chart(results)["layer"][1]["encoding"]["x"]["sort"] == list(NAMES)
+    results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
+    assert chart(results)["layer"][1]["encoding"]["x"]["sort"][0] == FRAGILE
+    assert values(results)["layer"].iloc[0] == FRAGILE
+
+
+def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:
+    run_id = service.import_csv("resnet18", TABLE)
+    open_page(app, PAGE, run=run_id)
+    shown = values(app).set_index("layer")
+    assert shown["value"].to_dict() == pytest.approx({"conv1": 41.25, "layer1.0.conv1": 69.0, "fc": 68.0})
+    assert shown["change_text"]["conv1"] == "−28.5 points"
+    app.session_state[STATE].picked[run_id] = "fc"
+    open_tab(app, run_id, "Table")
+    assert list(app.dataframe[0].value["top1"]) == ["69.7 %", "68.0 %"]
+    assert list(app.dataframe[0].value["loss"]) == ["1.252 nats", "1.350 nats"]
+
+
+@pytest.mark.parametrize(
+    ("compression", "words"),
+    [
+        (SparsityConfig(granularity="filter"), "Whole filters are set to zero"),
+        (PruningConfig(), "Whole channels are removed"),
+    ],
+)
+def test_whole_filters_say_the_level_that_was_truly_reached(
+    app: AppTest, service: Service, backend: Backend, compression: Any, words: str
+) -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=compression, levels=(0.3, 0.5)))
+    open_page(app, PAGE, run=finish(service, backend, spec))
+    assert words in texts(app)
+    assert set(values(app)["reached_text"]) == {"50.0 %"}
+
+
+def nodes(app: AppTest) -> list[str]:
+    found: list[str] = chart(app)["layer"][0]["encoding"]["y"]["sort"]
+    return found
+
+
+def test_a_click_on_a_block_opens_it_and_picks_its_most_fragile_layer(results: AppTest, finished_run: str) -> None:
+    open_tab(results, finished_run, "Network")
+    assert "layer2.0" in nodes(results)
+    assert FRAGILE not in nodes(results)
+    results.session_state[STATE].blocks[finished_run].names |= {"layer2.0"}
+    results.run()
+    assert FRAGILE in nodes(results)
+    assert NOT_PRUNABLE not in nodes(results)  # its own block is closed
+
+
+def test_the_tree_opens_where_a_layer_was_picked_elsewhere(results: AppTest, finished_run: str) -> None:
+    open_tab(results, finished_run, "Network")
+    results.selectbox(key=f"results.layer.{finished_run}").set_value(NOT_PRUNABLE).run()
+    assert NOT_PRUNABLE in nodes(results)
+    results.number_input(key=f"network.depth.{finished_run}.").set_value(1).run()
+    assert nodes(results) == ["conv1", "layer1", "layer2", "fc"]
+
+
+def test_a_layer_without_a_value_says_why_and_the_rest_works(app: AppTest, service: Service, backend: Backend) -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
+    run_id = finish(service, backend, spec)
+    open_page(app, PAGE, run=run_id)
+    app.selectbox(key=f"results.layer.{run_id}").set_value(NOT_PRUNABLE).run()
+    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
+        open_tab(app, run_id, label)
+        assert "Its channels are added to those of layer2.0.conv2." in texts(app) or label == "Curves"
+
+
+def test_a_run_that_a_newer_version_wrote_is_told_in_one_sentence(
+    app: AppTest, finished_run: str, backend: Backend
+) -> None:
+    file = backend.store.folder(finished_run).path / "result.json"
+    file.write_text(file.read_text().replace('"version":1', '"version":9', 1))
+    open_page(app, PAGE, run=finished_run)
+    assert not app.exception
+    assert "has version 9; this senseapp reads versions 1 to 1. Update senseapp" in app.error[0].value
+    assert not app.get("vega_lite_chart")
+
+
+def test_every_chart_can_be_saved_in_three_forms(results: AppTest, finished_run: str) -> None:
+    results.session_state[STATE].picked[finished_run] = FRAGILE
+    for label in ("Layers", "Curves", "Heat map", "Network"):
+        open_tab(results, finished_run, label)
+        saved = [button.label for button in results.get("download_button") if button.label != "Download report"]
+        assert saved == len(results.get("vega_lite_chart")) * ["PNG image", "SVG drawing", "CSV data"]
+
+
+def test_many_levels_are_slid_through(app: AppTest, service: Service, backend: Backend) -> None:
+    levels = tuple(step / 20 for step in range(1, 20))
+    run_id = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=levels)))
+    open_page(app, PAGE, run=run_id)
+    assert not app.exception
+    app.select_slider(key=f"results.level.{run_id}").set_value(0.95).run()
+    assert "with 95 % of its weights at zero?" in texts(app)

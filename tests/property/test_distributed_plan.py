@@ -1,0 +1,138 @@
+"""The plan of a shared run, and the simulator that judges it: bounds, monotony, brute force."""
+
+from __future__ import annotations
+
+import itertools
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from senseapp.distributed.blocks import balanced_blocks
+from senseapp.distributed.costs import RunCosts
+from senseapp.distributed.plan import choose_plan, plan_of
+from senseapp.distributed.simulate import makespan
+
+SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
+WORKERS = st.integers(1, 1000)
+SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=30).map(lambda found: tuple(sorted(found, reverse=True)))
+COSTS = st.builds(
+    RunCosts,
+    shares=SHARES,
+    num_levels=st.integers(1, 10),
+    num_images=st.integers(1, 5000),
+    seconds_per_image=st.floats(1e-4, 0.1),
+    micro_batch=st.sampled_from([1, 8, 16, 32]),
+    send_seconds_per_image=st.floats(0, 1e-3),
+)
+
+
+def step_by_step(seconds: list[float], workers: int) -> float:
+    """Look at one moment after the other: an independent, slow way to the same number."""
+    waiting, running, now = list(seconds), [], 0.0
+    while waiting or running:
+        while waiting and len(running) < workers:
+            running.append(now + waiting.pop(0))
+        now = min(running)
+        running.remove(now)
+    return now
+
+
+@given(SECONDS, WORKERS)
+def test_a_run_takes_at_least_its_share_and_its_longest_task_and_at_most_both(
+    seconds: list[float], workers: int
+) -> None:
+    found = makespan(seconds, workers)
+    assert found >= sum(seconds) / workers - 1e-9
+    assert found >= max(seconds) - 1e-9
+    assert found <= sum(seconds) / workers + max(seconds) + 1e-9
+    assert found == pytest.approx(step_by_step(seconds, workers))
+
+
+@given(SECONDS, WORKERS, st.data())
+def test_more_workers_longer_tasks_and_later_starts_go_the_expected_way(
+    seconds: list[float], workers: int, data: st.DataObject
+) -> None:
+    ready = sorted(data.draw(st.lists(st.floats(0, 50), min_size=len(seconds), max_size=len(seconds))))
+    found = makespan(seconds, workers, ready=ready)
+    assert makespan(seconds, workers + 1, ready=ready) <= found + 1e-9
+    assert makespan([1.5 * each for each in seconds], workers, ready=ready) >= found - 1e-9
+    assert found >= makespan(seconds, workers) - 1e-9
+    assert makespan(seconds, workers, ready=ready, start=7.0) <= found + 7.0 + 1e-9
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=7), st.integers(1, 3))
+def test_handing_out_in_order_is_never_far_from_the_best_of_all_assignments(seconds: list[float], workers: int) -> None:
+    best = min(
+        max(sum(seconds[i] for i, who in enumerate(chosen) if who == worker) for worker in range(workers))
+        for chosen in itertools.product(range(workers), repeat=len(seconds))
+    )
+    assert best - 1e-9 <= makespan(seconds, workers) <= (2 - 1 / workers) * best + 1e-9
+
+
+@given(COSTS.filter(lambda costs: len(costs.shares) <= 9), st.integers(1, 9))
+def test_blocks_are_as_even_as_any_contiguous_cut(costs: RunCosts, count: int) -> None:
+    blocks = balanced_blocks(costs, count)
+    total = len(costs.shares)
+    assert len(blocks) <= count
+    assert [index for block in blocks for index in range(*block)] == list(range(total))
+    best = min(
+        max(costs.passes(first, stop) for first, stop in pairwise((0, *cuts, total)))
+        for pieces in range(1, min(count, total) + 1)
+        for cuts in itertools.combinations(range(1, total), pieces - 1)
+    )
+    assert max(costs.passes(*block) for block in blocks) == pytest.approx(best, rel=1e-6, abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(COSTS, WORKERS, st.integers(1, 2000))
+def test_every_plan_measures_everything_once_and_within_its_bounds(
+    costs: RunCosts, workers: int, most_images: int
+) -> None:
+    plan = choose_plan(costs, workers, most_images=most_images)
+    assert plan.span_images <= max(most_images, costs.micro_batch)
+    assert plan.span_images % costs.micro_batch == 0
+    assert plan.num_spans * plan.span_images >= costs.num_images
+    assert [index for block in plan.blocks for index in range(*block)] == list(range(len(costs.shares)))
+    whole_passes = 1 + sum(costs.passes(*block) for block in plan.blocks)
+    work = whole_passes * costs.num_images * costs.seconds_per_image
+    longest = max(costs.block_seconds(*block, min(plan.span_images, costs.num_images)) for block in plan.blocks)
+    waiting = costs.alone_seconds + costs.start_seconds
+    assert plan.seconds >= waiting + max(work / workers, longest) - 1e-6
+    assert plan.efficiency <= 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(COSTS)
+def test_more_workers_never_take_longer(costs: RunCosts) -> None:
+    times = [choose_plan(costs, workers, most_images=512).seconds for workers in (1, 2, 5, 17, 64, 300, 1000)]
+    for fewer, more in pairwise(times):
+        assert more <= fewer / 0.995 + 1e-6  # a plan must be better by half a percent to be preferred
+
+
+@settings(max_examples=20, deadline=None)
+@given(COSTS, st.sampled_from([16, 64, 320]))
+def test_a_resumed_run_keeps_its_spans(costs: RunCosts, span_images: int) -> None:
+    assume(costs.micro_batch <= 16)
+    assert choose_plan(costs, 4, most_images=1, span_images=span_images).span_images == span_images
+
+
+def test_one_worker_without_overhead_takes_what_one_machine_takes() -> None:
+    costs = RunCosts(
+        shares=(1.0, 0.6, 0.1),
+        num_levels=2,
+        num_images=100,
+        seconds_per_image=0.5,
+        task_seconds=0.0,
+        start_seconds=0.0,
+        measurement_seconds=0.0,
+    )
+    plan = plan_of(costs, 1, blocks=((0, 3),), span_images=100)
+    assert plan.seconds == pytest.approx(costs.local_seconds) == 20 + 100 * 0.5 * (1 + 0.9 + 2 * 1.7)
+    assert plan.speed_up == pytest.approx(1)
+
+
+def test_layers_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="order of the forward pass"):
+        RunCosts(shares=(0.2, 0.5), num_levels=1, num_images=1, seconds_per_image=1.0)

@@ -1,0 +1,1 @@
+"""Long forms of tests. ``make soak`` runs them, and ``docs/RELIABILITY.md`` has their figures."""

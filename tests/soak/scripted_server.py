@@ -1,0 +1,51 @@
+"""The app with an engine that makes up its measurements, for the short forms of the soaks: nothing loads torch.
+
+``python -m tests.soak.scripted_server [streamlit options]``; everything but the engine is real.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+from senseapp.results import LayerMeasurement
+from senseapp.service import Backend, backend
+from senseapp.service.settings import ServerSettings
+from senseapp.spec import RunSpec
+from senseapp.store import home
+from senseapp.ui import backend as ui_backend
+from senseapp.ui.serve import serve
+from tests.fake_session import fake_calibration
+from tests.pages.conftest import ScriptedService
+from tests.pages.records import ScriptedSession
+
+SECONDS_PER_MEASUREMENT = 0.1
+
+
+class SlowSession(ScriptedSession):
+    """Takes its time, so that there is something to watch."""
+
+    def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
+        for measurement in super().measure(done):
+            time.sleep(SECONDS_PER_MEASUREMENT)
+            yield measurement
+
+
+def open_slowly(spec: RunSpec, **_: object) -> SlowSession:
+    return SlowSession(spec, None)
+
+
+if __name__ == "__main__":
+    backend.runs_on_processor = lambda device: True
+    shared = Backend(
+        home(),
+        open_session=open_slowly,
+        data_roots=(),
+        settings=ServerSettings.configured(),
+        calibrate=fake_calibration,
+    )
+    ui_backend.service = lambda: ScriptedService(shared)
+    ui_backend.warm_up = lambda: None
+    ui_backend.survey_of = lambda *question: None  # it would load torch to look into an archive
+    serve(sys.argv[1:])

@@ -1,0 +1,97 @@
+"""A server of its own for a soak, and what it holds: memory, threads, open files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+__all__ = ["Held", "Served", "served"]
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 90.0
+_SHOWN_CHARACTERS = 6000  # of the log, when something broke
+MB = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a process holds at one moment.
+
+    Attributes:
+        memory_bytes: of its own, without pages of files.
+        threads: of the system.
+        files: open files, without connections.
+    """
+
+    memory_bytes: int
+    threads: int
+    files: int
+
+    def __str__(self) -> str:
+        return f"{self.memory_bytes / MB:.0f} MB, {self.threads} threads, {self.files} files"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A running server."""
+
+    url: str
+    home: Path
+    process: psutil.Process
+
+    def held(self) -> Held:
+        """Return what it holds now."""
+        memory = self.process.memory_info()
+        return Held(
+            memory_bytes=memory.rss - memory.shared,
+            threads=self.process.num_threads(),
+            files=len(self.process.open_files()),
+        )
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return (self.home / "server.log").read_text()
+
+
+@contextmanager
+def served(home: Path, *, module: str = "senseapp.ui.serve", **settings: str) -> Iterator[Served]:
+    """Start the app on a free port, with ``settings`` as environment variables, and end it after the body."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"SENSEAPP_HOME": str(home), **settings}
+    command = [sys.executable, "-m", module, f"--server.port={port}", "--server.address=127.0.0.1"]
+    with (home / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for_health(url, server, home / "server.log")
+        yield Served(url=url, home=home, process=psutil.Process(server.pid))
+    except BaseException:
+        sys.stderr.write((home / "server.log").read_text()[-_SHOWN_CHARACTERS:])
+        raise
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _wait_for_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"The app did not start:\n{log.read_text()}")

@@ -1,0 +1,88 @@
+"""What the container would hold is enough to serve, and what the notes for servers say is so."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+NOTES = (ROOT / "docs" / "deploy.md").read_text()
+
+
+def copied() -> list[str]:
+    """Return what the Dockerfile copies, but for its targets."""
+    lines = re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE)
+    return [name for line in lines for name in line.split()[:-1]]
+
+
+def test_everything_that_is_copied_is_there_and_not_ignored() -> None:
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")}
+    assert set(copied()) == let_in
+    assert all((ROOT / name).exists() for name in copied())
+
+
+def test_what_is_copied_imports_nothing_of_ours_that_is_not() -> None:
+    ours = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
+    code = [path for name in copied() for path in ((ROOT / name).rglob("*.py") if (ROOT / name).is_dir() else ())]
+    used: set[str] = set()
+    for path in (*code, ROOT / "app.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                used.add((node.module or "").split(".")[0])
+            elif isinstance(node, ast.Import):
+                used |= {name.name.split(".")[0] for name in node.names}
+    assert {"senseapp", "tests", "scripts"} <= ours
+    assert used & ours == {"senseapp"}
+
+
+def test_the_container_runs_without_rights_and_is_asked_how_it_is() -> None:
+    assert re.search(r"^USER senseapp$", DOCKERFILE, re.MULTILINE)
+    assert DOCKERFILE.index("RUN pip") < DOCKERFILE.index("USER senseapp") < DOCKERFILE.index("\nCMD")
+    assert "HEALTHCHECK" in DOCKERFILE
+    assert "VOLUME /var/lib/senseapp" in DOCKERFILE
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["senseapp"]
+    assert service["ports"] == ["127.0.0.1:8501:8501"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["volumes"] == ["senseapp:/var/lib/senseapp"]
+
+
+def test_streamlits_settings_are_those_of_a_server() -> None:
+    settings = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())
+    assert settings["server"]["fileWatcherType"] == "none"
+    assert settings["server"]["enableXsrfProtection"] is True
+    assert settings["server"]["enableStaticServing"] is False
+    assert settings["client"] == {"toolbarMode": "viewer", "showErrorDetails": "none"}
+    assert settings["browser"]["gatherUsageStats"] is False
+
+
+@pytest.mark.parametrize("folder", ["service", "ui", "store", "models", "data"])
+def test_every_setting_is_in_the_notes_and_the_notes_name_no_other(folder: str) -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "senseapp").rglob("*.py"))
+    known = set(re.findall(r'"(SENSEAPP_[A-Z_]+)"', code))
+    told = set(re.findall(r"^\| `(SENSEAPP_[A-Z_]+)`", NOTES, re.MULTILINE))
+    assert told <= known
+    here = "\n".join(path.read_text() for path in (ROOT / "senseapp" / folder).rglob("*.py"))
+    assert set(re.findall(r'"(SENSEAPP_[A-Z_]+)"', here)) <= told
+
+
+def test_links_between_the_notes_lead_somewhere() -> None:
+    for page in (ROOT / "SECURITY.md", ROOT / "docs" / "deploy.md", ROOT / "docs" / "RELIABILITY.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_files_that_the_threat_model_names_exist() -> None:
+    table = (ROOT / "SECURITY.md").read_text().split("## Where to look")[1]
+    for cell in re.findall(r"^\|[^|]+\|([^|]+)\|([^|]+)\|$", table, re.MULTILINE)[2:]:
+        for column in cell:
+            folder = ""
+            for name in re.findall(r"`([^`]+)`", column):
+                folder = name.rsplit("/", 1)[0] if "/" in name else folder
+                assert (ROOT / (name if "/" in name else f"{folder}/{name}")).exists(), name

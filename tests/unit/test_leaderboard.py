@@ -1,0 +1,100 @@
+"""Rows of the leaderboard: what can be removed for one point, by prediction; and the table of a batch."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from senseapp.results import RunState
+from senseapp.schedule import trade_off
+from senseapp.service import Backend, Service
+from senseapp.service.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
+from senseapp.spec import RunSpec, SensitivitySpec
+from tests.fake_session import LAYERS, FakeEngine, a_change, a_measurement, a_result, fake_calibration
+
+
+def result_with(drop: float, *, metric: str = "top1"):  # type: ignore[no-untyped-def]
+    """A run whose layers lose nothing at 50 % and ``drop`` each at 90 %."""
+    spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.9)))
+    found = [
+        a_measurement(
+            layer,
+            level,
+            changes=(a_change(0.0 if level == 0.5 else drop, metric=metric),),
+            achieved_level=level,
+            removed_params=int(level * 100 * (order + 1)),
+        )
+        for order, layer in enumerate(LAYERS)
+        for level in (0.5, 0.9)
+    ]
+    return a_result(found, spec=spec)
+
+
+def test_what_is_removable_is_the_most_that_is_predicted_to_cost_one_point() -> None:
+    row = leaderboard_row(result_with(0.2), run="r")
+    points = trade_off(result_with(0.2), "bytes", metric="top1")
+    assert row.bytes_removable == max(point.figure for point in points if point.damage <= ALLOWED_DROP)
+    stronger = [point.damage for point in points if point.figure > row.bytes_removable]
+    assert stronger
+    assert min(stronger) > ALLOWED_DROP
+    assert (row.model, row.compression, row.metric, row.baseline, row.num_images) == (
+        "demo",
+        "sparsity",
+        "top1",
+        0.98,
+        100,
+    )
+    assert row.drop_metric == "top1"
+
+
+def test_gentler_curves_rank_first_and_unknown_ones_last() -> None:
+    fragile, robust = (leaderboard_row(result_with(drop), run=str(drop)) for drop in (0.5, 0.001))
+    unknown = leaderboard_row(a_result(estimates=(a_measurement(estimated=True),)), run="unknown")
+    assert unknown.bytes_removable is None
+    assert unknown.drop_metric == ""
+    assert robust.bytes_removable > fragile.bytes_removable  # type: ignore[operator]
+    assert ranked([unknown, fragile, robust]) == [robust, fragile, unknown]
+
+
+def test_without_labels_points_of_agreement_count() -> None:
+    result = replace(result_with(0.2, metric="agreement"), metric="kl", baseline={"kl": 0.0})
+    row = leaderboard_row(result, run="r")
+    assert row.drop_metric == "agreement"
+    assert row.bytes_removable
+    assert row.baseline is None
+
+
+def test_a_run_that_loses_at_every_level_can_remove_nothing() -> None:
+    found = [a_measurement(layer, 0.5, changes=(a_change(0.4),)) for layer in LAYERS]
+    result = a_result(found, spec=RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
+    assert leaderboard_row(result, run="r").bytes_removable == pytest.approx(0, abs=0.05)
+
+
+def test_the_table_has_one_line_for_each_run_and_says_what_is_predicted() -> None:
+    rows = [leaderboard_row(result_with(0.2), run="one"), leaderboard_row(a_result(), run="two")]
+    one, two = csv.DictReader(io.StringIO(leaderboard_csv(rows)))
+    assert (one["run"], one["levels"], one["source"], one["drop_metric"]) == ("one", "0.5 0.9", "predicted", "top1")
+    assert float(one["bytes_removable"]) == pytest.approx(rows[0].bytes_removable, abs=1e-4)
+    assert (two["bytes_removable"], two["source"]) == ("", "")
+
+
+def test_the_service_shows_finished_runs_of_this_person_and_works_each_out_once(tmp_path: Path) -> None:
+    backend = Backend(tmp_path, open_session=FakeEngine(), workers=0, data_roots=(), calibrate=fake_calibration)
+    service, other = Service(backend, "a"), Service(backend, "b")
+    done = service.start(RunSpec())
+    other.start(RunSpec())
+    while backend.runner.run_next():
+        pass
+    service.start(RunSpec())  # waits
+    (row,) = service.leaderboard()
+    assert row.run == done
+    assert service.leaderboard()[0] is row
+    (backend.store.folder(done).path / "result.json").write_text("{}")
+    assert service.leaderboard()[0] is row
+    backend.store.set_state(done, RunState.DONE)  # changed since, so it is looked at again
+    assert service.leaderboard() == ()
+    backend.close()

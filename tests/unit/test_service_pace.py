@@ -1,0 +1,96 @@
+"""How often one person may ask for something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from senseapp.errors import RateLimited
+from senseapp.service import Backend, Service
+from senseapp.service.pace import Pace
+from senseapp.service.settings import ServerSettings
+from senseapp.spec import RunSpec
+from senseapp.spec.histogram import HistogramSpec
+from tests.fake_session import FakeEngine, fake_calibration
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_the_last_minute_counts_for_each_person_and_thing() -> None:
+    clock = Clock()
+    pace = Pace({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
+    pace.count("ann", "runs")
+    clock.seconds = 20
+    pace.count("ann", "runs")
+    pace.count("ann", "uploads")
+    pace.count("bob", "runs")
+    with pytest.raises(RateLimited, match=r"Up to 2 runs a minute.*Try again in 40 seconds"):
+        pace.count("ann", "runs")
+    clock.seconds = 60
+    pace.count("ann", "runs")
+    with pytest.raises(RateLimited, match="in 20 seconds"):
+        pace.count("ann", "runs")
+
+
+def test_who_asks_no_more_is_forgotten() -> None:
+    clock = Clock()
+    pace = Pace({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
+    for number in range(1000):
+        clock.seconds = float(number)
+        pace.count(f"person {number}", "runs")
+    assert len(pace._asked) <= 60
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    settings = ServerSettings(runs_per_minute=2, jobs_per_minute=2, uploads_per_minute=2)
+    return Service(
+        Backend(
+            tmp_path,
+            open_session=FakeEngine(),
+            data_roots=(),
+            calibrate=fake_calibration,
+            workers=0,
+            settings=settings,
+        )
+    )
+
+
+def test_runs_are_limited_and_the_refused_one_leaves_nothing(service: Service) -> None:
+    for _ in range(2):
+        service.start(RunSpec())
+    with pytest.raises(RateLimited):
+        service.start(RunSpec())
+    assert len(service.runs()) == 2
+    Service(service._backend, "bob").start(RunSpec())
+
+
+def test_uploads_are_limited(service: Service) -> None:
+    for _ in range(2):
+        service.reserve_upload(10)
+    with pytest.raises(RateLimited):
+        service.reserve_upload(10)
+
+
+def test_jobs_on_runs_are_limited_but_asking_again_for_one_that_waits_is_not(service: Service) -> None:
+    run_id = service.start(RunSpec())
+    service._backend.runner.run_next()
+    first = HistogramSpec(layer="conv0")
+    for _ in range(5):
+        service.start_histogram(run_id, first)
+    service.start_histogram(run_id, HistogramSpec(layer="conv1"))
+    with pytest.raises(RateLimited):
+        service.start_histogram(run_id, HistogramSpec(layer="conv2"))
+
+
+def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in enumerate(("RUNS", "JOBS", "UPLOADS"), start=3):
+        monkeypatch.setenv(f"SENSEAPP_{name}_PER_MINUTE", str(number))
+    found = ServerSettings.configured()
+    assert (found.runs_per_minute, found.jobs_per_minute, found.uploads_per_minute) == (3, 4, 5)

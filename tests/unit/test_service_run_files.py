@@ -1,0 +1,261 @@
+"""A run as one file: what comes back equals what went out, and nothing that somebody made up gets in."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from senseapp.errors import InvalidFile, NotFound, QuotaExceeded
+from senseapp.results import RunState, Schedule, ValidationResult
+from senseapp.service import Backend, Service
+from senseapp.service.settings import ServerSettings
+from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
+
+KEY = "0123456789abcdef"
+SPEC = RunSpec(
+    model=ModelSpec(library="auto", checkpoint="/srv/secret/place/net.pth"),
+    data=DataSpec(kind="archive", path="/srv/secret/place/photos.zip"),
+)
+PROOF = ValidationResult(
+    schedule=Schedule(model="demo", method="manual", entries=(), metric="kl"),
+    changes=(a_change(0.1, metric="kl"),),
+)
+WEIGHTS = save({"stem.weight": np.ones((4, 3), np.float32)})
+
+
+def a_service(home, **options):
+    backend = Backend(home, open_session=FakeEngine(), data_roots=(), calibrate=fake_calibration, workers=0, **options)
+    return Service(backend, "ann")
+
+
+@pytest.fixture
+def service(tmp_path):
+    return a_service(tmp_path / "here")
+
+
+@pytest.fixture
+def finished(service):
+    """A finished run with a proof and a compressed model."""
+    store = service._backend.store
+    run_id = store.create(SPEC, owner="ann", title="Tuesday's").run_id
+    folder = store.folder(run_id)
+    folder.save_result(a_result([a_measurement(level=level) for level in (0.25, 0.5, 0.75)], spec=SPEC))
+    folder.save_validation(KEY, PROOF)
+    folder.compressed_model(KEY).write_bytes(WEIGHTS)
+    store.set_state(run_id, RunState.DONE)
+    return run_id
+
+
+def packed(service, run_id):
+    stream = io.BytesIO()
+    service.pack(run_id, stream)
+    return stream.getvalue()
+
+
+def zipped(members, **options):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, **options) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return io.BytesIO(stream.getvalue())
+
+
+def members_of(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_run_moves_to_another_server_whole(service, finished, tmp_path):
+    other = a_service(tmp_path / "there")
+    run_id = other.import_run(io.BytesIO(packed(service, finished)))
+    record = other.run(run_id)
+    assert (record.title, record.state, record.owner) == ("Tuesday's", RunState.DONE, "ann")
+    assert record.headline.startswith("Most fragile: stem")
+    assert "measured elsewhere" in record.origin
+    assert record.num_bytes > len(WEIGHTS)
+    here, there = service.result(finished), other.result(run_id)
+    assert there == replace(here, spec=here.spec.without_folders())
+    folder = other._backend.store.folder(run_id)
+    assert folder.load_validation(KEY) == PROOF
+    assert folder.compressed_model(KEY).read_bytes() == WEIGHTS
+    assert packed(other, run_id) == packed(other, run_id)
+
+
+def test_a_run_file_tells_nothing_of_the_server_it_came_from(service, finished):
+    content = members_of(packed(service, finished))
+    assert sorted(content) == [f"compressed-{KEY}.safetensors", "result.json", "run.json", f"validation-{KEY}.json"]
+    assert not any(b"secret" in part or finished.encode() in part for part in content.values())
+
+
+def test_an_unfinished_run_is_not_packed(service):
+    run_id = service.start(RunSpec())
+    with pytest.raises(NotFound, match="finished"):
+        packed(service, run_id)
+
+
+def test_an_imported_run_may_not_read_files_of_this_server(tmp_path, finished, service):
+    """Its settings name files; only their names are kept, and no job looks for them anywhere."""
+    other = a_service(tmp_path / "there")
+    run_id = other.import_run(io.BytesIO(packed(service, finished)))
+    spec = other.run(run_id).spec
+    assert (spec.model.checkpoint, spec.data.path) == ("net.pth", "photos.zip")
+    other.verify(run_id, PROOF.schedule)
+    other._backend.runner.run_next()
+    assert "net.pth" in other.verification(run_id, PROOF.schedule).error
+
+
+def broken(content, **changed):
+    """The run file with members replaced (bytes), changed (a function of the record's data) or dropped (None)."""
+    members = members_of(content)
+    for name, change in changed.items():
+        name = name.replace("_", ".")
+        if change is None:
+            del members[name]
+        elif callable(change):
+            record = json.loads(members[name])
+            change(record["data"])
+            members[name] = json.dumps(record).encode()
+        else:
+            members[name] = change
+    return zipped(members.items())
+
+
+def set_layer(data):
+    data["measurements"][0]["layer"] = "nowhere"
+
+
+def set_metric(data):
+    data["measurements"][0]["changes"][0]["metric"] = "beauty"
+
+
+def set_level(data):
+    data["measurements"][0]["level"] = 0.123
+
+
+def set_count(data):
+    data["profile"]["num_params"] = -1
+
+
+def set_name(data):
+    data["profile"]["layers"][0]["name"] = "![x](http://evil.example/x.png)"
+
+
+def drop_layers(data):
+    data["profile"]["layers"] = []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"run_json": None}, "holds one run.json"),
+        ({"result_json": None}, "holds one result.json"),
+        ({"result_json": b"{}"}, "Expected a SensitivityResult"),
+        ({"result_json": b"[" * 100_000}, "not a JSON file"),
+        ({"result_json": b'{"type":"SensitivityResult","version":99,"data":{}}'}, "version 99"),
+        ({"result_json": set_layer}, "no layer 'nowhere'"),
+        ({"result_json": set_metric}, "no metric 'beauty'"),
+        ({"result_json": set_level}, "no level 0.123"),
+        ({"result_json": set_count}, "below 0"),
+        ({"result_json": set_name}, "no network has"),
+        ({"result_json": drop_layers}, "no layers"),
+        ({"run_json": lambda data: data.update(title="x" * 201)}, "1 to 200 characters"),
+        ({"run_json": lambda data: data.update(extra=1)}, "damaged"),
+        ({f"compressed-{KEY}_safetensors": b"\x80\x04pickle"}, "no safetensors"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(service, finished, tmp_path, changed, message):
+    other = a_service(tmp_path / "there")
+    with pytest.raises(Exception, match=message) as refused:
+        other.import_run(broken(packed(service, finished), **changed))
+    assert isinstance(refused.value, InvalidFile | ValueError)
+    assert other.runs() == ()
+    assert list((tmp_path / "there" / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil.json", "/etc/cron.d/evil", "x.pkl", "a/result.json", "validation-../../x.json", "compressed-1.pt2",
+     f"validation-{KEY}.json\n", "spec.json", ".hidden", f"compressed-{KEY}.safetensors/../x"],
+)  # fmt: skip
+def test_only_known_names_get_in(service, finished, tmp_path, name):
+    other = a_service(tmp_path / "there")
+    members = [*members_of(packed(service, finished)).items(), (name, b"{}")]
+    with pytest.raises(InvalidFile, match="of known names"):
+        other.import_run(zipped(members))
+    assert sorted(path.name for path in tmp_path.rglob("*evil*")) == []
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_comes_once(service, finished, tmp_path):
+    members = [*members_of(packed(service, finished)).items(), ("result.json", b"{}")]
+    with pytest.raises(InvalidFile, match=r"holds one result\.json; this one has 2"):
+        a_service(tmp_path / "there").import_run(zipped(members))
+
+
+def test_bombs_are_refused_before_they_are_unpacked(service, finished, tmp_path, monkeypatch):
+    other = a_service(tmp_path / "there")
+    members = members_of(packed(service, finished))
+    with pytest.raises(InvalidFile, match="more than 64 MB"):
+        other.import_run(zipped([*members.items(), (f"histogram-{KEY}.json", bytes(65_000_000))]))
+    monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "1")
+    weights = {f"compressed-{number:016x}.safetensors": bytes(600_000) for number in range(4)}
+    with pytest.raises(InvalidFile, match="may hold 1 MB here; this one says it holds 2 MB"):
+        other.import_run(zipped([*members.items(), *weights.items()]))
+    with pytest.raises(InvalidFile, match="at most 400 files"):
+        other.import_run(zipped([(f"{number}", b"") for number in range(401)]))
+
+
+def test_a_member_that_lies_about_its_size_is_refused(service, finished, tmp_path):
+    content = bytearray(packed(service, finished))
+    name = b"result.json"
+    for at in (content.index(name) - 30 + 22, content.rindex(name) - 46 + 24):  # local header, directory
+        content[at : at + 4] = (10).to_bytes(4, "little")
+    with pytest.raises(InvalidFile):
+        a_service(tmp_path / "there").import_run(io.BytesIO(bytes(content)))
+
+
+def test_sentences_lose_their_markup(service, tmp_path):
+    store = service._backend.store
+    run_id = store.create(RunSpec(), owner="ann", title="![a](http://evil.example/1)").run_id
+    note = "See [this](http://evil.example) <img src=x>"
+    result = a_result([a_measurement(level=0.5, reason="`[x](y)`")], spec=RunSpec(), notes=(note,))
+    store.folder(run_id).save_result(result)
+    store.set_state(run_id, RunState.DONE)
+    other = a_service(tmp_path / "there")
+    moved = other.import_run(io.BytesIO(packed(service, run_id)))
+    texts = (other.run(moved).title, *other.result(moved).notes, other.result(moved).measurements[0].reason)
+    assert not any(character in "[]<>`" for text in texts for character in text)
+
+
+def test_a_full_quota_takes_no_import(service, finished, tmp_path):
+    content = packed(service, finished)
+    tight = a_service(tmp_path / "there", settings=ServerSettings(person_mb=1))
+    tight._backend.store.folder_of_runs.joinpath("x").mkdir()
+    big = tight.import_run(io.BytesIO(content))
+    tight._backend.store.folder(big).compressed_model("f" * 16).write_bytes(bytes(1_000_000))
+    tight._backend.store.weigh(big)
+    with pytest.raises(QuotaExceeded, match=r"Your runs may take 1\.0 MB and take 1\.0 MB"):
+        tight.import_run(io.BytesIO(content))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_path_factory, data):
+    content = bytearray(packed(service, finished))
+    for _ in range(data.draw(st.integers(1, 5))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    other = a_service(tmp_path_factory.mktemp("there"))
+    with suppress(InvalidFile):  # anything else fails the test
+        other.import_run(io.BytesIO(bytes(content)))
+    assert len(other.runs()) == len(list(other._backend.store.folder_of_runs.iterdir()))

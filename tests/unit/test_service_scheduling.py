@@ -1,0 +1,125 @@
+"""What the Schedule page asks of the service: searches, proofs of a run, couplings, the graph and the zip."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+import pytest
+import torch
+
+from senseapp.errors import InvalidCheckpoint, NotFound
+from senseapp.models.load import load_model
+from senseapp.results import ResourceBudget, RunState, SensitivityResult, StrongestFound, TriedTarget
+from senseapp.schedule import Limits, make_schedule
+from senseapp.service import Backend, DropLimit, Service
+from senseapp.service.strongest_search import StrongestSearch
+from senseapp.spec import ModelSpec, PruningConfig, RunSpec, SensitivitySpec
+from tests.fake_session import FakeEngine, fake_calibration
+from tests.pages.records import change, measurement
+
+DROP = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.0}))
+
+
+@pytest.fixture
+def backend(tmp_path):
+    made = Backend(tmp_path / "home", open_session=FakeEngine(), workers=0, calibrate=fake_calibration)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def service(backend):
+    return Service(backend)
+
+
+def a_demo_result(spec: RunSpec) -> SensitivityResult:
+    """Made-up figures of two layers of the real demo network."""
+    from senseapp.layers import profile_model
+
+    profile = profile_model(load_model(ModelSpec()).module, torch.zeros(1, 1, 32, 32))
+    measured = tuple(
+        measurement(name, order, level, severity=level)
+        for order, name in enumerate(("layer3.1.conv1", "layer4.1.conv1"))
+        for level in spec.sensitivity.levels
+    )
+    return SensitivityResult(spec=spec, profile=profile, metric="top1", baseline={}, measurements=measured)
+
+
+def keep(service: Service, backend: Backend, spec: RunSpec) -> str:
+    """Store a finished run of ``spec``."""
+    run_id = service.start(spec)
+    backend.runner.cancel(run_id)
+    backend.store.folder(run_id).save_result(a_demo_result(spec))
+    backend.store.set_state(run_id, RunState.DONE)
+    return run_id
+
+
+@pytest.fixture
+def run_id(service, backend):
+    return keep(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75))))
+
+
+def a_schedule(service, run_id):
+    return make_schedule(service.result(run_id), budget=ResourceBudget(kind="params", target=0.005))
+
+
+def test_a_search_waits_is_cancelled_and_is_found_by_the_same_question(service, backend, run_id):
+    assert service.strongest(run_id, DROP) is None
+    service.start_search(run_id, DROP)
+    assert service.search_progress(run_id, DROP).queue_place == 1
+    service.cancel_search(run_id, DROP)
+    assert service.search_progress(run_id, DROP).state is RunState.CANCELLED
+    tried = TriedTarget(figure=0.1, changes=(change("top1", 0.004, 0.002),))
+    found = StrongestFound(schedule=a_schedule(service, run_id), allowed_drop=0.01, repaired=True, tried=(tried,))
+    backend.store.folder(run_id).save_strongest(StrongestSearch(run_id=run_id, drop=DROP).key, found)
+    assert service.strongest(run_id, DROP) == found
+    other = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.5}))
+    assert service.strongest(run_id, other) is None
+
+
+def test_nobody_else_searches_in_a_run(backend, run_id):
+    stranger = Service(backend, owner="somebody else")
+    for ask in (stranger.start_search, stranger.cancel_search, stranger.strongest):
+        with pytest.raises(NotFound):
+            ask(run_id, DROP)
+    for look in (stranger.validations, stranger.couplings, stranger.graph):
+        with pytest.raises(NotFound):
+            look(run_id)
+
+
+def test_couplings_are_those_of_the_runs_network(service, backend):
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
+    groups = {group.layer: group for group in service.couplings(keep(service, backend, spec))}
+    assert {axis.layer for axis in groups["layer4.1.conv1"].axes} == {"layer4.1.conv1", "layer4.1.conv2"}
+    assert groups["layer4.1.conv1"].num_units == 64
+
+
+def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, tmp_path, run_id):
+    folder = backend.store.folder(run_id)
+    elsewhere = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "x.pth")))
+    folder.save_result(a_demo_result(elsewhere))
+    with pytest.raises(InvalidCheckpoint, match="only from uploads"):
+        service.graph(run_id)
+
+
+def test_the_zip_holds_the_overlay_and_its_graph(service, run_id):
+    with zipfile.ZipFile(io.BytesIO(service.target_zip(run_id, a_schedule(service, run_id)))) as archive:
+        overlay = json.loads(archive.read("schedule.model-explorer.json"))
+        program = torch.export.load(io.BytesIO(archive.read("schedule.model-explorer.pt2")))
+        manifest = json.loads(archive.read("manifest.json"))["data"]
+        readme = archive.read("README.txt").decode()
+    assert overlay["results"].keys() <= {node.name for node in program.graph.nodes}
+    assert "schedule.model-explorer.pt2" in manifest["files"]
+    assert "schedule.model-explorer.json: Google's Model Explorer" in readme
+
+
+def test_a_zip_without_the_network_says_why(service, backend, tmp_path, run_id):
+    schedule = a_schedule(service, run_id)
+    gone = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "gone.pth")))
+    backend.store.folder(run_id).save_result(a_demo_result(gone))
+    with zipfile.ZipFile(io.BytesIO(service.target_zip(run_id, schedule))) as archive:
+        readme = archive.read("README.txt").decode()
+        assert "schedule.json" in archive.namelist()
+    assert "(left out) schedule.model-explorer.json: This app reads a checkpoint only from uploads" in readme

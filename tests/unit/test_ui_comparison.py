@@ -1,0 +1,191 @@
+"""What a comparison is drawn from, how it is drawn, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from senseapp.results import SensitivityResult
+from senseapp.results.comparison import Comparison, Part, Side
+from senseapp.results.matching import compare
+from senseapp.spec import DataSpec, PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.ui.charts.paired_bars import paired_bars
+from senseapp.ui.charts.rank_scatter import rank_scatter
+from senseapp.ui.comparison_frames import (
+    agreement_frame,
+    moves_frame,
+    pair_frame,
+    scatter_frame,
+    side_labels,
+    unmatched_frame,
+)
+from senseapp.ui.comparison_wording import caveat_of_sides, finding, matching_text
+from senseapp.ui.settings import differing_settings
+from senseapp.ui.vocabulary import METRICS
+from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
+
+TOP1 = METRICS["top1"]
+
+
+def with_drops(whole: SensitivityResult, drops: dict[str, float]) -> SensitivityResult:
+    """Give layers another drop in top-1 accuracy, known to half a point."""
+    changed = tuple(
+        replace(item, changes=(change("top1", drops[item.layer], 0.005),)) if item.layer in drops else item
+        for item in whole.measurements
+    )
+    return replace(whole, measurements=changed)
+
+
+def side(whole: SensitivityResult, title: str = "demo", **options: Any) -> Side:
+    return Side(title=title, result=whole, **({"level": 0.5} | options))
+
+
+def two(drops: dict[str, float], **options: Any) -> Comparison:
+    """The made-up run beside one in which some layers lose other amounts."""
+    return compare([side(result()), side(with_drops(result(), drops), "other", **options)], "top1")
+
+
+SWAPPED = {"conv1": 0.2, FRAGILE: 0.0}
+
+
+def test_each_side_has_a_label_of_its_own() -> None:
+    bits = result(RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4))))
+    assert side_labels([side(result()), side(bits, level=4.0)]) == ["A · demo, 50 %", "B · demo, 4 bits"]
+    parts = [side(result(estimates=True), part=part) for part in (Part.ESTIMATED, Part.MEASURED)]
+    assert side_labels(parts) == ["A · estimated", "B · measured"]
+
+
+def test_there_is_a_row_for_each_layer_and_side_in_network_order() -> None:
+    frame = pair_frame(two(SWAPPED))
+    assert list(frame["layer"]) == [name for name in NAMES for _ in range(2)]
+    both = frame[frame["layer"] == "conv1"]
+    assert list(both["drop"]) == pytest.approx([0.0, 20.0])
+    assert list(both["change_text"]) == ["0.0 points", "−20.0 points"]
+    assert both["description"].iloc[1] == "conv1, B · other, 50 %: −20.0 points, measured"
+
+
+def test_layers_that_moved_come_first_on_request() -> None:
+    assert set(pair_frame(two(SWAPPED), by_shift=True)["layer"].head(4)) == {"conv1", FRAGILE}
+
+
+def test_a_rank_names_the_ranks_that_the_noise_leaves() -> None:
+    texts = pair_frame(two(SWAPPED)).query("side.str.startswith('A')").set_index("layer")["rank_text"]
+    assert texts[FRAGILE] == "1"
+    assert texts["fc"] == "2 (2 to 6)"
+
+
+def test_the_scatter_pairs_every_other_side_with_the_first() -> None:
+    sides = [side(result(), title) for title in ("one", "two", "three")]
+    frame = scatter_frame(compare(sides, "top1"))
+    assert len(frame) == 2 * len(NAMES)
+    assert list(frame["side"].unique()) == ["B · two, 50 %", "C · three, 50 %"]
+    assert (frame["x"] == frame["y"]).all()
+
+
+def test_moves_say_where_a_layer_is_more_fragile_and_whether_that_is_sure() -> None:
+    moves = moves_frame(two(SWAPPED)).set_index("layer")
+    assert moves.loc["conv1", ["shift", "fragile_in", "sure"]].tolist() == [5.0, "B", "yes"]
+    assert moves.loc[FRAGILE, "fragile_in"] == "A"
+    assert moves.loc["conv1", "rank_B"] == "1"
+
+
+def test_moves_of_estimates_are_never_called_sure() -> None:
+    whole = result(estimates=True)
+    measured = tuple(
+        replace(item, changes=tuple(replace(one, delta=-one.delta) for one in item.changes))
+        for item in whole.measurements
+    )
+    sides = [side(replace(whole, measurements=measured), part=part) for part in (Part.ESTIMATED, Part.MEASURED)]
+    comparison = compare(sides, "kl")
+    assert set(moves_frame(comparison)["sure"]) == {"unknown"}
+    assert (
+        finding(comparison) == "Estimate and measurement rank 6 layers in the opposite order: rank correlation −1.00."
+    )
+
+
+def test_what_is_missing_is_listed_with_the_reason() -> None:
+    pruning = result(RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,))))
+    comparison = compare([side(result()), side(pruning, "pruning")], "top1")
+    assert unmatched_frame(comparison).to_numpy().tolist() == [
+        [NOT_PRUNABLE, "has a value", "Its channels are added to those of layer2.0.conv2."]
+    ]
+    assert matching_text(comparison).endswith("5 layers matched by name · 1 without a value in B")
+
+
+def test_the_correlation_of_every_pair_is_in_a_table() -> None:
+    sides = [side(result()), side(with_drops(result(), SWAPPED)), side(result())]
+    frame = agreement_frame(compare(sides, "top1")).set_index("pair")
+    assert frame.loc["A and C", "spearman"] == pytest.approx(1.0)
+    assert frame.loc["A and B", "spearman"] == frame.loc["B and C", "spearman"]
+    assert set(frame["layers"]) == {6}
+
+
+@pytest.mark.parametrize(
+    ("drops", "words"),
+    [
+        ({}, "almost alike: rank correlation 1.00. No layer moved by more than chance."),
+        (
+            dict(zip(NAMES, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), strict=True)),
+            "in the opposite order: rank correlation −0.83.",
+        ),
+        ({"conv1": 0.9}, "differently: rank correlation 0.14. 2 layers moved by more than chance."),
+    ],
+)
+def test_the_finding_says_how_far_the_ranks_agree(drops: dict[str, float], words: str) -> None:
+    assert finding(two(drops)).startswith(f"A and B rank 6 layers {words}")
+
+
+def test_without_an_order_there_is_no_correlation_to_tell() -> None:
+    assert "no order to compare" in finding(two(dict.fromkeys(NAMES, 0.1)))
+    strangers = result(names=("x", "y"))
+    nothing = compare([side(result()), side(strangers)], "top1")
+    assert finding(nothing) == "No layer has a value in every run, so there are no ranks to compare."
+    assert len(unmatched_frame(nothing)) == 8
+
+
+def test_random_inputs_of_one_side_are_said() -> None:
+    random = result(RunSpec(data=DataSpec(kind="random"), sensitivity=SensitivitySpec(levels=(0.5,))))
+    assert caveat_of_sides([side(result()), side(random)]) == "B: Indicative only: the inputs are random"
+
+
+def test_only_settings_that_differ_are_listed() -> None:
+    other = result(RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5, 0.75), seed=7)))
+    assert differing_settings([side(result()), side(other)]) == {"Seed": ("0", "7")}
+
+
+def test_paired_bars_keep_the_colour_of_a_side_and_pale_estimates() -> None:
+    comparison = two(SWAPPED)
+    labels = side_labels(comparison.sides)
+    spec = paired_bars(pair_frame(comparison), TOP1, labels=labels, picked=FRAGILE).to_dict()
+    bars = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "bar")
+    assert bars["encoding"]["color"]["scale"]["domain"] == labels
+    assert bars["encoding"]["yOffset"]["sort"] == labels
+    assert "opacity" in bars["encoding"]
+    assert spec["height"] == {"step": 24, "for": "position"}
+    scatter = rank_scatter(scatter_frame(comparison), TOP1, labels=labels, ranks=True).to_dict()
+    points = next(layer for layer in scatter["layer"] if layer["mark"]["type"] == "point")
+    assert points["encoding"]["color"]["scale"] == bars["encoding"]["color"]["scale"]
+
+
+@pytest.mark.parametrize("ranks", [True, False])
+def test_both_axes_of_the_scatter_are_the_same_so_that_the_diagonal_means_equal(ranks: bool) -> None:
+    comparison = two(SWAPPED)
+    labels = side_labels(comparison.sides)
+    spec = rank_scatter(scatter_frame(comparison), TOP1, labels=labels, ranks=ranks).to_dict()
+    for layer in spec["layer"]:
+        scales = [layer["encoding"][channel]["scale"] for channel in ("x", "y")]
+        assert scales[0] == scales[1] == spec["layer"][0]["encoding"]["x"]["scale"]
+    low, high = scales[0]["domain"]
+    values = scatter_frame(comparison)[["x_rank", "y_rank"] if ranks else ["x_low", "y_high"]]
+    assert low < values.min().min()
+    assert high > values.max().max()
+
+
+def test_a_layer_that_breaks_the_model_leaves_the_axes_finite() -> None:
+    comparison = two({"conv1": math.inf})
+    spec = rank_scatter(scatter_frame(comparison), TOP1, labels=["A", "B"], ranks=False).to_dict()
+    assert all(map(math.isfinite, spec["layer"][0]["encoding"]["x"]["scale"]["domain"]))
+    assert comparison.layers[0].ranks[1] == 1

@@ -1,0 +1,152 @@
+"""The Schedule page's frames, sentences and table edits, without a page."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from senseapp.results import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
+from senseapp.schedule import make_schedule, mixed_schedule, trade_off
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.ui.charts.trade_off import trade_off_chart
+from senseapp.ui.components.layer_table import take_row
+from senseapp.ui.frames import editing_frame, mixed_frame
+from senseapp.ui.spared import spared_sentences
+from senseapp.ui.state import LayerEdits
+from senseapp.ui.trade_off_frames import measured_frame, predicted_frame
+from tests.pages.records import change, result
+from tests.schedule_cases import quantized_run, sparse_run
+
+HALF = ResourceBudget(kind="params", target=0.5)
+
+
+def bits_run():
+    return result(RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2))))
+
+
+def test_the_table_shows_amounts_locks_and_limits_in_percent():
+    run = result()
+    rows = editing_frame(run, make_schedule(run, budget=HALF), fixed={"fc": 0.1}, bounds={"conv1": (0.2, None)})
+    by_layer = rows.set_index("layer")
+    assert list(rows["layer"]) == [layer.name for layer in run.profile.layers]
+    assert by_layer["locked"].to_dict()["fc"]
+    assert by_layer.loc["conv1", "least"] == 20
+    assert pd.isna(by_layer.loc["conv1", "most"])
+    assert by_layer["share"].sum() == pytest.approx(100)
+    assert by_layer.loc["layer2.0.conv1", "alone"] == "+0.080 nats at 50 %"
+
+
+def test_the_table_stays_where_there_is_no_schedule():
+    rows = editing_frame(result(), None, fixed={"fc": 0.95}, bounds={}).set_index("layer")
+    assert rows.loc["fc", "amount"] == pytest.approx(95)
+    assert rows["amount"].isna().sum() == len(rows) - 1
+
+
+def test_bits_are_bits_and_untouched_is_32():
+    run = bits_run()
+    schedule = make_schedule(run, budget=ResourceBudget(kind="bits", target=12))
+    rows = editing_frame(run, schedule, fixed={}, bounds={"conv1": (4, 8)})
+    assert set(rows["amount"]) <= {32.0, *map(float, range(2, 9))}
+    assert rows.set_index("layer").loc["conv1", ["least", "most"]].tolist() == [4, 8]
+
+
+def a_row(**values: object) -> pd.Series:
+    return pd.Series({"amount": 40.0, "locked": False, "least": None, "most": None} | values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "fixed", "bounds", "taken_back"),
+    [
+        ({"amount": 30.0}, {}, {"conv": 0.3}, {}, False),
+        ({"locked": True}, {}, {"conv": 0.4}, {}, False),
+        ({"amount": 30.0, "locked": False}, {}, {}, {}, True),
+        ({"locked": False}, {"locked": True}, {}, {}, True),
+        ({"least": 10.0}, {}, {}, {"conv": (0.1, None)}, False),
+        ({"most": 60.0}, {"least": 10.0}, {}, {"conv": (0.1, 0.6)}, False),
+        ({"least": None}, {"least": 10.0}, {}, {}, True),
+        ({"least": 10.0}, {"locked": True}, {"conv": 0.4}, {"conv": (0.1, None)}, False),
+    ],
+)
+def test_what_is_typed_locks_limits_or_takes_back(changes, row, fixed, bounds, taken_back):
+    edits = LayerEdits()
+    assert take_row(edits, "conv", changes, a_row(**row), 100.0) is taken_back
+    assert edits.fixed == pytest.approx(fixed)
+    assert edits.bounds == bounds
+
+
+def test_spared_layers_come_with_what_speaks_for_it():
+    run = sparse_run()
+    schedule = make_schedule(run, budget=ResourceBudget(kind="params", target=0.7))
+    sentences = spared_sentences(editing_frame(run, schedule, fixed={}, bounds={}), quantizes=False)
+    assert sentences[0].startswith("**conv1** is left alone: it loses more than most (")
+    assert "it is small (1.8 % of the weights)" in sentences[0]
+    locked = spared_sentences(editing_frame(run, schedule, fixed={"conv1": 0.0}, bounds={}), quantizes=False)
+    assert locked[0] == "**conv1** is left alone: you locked it."
+
+
+def test_layers_that_keep_many_bits_are_spared():
+    schedule = make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=3))
+    rows = editing_frame(quantized_run(), schedule, fixed={}, bounds={})
+    assert any("conv1** keeps" in sentence for sentence in spared_sentences(rows, quantizes=True))
+
+
+def test_nothing_is_spared_where_all_layers_get_alike():
+    schedule = make_schedule(sparse_run(), budget=HALF, method="uniform")
+    assert spared_sentences(editing_frame(sparse_run(), schedule, fixed={}, bounds={}), quantizes=False) == []
+
+
+def test_zeros_and_bits_together_are_bytes_left():
+    budget = ResourceBudget(kind="bytes", target=0.9)
+    rows = mixed_frame(mixed_schedule(sparse_run(), quantized_run(), budget=budget), sparse_run())
+    assert list(rows["layer"]) == ["conv1", "conv2", "conv3", "fc"]
+    weights = [layer.num_params for layer in sparse_run().profile.layers]
+    left = sum(amount / 100 * count for amount, count in zip(rows["amount"], weights, strict=True)) / sum(weights)
+    assert left == pytest.approx(0.1, abs=0.01)
+    assert any("zeros and" in text for text in rows["amount_text"])
+
+
+def a_validation(schedule) -> ValidationResult:
+    return ValidationResult(
+        schedule=schedule,
+        changes=(change("top1", 0.1, 0.01), change("kl", 0.3, 0.1)),
+        repaired=(change("kl", 0.1, 0.05),),
+    )
+
+
+def test_proofs_and_tried_schedules_are_marks_of_the_trade_off():
+    schedule = make_schedule(result(), budget=HALF)
+    tried = TriedTarget(figure=0.62, changes=(change("kl", 0.2, 0.02),))
+    found = StrongestFound(schedule=schedule, allowed_drop=0.01, repaired=True, tried=(tried,))
+    rows = measured_frame((a_validation(schedule),), found, kind="params", metric="kl")
+    assert rows["source"].tolist() == ["Measured", "Measured after repair", "Tried in a search"]
+    assert rows["figure"].tolist() == pytest.approx([100 * schedule.achieved["params"]] * 2 + [62], abs=1e-3)
+    assert rows["description"][2] == (
+        "Tried in a search, 62.0 % of the weights removed: KL divergence +0.200 nats (+0.180 to +0.220)"
+    )
+    assert measured_frame((a_validation(schedule),), found, kind="bits", metric="kl")["source"].tolist() == [
+        "Measured",
+        "Measured after repair",
+    ]
+
+
+def test_the_chart_has_a_line_for_each_method_and_picks_figures():
+    run = sparse_run()
+    curves = [(name, trade_off(run, "params", 6, method=method)) for name, method in
+              (("Least damage", "optimal"), ("Uniform", "uniform"))]  # fmt: skip
+    predicted = predicted_frame(curves, "kl")
+    measured = measured_frame((a_validation(make_schedule(run, budget=HALF)),), None, kind="params", metric="kl")
+    chart = trade_off_chart(predicted, measured, now=50.0, x_title="Removed (%)", y_title="KL", notable=0.02).to_dict()
+    (selection,) = (param for param in chart["params"] if "select" in param)
+    assert selection["select"]["fields"] == ["figure"]
+    text = json.dumps(chart)
+    assert "Classic rule" not in text
+    assert "Tried in a search" not in text
+    assert '"type": "symlog"' in text
+
+
+def test_a_loss_of_nothing_can_be_drawn():
+    flat = predicted_frame([("Least damage", trade_off(sparse_run(), "params", 3))], "kl").assign(damage=0.0)
+    chart = trade_off_chart(flat, flat.head(0), now=50.0, x_title="x", y_title="y", notable=0.02)
+    assert chart.to_dict()["layer"]

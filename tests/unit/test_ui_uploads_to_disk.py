@@ -1,0 +1,238 @@
+"""Uploads through Streamlit's own route, with our middleware around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from streamlit import config
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.web.server.starlette.starlette_routes import create_upload_routes
+
+from senseapp.service import Backend, Service
+from senseapp.ui.serving.arrivals import Arrivals
+from senseapp.ui.serving.uploads_to_disk import SMALL_BYTES, UploadsToDisk
+
+MB = 1_000_000
+URL = "/_stcore/upload_file/session-1/file-1"
+BOUNDARY = "x0123456789"
+TYPE = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+class Server:
+    """Streamlit's upload route behind the middleware, with one person at home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.seconds = 0.0
+        self.arrivals = Arrivals(clock=lambda: self.seconds)
+        self.in_memory = MemoryUploadedFileManager("/_stcore/upload_file")
+        self.backend = Backend(home, workers=0)
+        self.service = Service(self.backend)
+        self.arrivals.expect("session-1", self.service)
+        routes = create_upload_routes(self, self.in_memory, None)  # type: ignore[arg-type]
+        self.app = Starlette(routes=routes, middleware=[Middleware(UploadsToDisk, arrivals=self.arrivals)])
+
+    def is_active_session(self, session_id: str) -> bool:
+        return session_id.startswith("session")
+
+    def put(self, content: bytes | AsyncIterator[bytes], url: str = URL, headers: dict[str, str] = TYPE) -> int:
+        return self.request("PUT", url, content=content, headers=headers).status_code
+
+    def request(self, method: str, url: str, **options: object) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.request(method, url, **options)  # type: ignore[arg-type]
+
+        return asyncio.run(send())
+
+    @property
+    def files(self) -> list[Path]:
+        return [path for path in (self.home / "uploads").rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    config.set_option("server.enableXsrfProtection", False)
+    made = Server(tmp_path / "home")
+    yield made
+    config.set_option("server.enableXsrfProtection", True)
+    made.backend.close()
+
+
+def form(content: bytes, name: str = "weights.pth", *, parts: int = 1) -> bytes:
+    head = f'Content-Disposition: form-data; name="file"; filename="{name}"\r\nContent-Type: a/b\r\n\r\n'
+    return (f"--{BOUNDARY}\r\n{head}".encode() + content + b"\r\n") * parts + f"--{BOUNDARY}--\r\n".encode()
+
+
+async def in_pieces(body: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+def noise(num_bytes: int) -> bytes:
+    """Content with line ends and something like the boundary in it."""
+    piece = f"\r\n--{BOUNDARY[:-1]}\r\n--\n".encode() + bytes(range(256))
+    return (piece * (num_bytes // len(piece) + 1))[:num_bytes]
+
+
+@pytest.mark.parametrize("piece_bytes", [65_536, 1_000_003])
+def test_a_large_file_lies_on_disk_and_not_in_memory(server: Server, piece_bytes: int) -> None:
+    content = noise(9 * MB)
+    body = form(content)
+    assert server.put(in_pieces(body, piece_bytes), headers=TYPE | {"Content-Length": str(len(body))}) == 204
+    (record,) = server.in_memory.get_files("session-1", ["file-1"])
+    assert (record.name, record.type, record.data) == ("weights.pth", "a/b", b"")
+    arrival = server.arrivals.take("session-1", "file-1")
+    assert arrival is not None
+    assert arrival.path is not None
+    assert arrival.path.read_bytes() == content
+    assert server.files == [arrival.path]
+    assert server.arrivals.take("session-1", "file-1") is None
+
+
+def test_a_size_that_is_not_announced_is_none_that_is_too_large(server: Server) -> None:
+    content = noise(5 * MB)
+    assert server.put(in_pieces(form(content), 65_536)) == 204
+    arrival = server.arrivals.take("session-1", "file-1")
+    assert arrival is not None
+    assert arrival.path is not None
+    assert arrival.path.stat().st_size == len(content)
+
+
+def test_a_small_file_goes_the_usual_way(server: Server) -> None:
+    assert server.put(form(b"few")) == 204
+    assert server.in_memory.get_files("session-1", ["file-1"])[0].data == b"few"
+    assert server.files == []
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_over_the_limit_is_refused_whether_it_says_so_or_not(
+    server: Server, monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "5")
+    body = form(noise(7 * MB))
+    if announced:
+        assert server.put(body) == 413
+    else:
+        assert server.put(in_pieces(body, 100_000)) == 413
+    assert server.files == []
+    assert server.in_memory.get_files("session-1", ["file-1"]) == []
+
+
+def test_a_quota_is_told_to_the_page_and_nothing_is_stored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "6")
+    assert server.put(form(noise(7 * MB))) == 204
+    arrival = server.arrivals.take("session-1", "file-1")
+    assert arrival is not None
+    assert arrival.path is None
+    assert "Your uploads may take 6 MB" in arrival.refused
+    assert server.files == []
+
+
+def test_a_full_disk_is_told_to_the_page_and_nothing_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = server.service.reserve_upload
+
+    def full(num_bytes: int) -> Path:
+        path = reserve(num_bytes)
+        path.unlink()
+        path.symlink_to("/dev/full")
+        return path
+
+    monkeypatch.setattr(server.service, "reserve_upload", full)
+    assert server.put(form(noise(6 * MB))) == 204
+    arrival = server.arrivals.take("session-1", "file-1")
+    assert arrival is not None
+    assert "No space left on device" in arrival.refused
+    assert not list((server.home / "uploads").rglob("upload"))
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("/_stcore/upload_file/session-2/file-1", 403),  # no page of it shows an uploader
+        ("/_stcore/upload_file/stranger/file-1", 400),  # there is no such session
+        ("/_stcore/upload_file/session-1/file-1/more", 404),
+        ("/_stcore/upload_file/../../etc/passwd", 404),
+    ],
+)
+def test_only_a_session_that_was_asked_may_send(server: Server, url: str, status: int) -> None:
+    assert server.put(form(noise(6 * MB)), url=url) == status
+    assert server.files == []
+
+
+def test_without_the_forgery_token_no_byte_is_stored(server: Server) -> None:
+    config.set_option("server.enableXsrfProtection", True)
+    assert server.put(form(noise(6 * MB))) == 403
+    assert server.files == []
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (form(noise(5 * MB), parts=2), TYPE),
+        (form(noise(6 * MB))[:-3], TYPE),
+        (noise(6 * MB), TYPE),
+        (form(noise(6 * MB)), {"Content-Type": "multipart/form-data"}),
+        (form(noise(6 * MB)), {"Content-Type": "text/plain"}),
+    ],
+)
+def test_a_form_without_exactly_one_whole_file_leaves_nothing(
+    server: Server, body: bytes, headers: dict[str, str]
+) -> None:
+    assert server.put(body, headers=headers) == 400
+    assert server.files == []
+    assert server.arrivals.take("session-1", "file-1") is None
+
+
+def test_a_browser_that_goes_away_leaves_nothing(server: Server) -> None:
+    class Gone(Exception):
+        pass
+
+    async def breaks_off() -> AsyncIterator[bytes]:
+        yield form(noise(6 * MB))[: 5 * MB]
+        raise Gone
+
+    with pytest.raises(Gone):
+        server.put(breaks_off())
+    assert server.files == []
+
+
+def test_a_file_taken_back_is_removed(server: Server) -> None:
+    assert server.put(form(noise(6 * MB))) == 204
+    assert len(server.files) == 1
+    assert server.request("DELETE", URL).status_code == 204
+    assert server.files == []
+
+
+def test_the_same_file_sent_again_replaces_the_first(server: Server) -> None:
+    assert server.put(form(noise(6 * MB))) == 204
+    assert server.put(form(noise(5 * MB))) == 204
+    assert [path.stat().st_size for path in server.files] == [5 * MB]
+
+
+def test_files_go_a_while_after_their_session(server: Server) -> None:
+    for name in ("taken", "left"):
+        assert server.put(form(noise(6 * MB)), url=f"/_stcore/upload_file/session-1/{name}") == 204
+    server.arrivals.take("session-1", "taken")
+    server.arrivals.close_ended(lambda session_id: False)
+    assert len(server.files) == 2  # a laptop that was closed for a moment finds them again
+    server.seconds = 500
+    server.arrivals.close_ended(lambda session_id: True)
+    server.seconds = 1000
+    server.arrivals.close_ended(lambda session_id: False)
+    assert len(server.files) == 2
+    server.seconds = 1200
+    server.arrivals.close_ended(lambda session_id: False)
+    assert server.files == []
+    assert server.arrivals.service_of("session-1") is None
+
+
+def test_what_counts_as_small_is_small() -> None:
+    assert SMALL_BYTES <= 5 * MB

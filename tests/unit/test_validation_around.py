@@ -1,0 +1,97 @@
+"""Shares measured around a compressed model, against applying each schedule by hand."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from senseapp.results import ResourceBudget
+from senseapp.schedule import make_schedule, manual_schedule
+from senseapp.sensitivity import Session
+from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
+from senseapp.validation import TestBench, prove
+from senseapp.validation.around import Around
+from senseapp.validation.batch_norm import reestimated
+
+CASES = {
+    "sparsity": (SparsityConfig(), (0.5, 0.9), "params", 0.3),
+    "quantization": (QuantizationConfig(), (4.0, 2.0), "bytes", 0.6),
+    "pruning": (PruningConfig(), (0.25, 0.5), "macs", 0.15),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    config, levels, kind, target = CASES[request.param]
+    spec = SensitivitySpec(compression=config, levels=levels, layers=("layer[34]*",), num_samples=64)
+    session = Session.open(RunSpec(sensitivity=spec))
+    result = session.result(list(session.measure()))
+    schedule = make_schedule(result, budget=ResourceBudget(kind=kind, target=target))
+    return TestBench.open(result), schedule
+
+
+def _kl(bench, levels, *, repair=False):
+    applied = bench.apply(manual_schedule(bench.result, levels))
+    if repair:
+        bench.repair(applied)
+    return next(c.delta for c in bench.measure(applied, bench.images.curves) if c.metric == "kl")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_share_is_the_difference_that_applying_by_hand_makes(case, repair):
+    bench, schedule = case
+    around = Around.open(bench, schedule, repair=repair)
+    shares = {item.key: item.changes[0].delta for item in around.shares(lambda _: None)}
+    assert shares.keys() == {item.key for item in bench.result.shown if item.changes}
+    assert len(around.levels) > 2
+    for layer, level in list(shares)[:: max(1, len(shares) // 4)]:
+        others = {name: own for name, own in around.levels.items() if name != layer}
+        by_hand = _kl(bench, {**others, layer: level}, repair=repair) - _kl(bench, others, repair=repair)
+        assert shares[layer, level] == pytest.approx(by_hand, rel=0.02, abs=2e-4)
+
+
+def test_a_proof_that_solves_again_is_no_worse_and_leaves_the_model_as_it_was(case):
+    bench, schedule = case
+    before = copy.deepcopy(bench.dense.model.state_dict())
+    found = prove(bench, schedule, repair=True, rounds=2).result
+    damage = [_kl(bench, _levels(plan), repair=True) for plan in (schedule, found.schedule)]
+    assert damage[1] <= damage[0] + 1e-9
+    assert found.schedule.budget == schedule.budget
+    after = bench.dense.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in after.items())
+
+
+def _levels(schedule):
+    return {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
+
+
+@pytest.mark.parametrize("case", ["pruning"], indirect=True)
+def test_pruning_that_is_solved_again_truly_costs_as_much(case):
+    bench, schedule = case
+    again = prove(bench, schedule, repair=False, rounds=3).result
+    once = prove(bench, schedule, repair=False, rounds=1).result
+    assert again.rounds > 1
+    assert again.sizes["macs"][1] <= once.sizes["macs"][1] * 1.001
+
+
+def test_a_round_that_takes_too_long_is_not_begun(case, monkeypatch):
+    bench, schedule = case
+    monkeypatch.setattr("senseapp.validation.around._MOST_SECONDS", 0.0)
+    assert Around.open(bench, schedule, repair=False) is None
+
+
+def test_statistics_come_back_also_when_the_body_raises():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).eval()
+    before = copy.deepcopy(model.state_dict())
+
+    def fail():
+        with reestimated(model, [torch.randn(8, 1, 5, 5)]):
+            assert not torch.equal(model[1].running_mean, before["1.running_mean"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
