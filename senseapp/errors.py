@@ -15,6 +15,7 @@
     │   ├── InvalidFile         a result, table or archive of an unknown form or newer version
     │   └── RunMismatch         the folder holds an unfinished run with other settings
     ├── OutOfMemory             a run needs more memory than it may take
+    ├── ProcessLost             the process that did the work has ended by itself; what was measured is kept
     ├── ClusterFailed           the cluster cannot be reached, does not fit, or was lost; what was measured is kept
     ├── MeasurementFailed       one measurement could not be made; the run goes on
     ├── NotFound                no such run (or not this person's)
@@ -42,6 +43,7 @@ __all__ = [
     "NoLayersSelected",
     "NotFound",
     "OutOfMemory",
+    "ProcessLost",
     "QueueFull",
     "QuotaExceeded",
     "RateLimited",
@@ -111,6 +113,10 @@ class RunMismatch(InvalidInput):
 
 class OutOfMemory(SenseError):
     """A run needs more memory than it may take."""
+
+
+class ProcessLost(SenseError):
+    """The process that worked for the app has ended by itself; everything measured so far is kept."""
 
 
 class ClusterFailed(SenseError):

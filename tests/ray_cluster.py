@@ -6,8 +6,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
+import pytest
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 100 * 2**20
@@ -18,10 +20,12 @@ GONE_SECONDS = 20
 def two_nodes() -> Iterator[Cluster]:
     """Start a head and a second node with one processor each; end every process of them on exit."""
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets lie in it, and their paths must be short
+    Path(folder, "ray").mkdir()  # Ray writes the address into it before anything else makes it
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    cluster = Cluster()
+    cluster, patch = Cluster(), pytest.MonkeyPatch()
+    patch.setenv("RAY_TMPDIR", folder)  # so that ``auto`` finds this cluster and no other
     try:
-        cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, include_dashboard=False, temp_dir=folder)
+        cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, include_dashboard=False)
         add_node(cluster)
         yield cluster
     finally:
@@ -30,6 +34,7 @@ def two_nodes() -> Iterator[Cluster]:
         _, alive = psutil.wait_procs(started, timeout=GONE_SECONDS)
         for process in alive:
             process.kill()
+        patch.undo()
         shutil.rmtree(folder, ignore_errors=True)
 
 

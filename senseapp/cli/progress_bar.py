@@ -42,7 +42,7 @@ class ProgressBar:
 
     def phase(self, sentence: str) -> None:
         """Show the step that begins."""
-        if self._bar is not None:
+        if self._bar is not None and sentence:
             self._bar.set_description(sentence)
 
     def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:

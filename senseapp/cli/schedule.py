@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.service import level_for_people, write_target_file
 from senseapp.spec import PruningConfig, QuantizationConfig
+from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder
-
-if TYPE_CHECKING:
-    from senseapp.schedule import Limits
 
 __all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
 
@@ -74,7 +71,6 @@ def run(arguments: argparse.Namespace) -> None:
         NotFound: the folder holds no finished run.
     """
     from senseapp.export import export_format  # loads yaml, which the other commands do without
-    from senseapp.schedule import Limits  # loads scipy, likewise
 
     export_format(arguments.format)
     result = RunFolder(arguments.run_folder).load_result()

@@ -33,8 +33,9 @@ class JobControl:
             raise JobCancelled
 
     def phase(self, sentence: str) -> None:
-        """Say what is being done now."""
-        self._update(phase=sentence)
+        """Say what is being done now; an empty sentence says nothing new."""
+        if sentence:
+            self._update(phase=sentence)
         self.check()
 
     def plan(self, *, total: int, done: int = 0, predicted_seconds: float | None = None) -> None:

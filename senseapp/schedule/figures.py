@@ -9,8 +9,9 @@ from senseapp.results import Schedule, SensitivityResult
 from senseapp.schedule.accounting import Accounting
 from senseapp.schedule.choices import Choice
 from senseapp.schedule.from_result import CurveSet, curves_of
-from senseapp.schedule.limits import Limits, fixed_levels
+from senseapp.schedule.limits import fixed_levels
 from senseapp.schedule.problem import assemble
+from senseapp.spec.limits import Limits
 
 __all__ = ["budget_of", "manual_schedule"]
 

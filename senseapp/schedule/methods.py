@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.schedule.gamma import scheduled_levels
-from senseapp.schedule.limits import Limits
 from senseapp.schedule.optimal import optimal_levels
 from senseapp.schedule.problem import Problem, pose, schedule_of
 from senseapp.schedule.uniform import uniform_levels
+from senseapp.spec.limits import Limits
 
 __all__ = ["METHODS", "make_schedule"]
 

@@ -12,9 +12,9 @@ from senseapp.schedule.accounting import check_kind
 from senseapp.schedule.choices import Choice
 from senseapp.schedule.from_result import damage_metric
 from senseapp.schedule.knapsack import solve
-from senseapp.schedule.limits import Limits
 from senseapp.schedule.optimal import admissible_levels
 from senseapp.schedule.problem import Problem, in_execution_order, infeasible, pose
+from senseapp.spec.limits import Limits
 
 __all__ = ["mixed_schedule"]
 

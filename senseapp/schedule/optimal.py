@@ -23,7 +23,7 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
     """
     if curve.layer in problem.fixed:
         return (problem.fixed[curve.layer],)
-    bounds = problem.limits.bounds_of(curve)
+    bounds = problem.limits.bounds_of(curve.members)
     levels = {level for level in curve.grid() if bounds[0] <= level <= bounds[1]}
     if curve.continuous and curve.compression != "quantization":
         levels |= {bound for bound in bounds if 0 <= bound <= curve.strongest}

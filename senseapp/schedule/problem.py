@@ -12,7 +12,8 @@ from senseapp.schedule.accounting import Accounting, check_kind
 from senseapp.schedule.choices import Choice
 from senseapp.schedule.curves import LayerCurve, tidy_level
 from senseapp.schedule.from_result import CurveSet, curves_of
-from senseapp.schedule.limits import Limits, check_own_bounds, fixed_levels
+from senseapp.schedule.limits import check_own_bounds, fixed_levels
+from senseapp.spec.limits import Limits
 
 __all__ = ["PRUNING_NOTE", "Problem", "assemble", "in_execution_order", "infeasible", "pose", "schedule_of"]
 

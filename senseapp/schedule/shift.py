@@ -46,7 +46,7 @@ def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[st
     """
     low, high = level_bounds(problem)
     free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
-    bounds = {curve.layer: problem.limits.bounds_of(curve, low=low, high=high) for curve in free}
+    bounds = {curve.layer: problem.limits.bounds_of(curve.members, low=low, high=high) for curve in free}
 
     def moved(offset: float) -> dict[str, float]:
         return {

@@ -11,11 +11,11 @@ from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.coupling import CoupledGroup
 from senseapp.results.schedule import BudgetKind
-from senseapp.schedule.limits import Limits
 from senseapp.schedule.methods import METHODS
 from senseapp.schedule.optimal import ChoiceTable, admissible_levels
 from senseapp.schedule.problem import Problem, pose
 from senseapp.schedule.true_size import true_shares
+from senseapp.spec.limits import Limits
 
 __all__ = ["TradeOffPoint", "trade_off"]
 

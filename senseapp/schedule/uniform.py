@@ -42,5 +42,5 @@ def _gentlest_common(problem: Problem) -> dict[str, float]:
 
 
 def _allowed(problem: Problem, curve: LayerCurve, level: float) -> bool:
-    least, most = problem.limits.bounds_of(curve)
+    least, most = problem.limits.bounds_of(curve.members)
     return level in curve.grid() and least <= level <= most

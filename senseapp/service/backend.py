@@ -6,7 +6,8 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 from senseapp.errors import StorageFailed
@@ -17,6 +18,7 @@ from senseapp.service.earlier_runs import StoredRuns
 from senseapp.service.engine import load_engine, runs_on_processor
 from senseapp.service.execution import execute
 from senseapp.service.headline import headline
+from senseapp.service.job_process import JobProcesses
 from senseapp.service.leaderboard import Leaderboard
 from senseapp.service.live import LiveRun
 from senseapp.service.machine_speed import SpeedBook, time_convolutions
@@ -44,7 +46,8 @@ class Backend:
 
     Args:
         home: folder of the database and the runs; made if it is missing.
-        open_session: prepares the engine for a run.
+        open_session: prepares the engine for a run; None does so on the cluster that the environment
+            names, or where ``settings`` say.
         data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
         workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
         max_queue: most runs that may wait; None as in ``settings``.
@@ -60,7 +63,7 @@ class Backend:
         self,
         home: Path,
         *,
-        open_session: OpenSession = open_engine_session,
+        open_session: OpenSession | None = None,
         data_roots: tuple[Path, ...] | None = None,
         workers: int | None = None,
         max_queue: int | None = None,
@@ -73,7 +76,9 @@ class Backend:
         self.store.recover()
         self.cards = ModelCards()
         self.speeds = SpeedBook(home / "speed.json", calibrate=calibrate)
-        self._open_session = open_session
+        self._processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
+        self._open_here: OpenSession = self._processes.open if self._processes else open_local_session
+        self._open_session = open_session or partial(open_engine_session, here=self._open_here)
         self.leaderboard = Leaderboard(self.store)
         self._here: set[str] = set()  # runs that do without the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
@@ -160,10 +165,14 @@ class Backend:
     def close(self) -> None:
         """Interrupt what runs and waits; everything measured is already on the disk."""
         self.runner.close()
+        if self._processes:
+            self._processes.close()
         self._run_logs.close()
 
     def _warm_up(self) -> None:
         try:
+            if self._processes:
+                self._processes.warm_up()
             load_engine()
             self.speeds.calibrate()
         except Exception:
@@ -176,15 +185,22 @@ class Backend:
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any file
         try:
-            with during_run(run_id), self._memory.job(limited=runs_on_processor(record.spec.sensitivity.device)):
+            with during_run(run_id), self._within_memory(record.spec):
                 _log.info("%s of %s begins", "Run" if task is None else type(task).__name__, record.spec.model.title)
                 if task is None:
                     self._measure(record, folders, control)
                 else:
-                    task.carry_out(self.store.folder(run_id), progress=control.phase, data_roots=folders)
+                    carry_out = partial(self._processes.carry_out, task) if self._processes else task.carry_out
+                    carry_out(self.store.folder(run_id), progress=control.phase, data_roots=folders)
         finally:
             with suppress(StorageFailed):  # of no importance beside what ended the job
                 self.store.weigh(run_id)
+
+    def _within_memory(self, spec: RunSpec) -> AbstractContextManager[None]:
+        """Limit the memory of work in this process; other processes limit their own."""
+        if self._processes:
+            return nullcontext()
+        return self._memory.job(limited=runs_on_processor(spec.sensitivity.device))
 
     def _measure(self, record: RunRecord, folders: tuple[Path, ...], control: JobControl) -> None:
         run_id = record.run_id
@@ -195,7 +211,7 @@ class Backend:
                 record.spec,
                 self.store.folder(run_id),
                 live,
-                open_session=open_local_session if run_id in self._here else self._open_session,
+                open_session=self._open_here if run_id in self._here else self._open_session,
                 data_roots=folders,
                 earlier_runs=StoredRuns(self.store, run_id),
             )

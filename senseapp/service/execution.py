@@ -21,7 +21,7 @@ class RunObserver(Protocol):
     """Is told what happens, in the thread that does it; raising from any call stops the run where it is."""
 
     def phase(self, sentence: str) -> None:
-        """A long step begins."""
+        """A long step begins; an empty sentence only gives the chance to stop."""
 
     def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""

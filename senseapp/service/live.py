@@ -40,7 +40,8 @@ class LiveRun:
 
     def phase(self, sentence: str) -> None:
         """Show the step that begins."""
-        _log.info("%s", sentence)
+        if sentence:
+            _log.info("%s", sentence)
         self._control.phase(sentence)
 
     def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from senseapp.distributed.cluster import cluster_address
-from senseapp.distributed.session import ClusterSession
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult
 from senseapp.service.engine import load_engine
+from senseapp.service.job_process import JobProcess, ProcessSession, cluster_lost
 from senseapp.spec import RunSpec
 
 __all__ = ["AnalysisSession", "OpenSession", "open_engine_session", "open_local_session"]
@@ -67,35 +67,10 @@ class OpenSession(Protocol):
         Args:
             spec: the settings.
             data_roots: folders that images may be read from; empty allows any.
-            progress: is told one sentence before each long step.
+            progress: is told one sentence before each long step, and now and then an empty one: it may raise to stop.
             earlier: of the attempt that is resumed; the very same arithmetic is used again.
             find_alike: asked for an earlier run by a hash over everything that decides this one's numbers.
         """
-
-
-def open_engine_session(
-    spec: RunSpec,
-    *,
-    data_roots: tuple[Path, ...],
-    progress: Callable[[str], None],
-    earlier: SensitivityResult | None,
-    find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
-) -> AnalysisSession:
-    """Prepare an exact run on the cluster that ``SENSEAPP_RAY_ADDRESS`` names, everything else on this machine.
-
-    Raises:
-        InvalidInput: the model, the images or the settings cannot be used.
-        ClusterFailed: the cluster cannot be used.
-    """
-    address = cluster_address() if spec.sensitivity.mode == "exact" else ""
-    if not address:
-        return open_local_session(
-            spec, data_roots=data_roots, progress=progress, earlier=earlier, find_alike=find_alike
-        )
-    progress("Joining the cluster")
-    return ClusterSession(
-        spec, address=address, data_roots=data_roots, progress=progress, earlier=earlier, find_alike=find_alike
-    )
 
 
 def open_local_session(
@@ -117,4 +92,34 @@ def open_local_session(
     layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
     return Session.open(
         spec, data_roots=data_roots, progress=progress, layout=layout, span_images=span_images, find_alike=find_alike
+    )
+
+
+def open_engine_session(
+    spec: RunSpec,
+    *,
+    data_roots: tuple[Path, ...],
+    progress: Callable[[str], None],
+    earlier: SensitivityResult | None,
+    find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
+    here: OpenSession = open_local_session,
+) -> AnalysisSession:
+    """Prepare an exact run on the cluster that ``SENSEAPP_RAY_ADDRESS`` names, everything else by ``here``.
+
+    Raises:
+        InvalidInput: the model, the images or the settings cannot be used.
+        ClusterFailed: the cluster cannot be used.
+    """
+    address = cluster_address() if spec.sensitivity.mode == "exact" else ""
+    if not address:
+        return here(spec, data_roots=data_roots, progress=progress, earlier=earlier, find_alike=find_alike)
+    progress("Joining the cluster")
+    return ProcessSession(
+        JobProcess(cluster_lost),
+        spec,
+        address=address,
+        data_roots=data_roots,
+        progress=progress,
+        earlier=earlier,
+        find_alike=find_alike,
     )

@@ -36,6 +36,7 @@ class ServerSettings:
         server_mb: disk space of everybody's runs.
         keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
         job_memory_mb: memory that one run may take; 0 allows nine tenths of what is free when it starts.
+        job_processes: whether runs are measured in processes of their own, rather than in threads of this one.
         runs_per_minute: runs that one person may start.
         jobs_per_minute: proofs, histograms and other jobs on runs that one person may start.
         uploads_per_minute: files that one person may send.
@@ -47,6 +48,7 @@ class ServerSettings:
     server_mb: int = 65536
     keep_days: int = 0
     job_memory_mb: int = 0
+    job_processes: bool = False
     runs_per_minute: int = 30
     jobs_per_minute: int = 60
     uploads_per_minute: int = 60
@@ -66,6 +68,7 @@ class ServerSettings:
             server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),
             keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
             job_memory_mb=whole_number("SENSEAPP_JOB_MEMORY_MB", usual.job_memory_mb, unit="megabytes", least=0),
+            job_processes=bool(whole_number("SENSEAPP_JOB_PROCESSES", int(usual.job_processes), least=0)),
             runs_per_minute=whole_number("SENSEAPP_RUNS_PER_MINUTE", usual.runs_per_minute),
             jobs_per_minute=whole_number("SENSEAPP_JOBS_PER_MINUTE", usual.jobs_per_minute),
             uploads_per_minute=whole_number("SENSEAPP_UPLOADS_PER_MINUTE", usual.uploads_per_minute),

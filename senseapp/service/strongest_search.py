@@ -6,15 +6,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from senseapp.results import StrongestFound
 from senseapp.results.schedule import BudgetKind
 from senseapp.service.engine import load_engine
+from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder
-
-if TYPE_CHECKING:
-    from senseapp.schedule import Limits
 
 __all__ = ["DropLimit", "StrongestSearch"]
 

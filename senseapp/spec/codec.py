@@ -38,8 +38,14 @@ def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
 
 
 def register_union(union: Any) -> None:
-    """Write the members of ``union`` with a ``"type"`` that says which of them it is."""
+    """Write the members of ``union`` with a ``"type"`` that says which of them it is; also where it may be None."""
     configure_tagged_union(union, _converter, tag_name="type")
+    _converter.register_structure_hook(
+        union | None, lambda value, _: None if value is None else _converter.structure(value, union)
+    )
+    _converter.register_unstructure_hook(
+        union | None, lambda value: None if value is None else _converter.unstructure(value, union)
+    )
 
 
 def encode(value: Any) -> dict[str, Any]:

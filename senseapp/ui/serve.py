@@ -7,6 +7,7 @@ switched off before the first visitor comes.
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -31,6 +32,7 @@ it; with Python's five milliseconds, people who click slow it twice as much."""
 
 def serve(arguments: list[str]) -> None:
     """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``."""
+    os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
     share_one_arena()
     sleep_while_waiting()
     log_to(home(), _secrets())

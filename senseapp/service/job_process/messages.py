@@ -1,4 +1,4 @@
-"""Lines between the app and the process that talks to the cluster: strict JSON, one message each, never pickle."""
+"""Lines between the app and a process that works for it: strict JSON, one message each, never pickle."""
 
 from __future__ import annotations
 

@@ -1,0 +1,125 @@
+"""Processes kept at hand with the engine loaded, so that a run begins at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from senseapp.results import SensitivityResult
+from senseapp.service.job_process.process import JobProcess
+from senseapp.service.job_process.session import ProcessSession
+from senseapp.service.job_process.tasks import encode_task
+from senseapp.service.run_task import RunTask
+from senseapp.spec import RunSpec
+from senseapp.store import RunFolder
+
+__all__ = ["JobProcesses"]
+
+
+class JobProcesses:
+    """Lends processes out, one piece of work each at a time.
+
+    Args:
+        most: processes that are kept while they have nothing to do.
+        job_mb: memory that one piece of work may take; 0 allows nine tenths of what is free when it starts.
+        start: starts a process.
+    """
+
+    def __init__(self, most: int = 1, job_mb: int = 0, start: Callable[[], JobProcess] = JobProcess) -> None:
+        self._most = most
+        self._job_mb = job_mb
+        self._start = start
+        self._lock = threading.Lock()
+        self._idle: list[JobProcess] = []
+        self._busy: set[JobProcess] = set()
+        self._closed = False
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the numbers of the processes that live now."""
+        with self._lock:
+            return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
+
+    def warm_up(self) -> None:
+        """Start a process that has the engine loaded when it is first asked; returns at once."""
+        with self._lock:
+            if not self._closed and len(self._idle) < self._most:
+                process = self._start()
+                process.ask("warm")
+                self._idle.append(process)
+
+    def open(
+        self,
+        spec: RunSpec,
+        *,
+        data_roots: tuple[Path, ...],
+        progress: Callable[[str], None],
+        earlier: SensitivityResult | None,
+        find_alike: Callable[[str], SensitivityResult | None],
+    ) -> ProcessSession:
+        """Open a session in one of the processes; see :class:`~senseapp.service.session.OpenSession`."""
+        return ProcessSession(
+            self._take(),
+            spec,
+            data_roots=data_roots,
+            progress=progress,
+            earlier=earlier,
+            find_alike=find_alike,
+            job_mb=self._job_mb,
+            leave=self._give_back,
+        )
+
+    def carry_out(
+        self, task: RunTask, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...]
+    ) -> None:
+        """Do work on a finished run in one of the processes; its outcome is in ``folder``.
+
+        Raises:
+            SenseError: as the task does, or the process was lost.
+        """
+        process, done = self._take(), False
+        try:
+            process.ask(
+                "task",
+                {
+                    "task": encode_task(task),
+                    "folder": str(folder.path),
+                    "data_roots": [str(root) for root in data_roots],
+                    "job_mb": self._job_mb,
+                },
+            )
+            process.hear("done", progress=progress)
+            done = True
+        finally:
+            self._give_back(process, done)
+
+    def close(self) -> None:
+        """End all processes, those at work too."""
+        with self._lock:
+            self._closed = True
+            ended = [*self._idle, *self._busy]
+            self._idle.clear()
+        for process in ended:
+            process.close()
+
+    def _take(self) -> JobProcess:
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.alive:
+                    break
+                process.close()
+            else:
+                process = self._start()
+            self._busy.add(process)
+            return process
+
+    def _give_back(self, process: JobProcess, reusable: bool) -> None:
+        with self._lock:
+            self._busy.discard(process)
+            keep = reusable and not self._closed and len(self._idle) < self._most
+            if keep:
+                self._idle.append(process)
+        if not keep:
+            process.close()
+            self.warm_up()
