@@ -137,6 +137,10 @@ class Backend:
             self._tasks[task.job_id] = task
             self.runner.submit(task.job_id)
 
+    def job_pids(self) -> tuple[int, ...]:
+        """Return the numbers of the further processes that measure."""
+        return self._processes.pids() if self._processes else ()
+
     def stop_all(self, run_id: str) -> None:
         """End a run and all work on it."""
         self.runner.cancel(run_id)

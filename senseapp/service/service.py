@@ -215,7 +215,14 @@ class Service(Scheduling):
     def system(self) -> SystemReport:
         """Return how the server is right now, for anybody who may open the app."""
         running, waiting = self._backend.runner.load()
-        return system_report(self._backend.home, self._store, self._backend.settings, running=running, waiting=waiting)
+        return system_report(
+            self._backend.home,
+            self._store,
+            self._backend.settings,
+            running=running,
+            waiting=waiting,
+            job_pids=self._backend.job_pids(),
+        )
 
     def warm_up(self) -> None:
         """Load torch in the background, once; call it after the first page is up."""

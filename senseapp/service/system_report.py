@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,6 +47,8 @@ class SystemReport:
         engine_threads: of torch; None while it is not loaded.
         threads: of this process that run Python.
         memory_bytes: that this process takes.
+        job_processes: further processes that measure; 0 where this one does.
+        job_memory_bytes: that they take together.
         memory_free_bytes, memory_total_bytes: of the machine.
         running, waiting: jobs of everybody.
         workers, max_queue: how many may run and wait.
@@ -61,6 +64,8 @@ class SystemReport:
     engine_threads: int | None
     threads: int
     memory_bytes: int
+    job_processes: int
+    job_memory_bytes: int
     memory_free_bytes: int
     memory_total_bytes: int
     running: int
@@ -71,10 +76,19 @@ class SystemReport:
     up_seconds: float
 
 
-def system_report(home: Path, store: RunStore, settings: ServerSettings, *, running: int, waiting: int) -> SystemReport:
+def system_report(
+    home: Path,
+    store: RunStore,
+    settings: ServerSettings,
+    *,
+    running: int,
+    waiting: int,
+    job_pids: Sequence[int] = (),
+) -> SystemReport:
     """Return how the server is right now; takes milliseconds, and never loads torch."""
     process, memory = psutil.Process(), psutil.virtual_memory()
     torch = sys.modules.get("torch")
+    jobs = [taken for pid in job_pids if (taken := _memory_of(pid))]
     return SystemReport(
         versions=_versions(),
         python=platform.python_version(),
@@ -84,6 +98,8 @@ def system_report(home: Path, store: RunStore, settings: ServerSettings, *, runn
         engine_threads=torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else None,
         threads=threading.active_count(),
         memory_bytes=process.memory_info().rss,
+        job_processes=len(jobs),
+        job_memory_bytes=sum(jobs),
         memory_free_bytes=memory.available,
         memory_total_bytes=memory.total,
         running=running,
@@ -93,6 +109,14 @@ def system_report(home: Path, store: RunStore, settings: ServerSettings, *, runn
         disk=_disk(home, store),
         up_seconds=time.time() - process.create_time(),
     )
+
+
+def _memory_of(pid: int) -> int:
+    """Return the bytes that a process takes, or 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

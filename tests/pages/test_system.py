@@ -23,7 +23,16 @@ def test_the_system_page_shows_versions_work_memory_and_disk(app: AppTest, finis
     open_page(app, "pages/system.py")
     assert not app.exception
     shown = texts(app)
-    for part in ("**0 of 1**", "**1 of 20**", "Memory of senseapp", "Threads of the engine", "Free", "Python 3."):
+    for part in (
+        "**0 of 1**",
+        "**1 of 20**",
+        "Memory of the server",
+        "Memory of runs",
+        "as the server",
+        "Threads of the engine",
+        "Free",
+        "Python 3.",
+    ):
         assert part in shown
     versions = dict(app.dataframe[0].value.to_numpy().tolist())
     assert versions["senseapp"] == "0.1.0"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import psutil
+import pytest
+
 import senseapp
 from senseapp.service import Backend, Service
+from senseapp.service.settings import ServerSettings
+from senseapp.service.system_report import system_report
 from senseapp.spec import RunSpec
+from senseapp.store import RunStore
 from tests.fake_session import FakeEngine, fake_calibration
 
 
@@ -25,10 +33,27 @@ def test_work_memory_and_disk_are_counted(tmp_path: Path) -> None:
     assert report.disk.runs_bytes > before.disk.runs_bytes
     assert 0 < report.disk.free_bytes < report.disk.total_bytes
     assert 10_000_000 < report.memory_bytes < report.memory_total_bytes
+    assert (report.job_processes, report.job_memory_bytes) == (0, 0)
     assert report.threads >= 1
     assert report.processors >= 1
     assert set(dict(report.versions)) >= {"senseapp", "streamlit", "torch"}
     made.close()
+
+
+def test_memory_of_further_processes_is_counted_while_they_live(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    program = "import sys; print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        pids = (other.pid, other.pid)
+        report = system_report(tmp_path, store, ServerSettings(), running=0, waiting=0, job_pids=pids)
+        assert report.job_processes == 2
+        assert report.job_memory_bytes == pytest.approx(2 * psutil.Process(other.pid).memory_info().rss, rel=0.2)
+        other.stdin.close()
+        other.wait()
+    report = system_report(tmp_path, store, ServerSettings(), running=0, waiting=0, job_pids=pids)
+    assert (report.job_processes, report.job_memory_bytes) == (0, 0)
 
 
 def test_the_version_is_said_in_one_place() -> None:

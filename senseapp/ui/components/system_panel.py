@@ -46,10 +46,16 @@ def _machine(report: SystemReport) -> None:
         "Cores": str(report.processors),
         "Threads": str(report.threads),
         "Threads of the engine": "–" if report.engine_threads is None else str(report.engine_threads),
-        "Memory of senseapp": fmt.bytes_size(report.memory_bytes),
+        "Memory of the server": fmt.bytes_size(report.memory_bytes),
+        "Memory of runs": fmt.bytes_size(report.job_memory_bytes) if report.job_processes else "as the server",
         "Free memory": f"{fmt.bytes_size(report.memory_free_bytes)} of {fmt.bytes_size(report.memory_total_bytes)}",
     }
-    figures_row(figures, key="system.machine")
+    helps = {
+        "Memory of runs": "Runs are measured in processes of their own, which stay at hand with the engine loaded."
+        if report.job_processes
+        else "Runs are measured by the process that makes the pages.",
+    }
+    figures_row(figures, helps=helps, key="system.machine")
 
 
 def _disk(report: SystemReport) -> None:
