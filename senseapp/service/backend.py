@@ -177,6 +177,7 @@ class Backend:
         try:
             if self._processes:
                 self._processes.warm_up()
+                self._processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
             load_engine()
             self.speeds.calibrate()
         except Exception:

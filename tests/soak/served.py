@@ -25,7 +25,7 @@ MB = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a process holds at one moment.
+    """What a server and the processes that work for it hold at one moment.
 
     Attributes:
         memory_bytes: of its own, without pages of files.
@@ -51,11 +51,12 @@ class Served:
 
     def held(self) -> Held:
         """Return what it holds now."""
-        memory = self.process.memory_info()
+        processes = [self.process, *self.process.children(recursive=True)]
+        memory = [process.memory_info() for process in processes]
         return Held(
-            memory_bytes=memory.rss - memory.shared,
-            threads=self.process.num_threads(),
-            files=len(self.process.open_files()),
+            memory_bytes=sum(one.rss - one.shared for one in memory),
+            threads=sum(process.num_threads() for process in processes),
+            files=sum(len(process.open_files()) for process in processes),
         )
 
     def log(self) -> str:

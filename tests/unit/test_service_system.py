@@ -44,7 +44,8 @@ def test_memory_of_further_processes_is_counted_while_they_live(tmp_path: Path) 
     store = RunStore(tmp_path)
     program = "import sys; print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdin is not None and other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout is not None
         other.stdout.readline()
         pids = (other.pid, other.pid)
         report = system_report(tmp_path, store, ServerSettings(), running=0, waiting=0, job_pids=pids)

@@ -103,6 +103,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _warm(talk: _Conversation, request: None) -> None:
     load_engine()
+    talk.say("warm")
 
 
 def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:

@@ -48,6 +48,13 @@ class JobProcesses:
                 process.ask("warm")
                 self._idle.append(process)
 
+    def wait_until_warm(self) -> None:
+        """Wait until the processes that have nothing to do have loaded the engine."""
+        with self._lock:
+            idle = list(self._idle)
+        for process in idle:
+            process.warm.wait()
+
     def open(
         self,
         spec: RunSpec,

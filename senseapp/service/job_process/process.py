@@ -51,6 +51,7 @@ class JobProcess:
     """
 
     def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
+        self.warm = threading.Event()  # set once the engine is loaded, or never will be
         self._lost_with = lost
         self._heard: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
@@ -142,7 +143,11 @@ class JobProcess:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             while (line := read_line(answers)) is not None:
-                self._heard.put(line)
+                if line.kind == "warm":
+                    self.warm.set()
+                else:
+                    self._heard.put(line)
+        self.warm.set()
         self._heard.put(None)
 
 
