@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["INLINE_SCRIPTS", "REVEAL"]
+__all__ = ["COME_BACK", "INLINE_SCRIPTS", "REMEMBER_PLACE", "REVEAL"]
 
 REVEAL = """
 (function look(tries) {
@@ -19,4 +19,18 @@ REVEAL = """
 """
 """Scrolls the frame that ``<div class="reveal" data-frame data-place>`` names until that place can be seen."""
 
-INLINE_SCRIPTS = (REVEAL,)
+REMEMBER_PLACE = """
+sessionStorage.setItem("senseapp.place", location.pathname + location.search);
+"""
+"""Remembers the page that somebody wanted, while this tab goes to the login and back."""
+
+COME_BACK = """
+(function () {
+  const place = sessionStorage.getItem("senseapp.place");
+  sessionStorage.removeItem("senseapp.place");
+  if (place && place !== location.pathname + location.search) location.replace(location.origin + place);
+})();
+"""
+"""Goes to the page that was remembered, once."""
+
+INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK)

@@ -101,6 +101,19 @@ def test_without_a_login_no_page_shows_anything(browser: Browser, server: Server
     guest.context.close()
 
 
+def test_a_link_leads_to_its_page_after_the_login_too(browser: Browser, server: Server) -> None:
+    ann = visitor(browser, server)
+    place = f"{server.url}/results?run={'0' * 32}"
+    ann.goto(place)
+    log_in(ann, "ann")
+    expect(ann).to_have_url(place)
+    expect(ann.get_by_text("There is no such run")).to_be_visible()
+    ann.get_by_role("link", name="Guide").click()
+    ann.reload()
+    expect(ann).to_have_url(f"{server.url}/guide")
+    ann.context.close()
+
+
 def test_who_logs_out_is_nobody(browser: Browser, server: Server) -> None:
     bob = visitor(browser, server)
     log_in(bob, "bob")

@@ -8,7 +8,9 @@ from streamlit.navigation.page import StreamlitPage
 from senseapp.errors import SenseError
 from senseapp.ui import backend
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.script import run_script
 from senseapp.ui.identity import Visitor, login_providers, visitor
+from senseapp.ui.inline_scripts import COME_BACK, REMEMBER_PLACE
 from senseapp.ui.state import RUN_PARAMETER
 
 __all__ = ["admit"]
@@ -43,6 +45,7 @@ def _has_link() -> bool:
 
 
 def _login_page() -> None:
+    run_script(REMEMBER_PLACE)
     with st.container(horizontal_alignment="center"), st.container(width=520, border=True):
         st.title("Log in", anchor=False)
         st.markdown("Runs and uploads on this server belong to whoever made them. Log in to see yours.")
@@ -59,6 +62,7 @@ def _login_page() -> None:
 def _account(known: Visitor) -> None:
     if not known.name:
         return
+    run_script(COME_BACK)  # the login leads to the first page, wherever somebody came from
     with st.sidebar:
         st.caption(f":material/person: {known.name}")
         if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):

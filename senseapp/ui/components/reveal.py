@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
+from senseapp.ui.components.script import run_script
 from senseapp.ui.inline_scripts import REVEAL
 
 __all__ = ["reveal"]
@@ -17,4 +16,4 @@ def reveal(frame: str, place: float) -> None:
         place: 0 for its top to 1 for its bottom.
     """
     wish = f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>'
-    st.html(f"{wish}<script>{REVEAL}</script>", unsafe_allow_javascript=True)
+    run_script(REVEAL, beside=wish)
