@@ -17,8 +17,8 @@ def load_engine() -> None:
     The modules of timm import each other. Where two threads import them at once, Python lets one see a module that is
     only half there, to avoid a deadlock; so the first one in does it all, and others wait.
 
-    What was loaded stays for good, so the garbage collector need not look at it again: Streamlit collects after every
-    run of a page, and looking through all of torch each time would take longer than most pages take.
+    What was loaded stays for good, so the garbage collector need not look at it again: while it looks through all of
+    torch, no page is made.
     """
     with _loading:
         first = "senseapp.sensitivity" not in sys.modules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -64,7 +65,8 @@ def _log_with_the_rest() -> None:
 
 
 async def _sweep() -> None:
-    """Remove the uploads of sessions that have ended, every now and then."""
+    """Remove the uploads of sessions that have ended, and what else they left in memory, every now and then."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         await to_thread.run_sync(arrivals().close_ended, runtime.get_instance().is_active_session)
+        await to_thread.run_sync(gc.collect)
