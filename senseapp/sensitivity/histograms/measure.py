@@ -224,7 +224,7 @@ def _first_input(model: nn.Module, module: nn.Module, batch: Tensor) -> Tensor |
 
 
 def _require_finite(values: Tensor, layer: str, *, what: str) -> None:
-    if not all(map(math.isfinite, map(float, torch.aminmax(values)))):  # NaN is the extreme of what holds one
+    if not all(map(math.isfinite, map(float, torch.aminmax(values.detach())))):  # NaN is the extreme of what holds one
         raise MeasurementFailed(f"The {what} of {layer} holds values that are not finite, so it has no histogram.")
 
 
