@@ -58,10 +58,12 @@ class WeightUse:
     Attributes:
         first_event: everything that ended before it did not depend on the parameter.
         macs: multiply-accumulates, for the whole traced batch.
+        readers: indices of the innermost calls that read it.
     """
 
     first_event: int
     macs: int = 0
+    readers: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -87,8 +89,23 @@ class CallTrace:
     def first_event(self, module_names: frozenset[str]) -> int | None:
         """Return the first event that depends on one of these modules or their parameters; None if none does."""
         starts = [call.start for call in self.calls if call.module in module_names]
-        uses = [use.first_event for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
-        return min(starts + uses, default=None)
+        return min(starts + [use.first_event for use in self._uses_of(module_names)], default=None)
+
+    def read_outside(self, module_names: frozenset[str]) -> bool:
+        """Tell whether a parameter of these modules is also read outside of their calls."""
+        return any(
+            not self._within(index, module_names) for use in self._uses_of(module_names) for index in use.readers
+        )
+
+    def _uses_of(self, module_names: frozenset[str]) -> list[WeightUse]:
+        return [use for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
+
+    def _within(self, index: int, module_names: frozenset[str]) -> bool:
+        while index >= 0:
+            if self.calls[index].module in module_names:
+                return True
+            index = self.calls[index].parent
+        return False
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -210,6 +227,7 @@ class _Watcher:
             name = self._name_of(tensor)
             if name is not None:
                 self._use(name, tensor, tensors, next(tensors_in(output), None), transposed)
+                self.uses[name].readers.add(innermost)
 
     def add_parameter(self, name: str, parameter: Tensor) -> None:
         """Recognise ``parameter`` and its views; of tied ones, the first name counts."""

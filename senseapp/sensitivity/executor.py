@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -42,8 +43,11 @@ class Executor(Protocol):
         """Return what a result should say about it."""
 
 
+@dataclass(slots=True)
 class LocalExecutor:
     """Everything in the calling thread, one measurement after the other."""
+
+    _latest: Probe | None = None
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Leave the cut into spans to the memory of this machine, unless the run began elsewhere."""
@@ -68,4 +72,7 @@ class LocalExecutor:
         return {}
 
     def _probe(self, sweep: Sweep) -> Probe:
-        return Probe(sweep.bench, sweep.compressor, sweep.planned, sweep.notes)
+        latest = self._latest
+        if latest is None or latest.bench is not sweep.bench or latest.compressor is not sweep.compressor:
+            latest = self._latest = Probe(sweep.bench, sweep.compressor, sweep.planned, sweep.notes)
+        return latest  # the same for a whole run, as it finds out how the model can be run

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from senseapp.layers import CallTrace, map_tensors
+from senseapp.layers import CallAxes, CallTrace, map_tensors
 
-__all__ = ["Prefix", "prefix_bytes_per_image"]
+__all__ = ["Prefix", "RepeatedPrefix", "prefix_bytes_per_image"]
 
 
-def _placeholder(tensor: Tensor) -> Tensor:
-    """Return a tensor of the same shape that takes no memory; reading it gives NaN, so a mistake is seen."""
+def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+    """Return a tensor of this or the same shape that takes no memory; reading it gives NaN, so a mistake is seen."""
     fill: float = math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
-    return torch.full((1,), fill, dtype=tensor.dtype, device=tensor.device)[0].expand(tensor.shape)
+    return torch.full((1,), fill, dtype=tensor.dtype, device=tensor.device)[0].expand(shape or tensor.shape)
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -35,6 +36,11 @@ class Prefix:
         self._trace = trace
         self._inputs = inputs
         self._outputs: dict[int, Any] = {}
+
+    @property
+    def num_images(self) -> int:
+        """Images in the batch."""
+        return len(self._inputs)
 
     @property
     def inputs(self) -> Tensor:
@@ -68,6 +74,45 @@ class Prefix:
                 self._outputs[index] = map_tensors(self._outputs[index], _placeholder)
         if self._trace.input_last_needed < position:
             self._inputs = _placeholder(self._inputs)
+
+
+class RepeatedPrefix(Prefix):
+    """What ``prefix`` keeps, as if its images came ``times`` in a row in one batch; only good to resume from.
+
+    Nothing is repeated before it is asked for, and nothing repeated is held: it lives as long as the model reads it.
+
+    Args:
+        prefix: must not move on meanwhile.
+        times: how often its images come.
+        axes: where each call's tensors count images.
+    """
+
+    def __init__(self, prefix: Prefix, times: int, axes: Sequence[CallAxes]) -> None:
+        super().__init__(prefix._trace, prefix._inputs)
+        self.position = prefix.position
+        self._outputs = prefix._outputs
+        self._times = times
+        self._axes = axes
+
+    @property
+    def inputs(self) -> Tensor:
+        """The repeated batch, safe to hand to the model."""
+        return self._repeat(self._inputs, 0, needed=self._trace.input_last_needed >= self.position)
+
+    def output(self, index: int) -> Any:
+        """Return a repeated copy of the kept output of call ``index``."""
+        axes = iter(self._axes[index].outputs)
+        needed = self._trace.calls[index].last_needed >= self.position
+        return map_tensors(self._outputs[index], lambda tensor: self._repeat(tensor, next(axes), needed=needed))
+
+    def _repeat(self, tensor: Tensor, axis: int | None, *, needed: bool) -> Tensor:
+        if axis is None:
+            return tensor.clone() if needed else tensor
+        if needed:
+            return torch.cat([tensor] * self._times, dim=axis)  # keeps the memory format, unlike repeat()
+        shape = list(tensor.shape)
+        shape[axis] *= self._times
+        return _placeholder(tensor, shape)
 
 
 def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -15,8 +16,9 @@ from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.replay import Replay, ReplayMismatch
 from senseapp.sensitivity.tally import Yardstick
+from senseapp.sensitivity.together import Together
 from senseapp.sensitivity.workbench import Workbench
-from senseapp.transforms import Applied, Compressor
+from senseapp.transforms import Applied, Compressor, Prepared, WeightCompressor
 
 __all__ = ["Order", "Outcome", "Probe", "plain_note"]
 
@@ -74,6 +76,7 @@ class Probe:
     compressor: Compressor
     planned: Sequence[PlannedTarget]
     notes: list[str]
+    _together: Together | None = None
 
     def baseline(self) -> Tensor:
         """Return the uncompressed model's output for all images, float32 (N, classes), and time the passes.
@@ -101,14 +104,109 @@ class Probe:
     def measure(self, orders: Iterable[Order], yardstick: Yardstick) -> Iterator[Outcome]:
         """Yield the outcome of each order. Those of one span must come together, by ascending position.
 
-        An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it.
+        An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it; where
+        levels of one target go together, once those before them have.
         """
-        for span, group in groupby(orders, key=lambda order: order.span):
+        for span, of_span in groupby(orders, key=lambda order: order.span):
             prefixes: Kept = self.bench.prefixes(*span)
-            for order in group:
+            for group in self._grouped(of_span):
                 started = time.perf_counter()
+                outcomes, prefixes = self._measure_group(group, prefixes, yardstick)
+                seconds = (time.perf_counter() - started) / len(group)
+                yield from (replace(outcome, seconds=seconds) for outcome in outcomes)
+
+    def _grouped(self, orders: Iterable[Order]) -> Iterator[list[Order]]:
+        """Yield consecutive orders of one target, as many as go together; a full group waits for no further order."""
+        group: list[Order] = []
+        for order in orders:
+            if group and order.index != group[0].index:
+                yield group
+                group = []
+            group.append(order)
+            if len(group) >= self.bench.layout.levels_together:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _measure_group(self, group: list[Order], prefixes: Kept, yardstick: Yardstick) -> tuple[list[Outcome], Kept]:
+        found, prefixes = self._measure_together(group, prefixes, yardstick)
+        outcomes = []
+        for order in group:
+            outcome = found.get(order)
+            if outcome is None:
                 outcome, prefixes = self._measure(order, prefixes, yardstick)
-                yield replace(outcome, seconds=time.perf_counter() - started)
+            outcomes.append(outcome)
+        return outcomes, prefixes
+
+    def _measure_together(
+        self, group: list[Order], prefixes: Kept, yardstick: Yardstick
+    ) -> tuple[dict[Order, Outcome], Kept]:
+        """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass."""
+        found: dict[Order, Outcome] = {}
+        usual, start, lacked = self.bench.layout.levels_together, 0, False
+        while start < len(group) and self.bench.layout.levels_together > 1:
+            part = group[start : start + self.bench.layout.levels_together]
+            try:
+                found |= self._attempt_together(part, prefixes, yardstick)
+                start += len(part)
+            except Exception as error:  # whatever the model raises, level by level it is measured as ever
+                prefixes = self.bench.prefixes(*group[0].span)
+                if not _lacks_memory(error):
+                    self._part_levels(f"several in one pass fail ({type(error).__name__}: {_first_line(error)})")
+                    return found, prefixes
+                self.bench.layout = replace(self.bench.layout, levels_together=max(1, len(part) // 2))
+                lacked = True
+        if lacked:
+            self.notes.append(
+                f"The memory of {self.bench.device} was too small for {usual} levels of a layer in one pass; "
+                f"{self.bench.layout.levels_together} were taken from there on."
+            )
+        return found, prefixes
+
+    def _attempt_together(self, orders: list[Order], prefixes: Kept, yardstick: Yardstick) -> dict[Order, Outcome]:
+        """Return the outcomes of one pass over several levels; what is missing must be measured alone."""
+        together, target = self._levels_together(orders), self.planned[orders[0].index].target
+        if together is None or together.obstacle(target):
+            return {}
+        self._advance(Replay(self.bench.model, self.bench.trace), prefixes, self.planned[orders[0].index].position)
+        if self.bench.unsafe:
+            return {}
+        prepared: dict[Order, Prepared] = {}
+        for order in orders:
+            with suppress(MeasurementFailed):  # alone, it will say why
+                prepared[order] = together.compressor.prepare(target, order.level)
+        if len(prepared) < 2:
+            return {}
+        scores = together.logits(prefixes, target, list(prepared.values()))
+        return {
+            order: Outcome(
+                order=order,
+                seconds=0.0,
+                moments=yardstick.moments(logits, *order.span),
+                applied=prepared[order].applied,
+            )
+            for order, logits in zip(prepared, scores, strict=True)
+            if logits.isfinite().all()  # as in _pass
+        }
+
+    def _levels_together(self, orders: list[Order]) -> Together | None:
+        """Return what runs several levels in one pass; None if the model cannot be run so, or needs it not."""
+        if len(orders) < 2 or self.bench.unsafe or not isinstance(self.compressor, WeightCompressor):
+            return None
+        if self._together is None:
+            found = Together.checked(self.bench, self.compressor, self.planned, [order.level for order in orders])
+            if isinstance(found, str):
+                self._part_levels(found)
+                return None
+            self._together = found
+            self.notes.extend(found.exceptions(self.planned))
+        return self._together
+
+    def _part_levels(self, reason: str) -> None:
+        self.bench.layout = replace(self.bench.layout, levels_together=1)
+        self._together = None
+        self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
 
     def _measure(self, order: Order, prefixes: Kept, yardstick: Yardstick) -> tuple[Outcome, Kept]:
         """Return the outcome and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
@@ -182,7 +280,11 @@ def _lacks_memory(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     if isinstance(error, MeasurementFailed):
         return str(error)
-    first = str(error).strip().split("\n")[0][:300]
+    first = _first_line(error)
     if _lacks_memory(error):
         return f"There was not enough memory: {first}. Choose a smaller batch size."
     return f"The compressed model failed: {type(error).__name__}: {first}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]

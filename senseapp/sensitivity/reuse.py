@@ -77,6 +77,7 @@ def arithmetic_of(result: SensitivityResult) -> tuple[Layout, int]:
         channels_last=ran["memory_layout"] == "channels_last",
         micro_batch=int(ran["micro_batch"]),
         precision=ran["precision"],
+        levels_together=int(ran.get("levels_together", 1)),
     )
     return layout, int(ran.get("images_at_once", 0))
 
@@ -98,6 +99,8 @@ def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement
     same_passes = layout == sweep.bench.layout and earlier.environment.get("images_in_span") == str(
         images_in_span(sweep)
     )
+    if layout.levels_together > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
+        return ()  # other levels share the passes, of another size, which may round otherwise
     if not same_passes or (earlier.method == "plain") != bool(sweep.bench.unsafe):
         return ()
     targets = {item.target.layer: item.target for item in sweep.planned}

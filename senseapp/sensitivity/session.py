@@ -228,6 +228,7 @@ def _environment(layout: Layout, device: torch.device) -> dict[str, str]:
     return _versions(device) | {
         "memory_layout": "channels_last" if layout.channels_last else "contiguous",
         "micro_batch": str(layout.micro_batch),
+        "levels_together": str(layout.levels_together),
         "precision": layout.precision,
     }
 

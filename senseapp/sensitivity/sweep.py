@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 import torch
@@ -21,6 +21,7 @@ from senseapp.sensitivity.precision import choose_precision
 from senseapp.sensitivity.prefix import prefix_bytes_per_image
 from senseapp.sensitivity.probe import Order, plain_note
 from senseapp.sensitivity.tally import Tally, Yardstick
+from senseapp.sensitivity.together import levels_that_fit
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import LABEL_FREE_METRICS, SensitivitySpec
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
@@ -138,6 +139,15 @@ class Sweep:
             notes.append(choose_precision(bench, compressor, planned, spec))
         if bench.unsafe:
             notes.append(plain_note(bench.unsafe))
+        together = levels_that_fit(
+            bench,
+            compressor,
+            planned,
+            num_levels=len(spec.levels),
+            memory_bytes=_memory_bytes(bench.device),
+            asked=None if layout is None else layout.levels_together,
+        )
+        bench.layout = replace(bench.layout, levels_together=together)
         unmeasured = Yardstick(torch.empty(0, bench.profile.num_classes), images.labels, metrics)
         sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)

@@ -26,6 +26,7 @@ from senseapp.sensitivity.layout import (
 )
 from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.replay import Replay, unsafe_positions
+from senseapp.sensitivity.transfer import to_device
 
 __all__ = ["Workbench", "choose_device"]
 
@@ -176,7 +177,7 @@ class Workbench:
         return torch.cat([output.float().cpu().clone() for output in outputs])
 
     def _arrange(self, batch: Tensor) -> Tensor:
-        batch = batch.to(self.device, non_blocking=True)
+        batch = to_device(batch, self.device)
         if self.trace.input_overwritten:  # the images must stay as they are
             batch = batch.clone()
         return batch.contiguous(memory_format=torch.channels_last) if self.layout.channels_last else batch

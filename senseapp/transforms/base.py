@@ -92,6 +92,7 @@ class Compressor(Protocol):
         ...
 
 
+@runtime_checkable
 class WeightCompressor(Compressor, Protocol):
     """A compressor that changes the values of weights (and inputs) but no shape."""
 

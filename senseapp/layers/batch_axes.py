@@ -1,0 +1,102 @@
+"""Which axis of each tensor that modules take and return counts the images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.layers.trace import tensors_in, wrapped_forwards
+
+__all__ = ["CallAxes", "NotPerImage", "batch_axes"]
+
+Shape = tuple[int, ...]
+
+
+class NotPerImage(Exception):
+    """The shapes inside a model do not grow with the number of images, one axis of each at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAxes:
+    """Of one module call, the axis of each tensor that is as many times as long as there are images.
+
+    Attributes:
+        module: dotted name.
+        inputs: of the tensors among its arguments, in order; None for one that has the same shape for any batch.
+        outputs: of the tensors it returned.
+    """
+
+    module: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+
+
+@dataclass(slots=True)
+class _Shapes:
+    module: str
+    inputs: list[Shape]
+    outputs: list[Shape] = field(default_factory=list)
+
+
+def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
+    """Return the batch axes of every module call, by start.
+
+    Shapes are compared between passes over two and over four images: code may treat a single one otherwise
+    (``squeeze``).
+
+    Args:
+        model: in ``eval()`` mode.
+        image: one image (1, C, H, W).
+
+    Raises:
+        NotPerImage: the calls or their shapes depend on the number of images in another way.
+    """
+    two, four = (_shapes(model, torch.cat([image] * count)) for count in (2, 4))
+    if [call.module for call in two] != [call.module for call in four]:
+        raise NotPerImage("the number of images decides which modules are called")
+    return tuple(
+        CallAxes(
+            module=few.module,
+            inputs=_axes(few.inputs, many.inputs, few.module),
+            outputs=_axes(few.outputs, many.outputs, few.module),
+        )
+        for few, many in zip(two, four, strict=True)
+    )
+
+
+def _shapes(model: nn.Module, images: Tensor) -> list[_Shapes]:
+    calls: list[_Shapes] = []
+
+    def wrap(name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            call = _Shapes(name, [tuple(tensor.shape) for tensor in tensors_in((args, kwargs))])
+            calls.append(call)
+            output = forward(*args, **kwargs)
+            call.outputs = [tuple(tensor.shape) for tensor in tensors_in(output)]
+            return output
+
+        return noted
+
+    with wrapped_forwards(model, wrap):
+        model(images)
+    return calls
+
+
+def _axes(few: list[Shape], many: list[Shape], module: str) -> tuple[int | None, ...]:
+    if len(few) != len(many):
+        raise NotPerImage(f"{module or 'the model'} exchanges other tensors for another number of images")
+    return tuple(_axis(*pair, module) for pair in zip(few, many, strict=True))
+
+
+def _axis(few: Shape, many: Shape, module: str) -> int | None:
+    if few == many:
+        return None
+    if len(few) == len(many):
+        longer = [axis for axis, lengths in enumerate(zip(few, many, strict=True)) if lengths[0] != lengths[1]]
+        if len(longer) == 1 and many[longer[0]] == 2 * few[longer[0]]:
+            return longer[0]
+    raise NotPerImage(f"a tensor of {module or 'the model'} has shape {few} for two images and {many} for four")
