@@ -28,7 +28,7 @@ from senseapp.service import Backend, Service
 from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.store.journal import Journal
 from tests.fake_session import fake_calibration
-from tests.ray_cluster import two_nodes
+from tests.ray_cluster import compare, two_nodes
 from tests.small_models import images_for, small_network
 
 TWO = (0.3, 0.6)
@@ -54,27 +54,6 @@ def joined(cluster: Cluster) -> Iterator[Offer]:
     """This process as one that asks; its workers load the engine once for all tests."""
     with connected(cluster.address, device="cpu") as offer:
         yield offer
-
-
-def compare(found: list[LayerMeasurement], expected: list[LayerMeasurement]) -> None:
-    """Equal to one part in a million in every metric, exactly in those that count images."""
-    by_key = {item.key: item for item in latest(found)}
-    assert by_key.keys() == {item.key for item in expected}
-    for item in latest(expected):
-        twin = by_key[item.key]
-        assert (twin.status, twin.members, twin.achieved_level) == (item.status, item.members, item.achieved_level)
-        assert (twin.removed_params, twin.removed_macs, twin.reason) == (
-            item.removed_params,
-            item.removed_macs,
-            item.reason,
-        )
-        for change in item.changes:
-            other = twin.change(change.metric)
-            assert other is not None
-            assert other.delta == pytest.approx(change.delta, abs=1e-6)
-            assert (other.ci_low, other.ci_high) == pytest.approx((change.ci_low, change.ci_high), abs=1e-6)
-            if change.metric in ("top1", "top5", "agreement"):
-                assert other.moments == change.moments
 
 
 def opened(
