@@ -1,4 +1,4 @@
-"""``make bench``: ours beside fasterai 0.3.2, the plain loop and the floor, in turn.
+"""``make bench``: ours beside fasterai 0.3.2, the plain loop and the floor, in turn, all on one device.
 
 Writes its sections of ``benchmarks/RESULTS.md``; those of other benchmarks stay.
 
@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.cases import MODELS, NUM_IMAGES
 from benchmarks.quick_scan import TITLE as QUICK_SCAN_TITLE
@@ -55,25 +57,26 @@ class Runs:
         return f"{self.median(over) / self.median(tool):.2f}"
 
 
-def rows(models: Sequence[str]) -> Iterator[Row]:
+def rows(models: Sequence[str], device: str) -> Iterator[Row]:
+    apart = () if device == "cpu" else ("ours-apart",)  # where several levels go through one pass
     for model in models:
         yield Row(model, "sparsity", 1, ("fasterai", "plain", "ours", "ours-auto", "floor"))
         yield Row(model, "quantization", 1, ("fasterai", "ours", "floor"))
         yield Row(model, "pruning", 1, ("fasterai", "ours", "ours-auto", "floor"))
-        yield Row(model, "sparsity", 5, ("fasterai", "ours", "quick", "floor"))
+        yield Row(model, "sparsity", 5, ("fasterai", "ours", *apart, "quick", "floor"))
 
 
-def run(tool: str, row: Row, peer: Path, images: int = NUM_IMAGES) -> dict[str, Any]:
+def run(tool: str, row: Row, peer: Path, images: int = NUM_IMAGES, device: str = "cpu") -> dict[str, Any]:
     python = peer if tool == "fasterai" else Path(sys.executable)
     arguments = [str(python), "-W", "ignore", "-m", "benchmarks.worker", tool, row.model, row.compression]
     answer = subprocess.run(
-        [*arguments, str(row.levels), str(images)], cwd=ROOT, capture_output=True, text=True, check=True
+        [*arguments, str(row.levels), str(images), device], cwd=ROOT, capture_output=True, text=True, check=True
     )
     found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
     return found
 
 
-def compare(row: Row, repeats: int, peer: Path, one_level: Runs | None) -> Runs:
+def compare(row: Row, repeats: int, peer: Path, one_level: Runs | None, device: str) -> Runs:
     """Run the tools of ``row`` in turn; fasterai not, but as often as its ``one_level`` says, if that is given."""
     runs = Runs()
     if one_level:
@@ -82,7 +85,7 @@ def compare(row: Row, repeats: int, peer: Path, one_level: Runs | None) -> Runs:
         for tool in row.tools:
             if one_level and tool == "fasterai":
                 continue
-            found = run(tool, row, peer)
+            found = run(tool, row, peer, device=device)
             runs.seconds.setdefault(tool, []).append(found["seconds"])
             runs.peak_bytes.setdefault(tool, []).append(found["peak_bytes"])
             runs.deltas[tool] = found["deltas"]
@@ -104,7 +107,8 @@ def line(row: Row, runs: Runs) -> str:
     cells = [row.model, row.compression, str(row.levels)]
     cells += [f"{runs.median(tool):.1f}" if tool in runs.seconds else "–" for tool in ("fasterai", "plain", "ours")]
     cells += [runs.ratio("ours", "fasterai"), runs.ratio("ours-auto", "fasterai"), runs.ratio("quick", "fasterai")]
-    cells += [runs.ratio("floor", "ours"), largest_difference(runs) if row.compression == "sparsity" else "–"]
+    cells += [runs.ratio("ours", "ours-apart"), runs.ratio("floor", "ours")]
+    cells += [largest_difference(runs) if row.compression == "sparsity" else "–"]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -118,6 +122,7 @@ COLUMNS = (
     "ours ×",
     "ours auto ×",
     "quick ×",
+    "together ×",
     "ours / floor",
     "Δ",
 )
@@ -157,33 +162,38 @@ def main() -> None:
         action="store_true",
         help="count its separate runs at several levels as that many times its run at one, rather than wait for them",
     )
+    parser.add_argument("--device", default="cpu", help="that all tools run on: cpu, cuda, cuda:1, mps")
     options = parser.parse_args()
     peer = ensure("fasterai")
     wanted = set(options.compressions.split(","))
     chosen = [
         row
-        for row in rows(options.models.split(","))
+        for row in rows(options.models.split(","), options.device)
         if row.compression in wanted and str(row.levels) in options.levels.split(",")
     ]
     intro = f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, medians of {options.repeats} interleaved runs."
     if options.scale_fasterai:
         intro += " fasterai's runs at five levels, which share nothing, are five times its run at one."
+    title = "Speed" if options.device == "cpu" else f"Speed on {options.device}"
     found: dict[tuple[str, str, int], Runs] = {}
     lines: list[str] = []
     for row in chosen:
         one_level = found.get((row.model, row.compression, 1)) if options.scale_fasterai and row.levels > 1 else None
-        runs = compare(row, options.repeats, peer, one_level)
+        runs = compare(row, options.repeats, peer, one_level, options.device)
         found[row.model, row.compression, row.levels] = runs
         lines.append(line(row, runs))
-        write_section("Speed", [machine(), "", intro, "", HEADER, *lines])  # kept if the rest is interrupted
+        about = [machine(torch.device(options.device)), "", intro, "", HEADER, *lines]
+        write_section(title, about)  # kept if the rest is interrupted
+    if options.device != "cpu":  # what follows is about the processor
+        return
     sections = {
         "Growth": [linear_fit(peer)],
         "Memory": [memory(peer)],
         QUICK_SCAN_TITLE: table(quick_scan_rows()),
     }
-    for title, body in sections.items():
-        write_section(title, body)
-        print("\n".join([f"## {title}", "", *body, ""]))
+    for heading, body in sections.items():
+        write_section(heading, body)
+        print("\n".join([f"## {heading}", "", *body, ""]))
 
 
 if __name__ == "__main__":

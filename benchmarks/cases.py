@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import timm
 import torch
 from torch import Tensor, nn
@@ -26,6 +29,17 @@ def model_of(case: str) -> nn.Module:
     torch.manual_seed(0)
     kwargs = {"zero_init_last": False} if case.startswith("resnet") else {}
     return timm.create_model(MODELS[case], num_classes=1000, **kwargs).eval()
+
+
+def clock(device: torch.device) -> Callable[[], float]:
+    """Return the seconds now, read once ``device`` has done what it was asked for."""
+
+    def now() -> float:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        return time.perf_counter()
+
+    return now
 
 
 def images_of(count: int = NUM_IMAGES) -> tuple[Tensor, Tensor]:

@@ -17,17 +17,19 @@ _TITLE = "# Results"
 _HEADING = "## "
 
 
-def machine() -> str:
-    """Return one line on what the figures come from: processor, versions, day."""
+def machine(device: torch.device | None = None) -> str:
+    """Return one line on what the figures come from: processor, graphics card if ``device`` is one, versions, day."""
     rows = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
     names = [row.split(":", 1)[1].strip() for row in rows if row.startswith("model name")]
     flags = {flag for row in rows if row.startswith("flags") for flag in row.split()}
     units = [
         shown for flag, shown in (("avx512f", "AVX-512"), ("avx512_bf16", "bf16"), ("amx_bf16", "AMX")) if flag in flags
     ]
+    card = f"{torch.cuda.get_device_name(device)}, " if device is not None and device.type == "cuda" else ""
     return (
-        f"{names[0] if names else platform.processor()} ({', '.join(units) or 'no AVX-512'}), {os.cpu_count()} cores, "
-        f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}; {date.today()}."
+        f"{card}{names[0] if names else platform.processor()} ({', '.join(units) or 'no AVX-512'}), "
+        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, torch {torch.__version__}; "
+        f"{date.today()}."
     )
 
 

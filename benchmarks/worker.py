@@ -1,10 +1,12 @@
 """One timed run of one tool in a process of its own; prints one JSON line.
 
-    python -m benchmarks.worker TOOL MODEL COMPRESSION LEVELS [IMAGES]
+    python -m benchmarks.worker TOOL MODEL COMPRESSION LEVELS [IMAGES [DEVICE]]
 
 Tools: ``fasterai`` (in its own environment), ``plain`` (our loop of whole passes), ``ours``, ``ours-auto``
-(precision auto), ``quick`` (precision auto), ``floor`` (the sum of suffix passes), ``forward`` (one plain evaluation).
-Imports are not timed; building the model and everything after it is.
+(precision auto), ``ours-apart`` (one level a pass), ``quick`` (precision auto), ``floor`` (the sum of suffix passes,
+one level each), ``forward`` (one plain evaluation). All run on DEVICE (``cpu``), and clocks are read once it has done
+what it was asked for. Imports and starting the device are not timed; building the model and everything after it is.
+The peak of memory is that of the process, or on a graphics card that of the card.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +26,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.nn.functional as F
 
-from benchmarks.cases import BATCH_SIZE, LEVELS, images_of, model_of
+from benchmarks.cases import BATCH_SIZE, LEVELS, clock, images_of, model_of
 
 Deltas = dict[str, list[float]]
 
 
-def fasterai(case: str, compression: str, levels: int, images: int) -> Deltas:
+@dataclass(frozen=True)
+class Task:
+    """What every tool is asked for."""
+
+    model: str
+    compression: str
+    levels: int
+    images: int
+    device: torch.device
+
+    def network(self) -> torch.nn.Module:
+        return model_of(self.model).to(self.device)
+
+    def pictures(self) -> tuple[torch.Tensor, torch.Tensor]:
+        pictures, labels = images_of(self.images)
+        return pictures.to(self.device), labels.to(self.device)
+
+
+def fasterai(task: Task) -> Deltas:
     from fasterai.analyze.sensitivity import SensitivityAnalyzer
 
-    model, (pictures, labels) = model_of(case), images_of(images)
+    model, (pictures, labels) = task.network(), task.pictures()
 
     def loss(network: torch.nn.Module) -> float:
         with torch.no_grad():
@@ -39,30 +60,32 @@ def fasterai(case: str, compression: str, levels: int, images: int) -> Deltas:
 
     analyzer = SensitivityAnalyzer(model, pictures[:1], loss, higher_is_better=False, metric_name="loss")
     found: Deltas = {}
-    for level in LEVELS[compression][:levels]:
-        shown = int(level) if compression == "quantization" else level
-        for layer in analyzer.analyze(compression, shown, verbose=False).layers:
+    for level in LEVELS[task.compression][: task.levels]:
+        shown = int(level) if task.compression == "quantization" else level
+        for layer in analyzer.analyze(task.compression, shown, verbose=False).layers:
             found.setdefault(layer.name, []).append(layer.delta)
     return found
 
 
-def _sweep(
-    case: str, compression: str, levels: int, images: int, *, precision: str = "fp32", mode: str = "exact"
-) -> Any:
+def _sweep(task: Task, *, precision: str = "fp32", mode: str = "exact") -> Any:
     from senseapp.data import TensorImages
     from senseapp.sensitivity import Sweep
     from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
-    config = {"sparsity": SparsityConfig, "pruning": PruningConfig, "quantization": QuantizationConfig}[compression]()
-    chosen = LEVELS[compression][:levels]
-    inner = chosen if compression == "quantization" else tuple(level / 100 for level in chosen)
-    pictures, labels = images_of(images)
-    spec = SensitivitySpec(compression=config, levels=inner, precision=precision, mode=mode)
-    return Sweep.open(model_of(case), TensorImages(pictures, labels), spec, own=True)
+    config = {"sparsity": SparsityConfig, "pruning": PruningConfig, "quantization": QuantizationConfig}[
+        task.compression
+    ]()
+    chosen = LEVELS[task.compression][: task.levels]
+    inner = chosen if task.compression == "quantization" else tuple(level / 100 for level in chosen)
+    pictures, labels = images_of(task.images)
+    spec = SensitivitySpec(compression=config, levels=inner, precision=precision, mode=mode, device=str(task.device))
+    return Sweep.open(model_of(task.model), TensorImages(pictures, labels), spec, own=True)
 
 
-def ours(case: str, compression: str, levels: int, images: int, precision: str = "fp32") -> Deltas:
-    sweep = _sweep(case, compression, levels, images, precision=precision)
+def ours(task: Task, *, precision: str = "fp32", apart: bool = False) -> Deltas:
+    sweep = _sweep(task, precision=precision)
+    if apart:
+        sweep.bench.layout = replace(sweep.bench.layout, levels_together=1)
     found: Deltas = {}
     for item in sweep.measure():
         change = item.change("loss")
@@ -71,49 +94,49 @@ def ours(case: str, compression: str, levels: int, images: int, precision: str =
     return found
 
 
-def quick(case: str, compression: str, levels: int, images: int) -> Deltas:
+def quick(task: Task) -> Deltas:
     from senseapp.sensitivity import quick_scan
 
     found: Deltas = {}
-    for item in quick_scan(_sweep(case, compression, levels, images, precision="auto", mode="quick")):
+    for item in quick_scan(_sweep(task, precision="auto", mode="quick")):
         change = item.change("kl")
         found.setdefault(item.layer, []).append(change.delta if change else float("nan"))
     return found
 
 
-def plain(case: str, compression: str, levels: int, images: int) -> Deltas:
+def plain(task: Task) -> Deltas:
     """Compress one layer, run the whole model in one batch in the default layout, restore, and so on."""
     from senseapp.sensitivity import Layout
 
-    sweep = _sweep_with(case, compression, levels, images, Layout(micro_batch=BATCH_SIZE))
+    sweep = _sweep_with(task, Layout(micro_batch=BATCH_SIZE))
     sweep.bench.unsafe = "asked for the plain loop"
     return {item.layer: [change.delta] for item in sweep.measure() if (change := item.change("loss"))}
 
 
-def _sweep_with(case: str, compression: str, levels: int, images: int, layout: Any) -> Any:
-    sweep = _sweep(case, compression, levels, images)
+def _sweep_with(task: Task, layout: Any) -> Any:
+    sweep = _sweep(task)
     sweep.bench.take(layout)
     sweep.yardstick.baseline = sweep.bench.baseline()
     return sweep
 
 
-def floor(case: str, compression: str, levels: int, images: int) -> Deltas:
+def floor(task: Task) -> Deltas:
     """Run, for each target, the part of the model after it, as often as there are levels; nothing else is timed."""
     from senseapp.sensitivity.replay import Replay
 
-    sweep = _sweep(case, compression, levels, images)
-    replay, prefixes, seconds = Replay(sweep.bench.model, sweep.bench.trace), sweep.bench.prefixes(0, images), 0.0
+    sweep, now = _sweep(task), clock(task.device)
+    replay, prefixes, seconds = Replay(sweep.bench.model, sweep.bench.trace), sweep.bench.prefixes(0, task.images), 0.0
     for item in sweep.planned:
         sweep.bench.advance(replay, prefixes, item.position)
-        started = time.perf_counter()
-        for _ in range(levels):
+        started = now()
+        for _ in range(task.levels):
             sweep.bench.resume(replay, prefixes)
-        seconds += time.perf_counter() - started
+        seconds += now() - started
     return {"seconds": [seconds]}
 
 
-def forward(case: str, compression: str, levels: int, images: int) -> Deltas:
-    model, (pictures, labels) = model_of(case), images_of(images)
+def forward(task: Task) -> Deltas:
+    model, (pictures, labels) = task.network(), task.pictures()
     with torch.inference_mode():
         return {"loss": [float(F.cross_entropy(model(pictures[:BATCH_SIZE]), labels[:BATCH_SIZE]))]}
 
@@ -123,7 +146,8 @@ TOOLS: dict[str, Callable[..., Deltas]] = {
     "floor": floor,
     "forward": forward,
     "ours": ours,
-    "ours-auto": lambda *arguments: ours(*arguments, precision="auto"),
+    "ours-apart": lambda task: ours(task, apart=True),
+    "ours-auto": lambda task: ours(task, precision="auto"),
     "plain": plain,
     "quick": quick,
 }
@@ -131,18 +155,26 @@ TOOLS: dict[str, Callable[..., Deltas]] = {
 
 def main() -> None:
     tool, case, compression, levels, *rest = sys.argv[1:]
-    images = int(rest[0]) if rest else 32
+    images, device = [*rest, *("32", "cpu")[len(rest) :]]
+    task = Task(case, compression, int(levels), int(images), torch.device(device))
     # Imports are paid for before the clock starts.
     importlib.import_module("fasterai.analyze.sensitivity" if tool == "fasterai" else "senseapp.sensitivity")
     model_of(case)
-    torch.randn(8, 8) @ torch.randn(8, 8)
-    started, cpu = time.perf_counter(), time.process_time()
-    deltas = TOOLS[tool](case, compression, int(levels), images)
-    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    torch.randn(8, 8, device=task.device) @ torch.randn(8, 8, device=task.device)
+    now = clock(task.device)
+    started, cpu = now(), time.process_time()
+    deltas = TOOLS[tool](task)
+    seconds, cpu_seconds = now() - started, time.process_time() - cpu
     if tool == "floor":
         seconds = deltas["seconds"][0]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = _peak_bytes(task.device)
     print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak, "deltas": deltas}))
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

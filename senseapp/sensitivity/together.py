@@ -53,8 +53,8 @@ def levels_that_fit(
         asked: how many are wanted, as far as they fit; None takes as many as pay on this device.
     """
     if asked is None:
-        # On a processor a pass is bound by arithmetic already, and a larger one only leaves its caches. A small pass
-        # leaves most of a graphics card idle.
+        # On a processor a pass of the usual size is bound by arithmetic already, and a larger one leaves its caches
+        # (docs/adr/0008). A small pass leaves most of a graphics card idle.
         asked = 1 if bench.device.type == "cpu" else num_levels
     if bench.unsafe or not planned or not isinstance(compressor, WeightCompressor):
         return 1
