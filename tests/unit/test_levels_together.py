@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp.data import TensorImages
+from senseapp.distributed import remote
 from senseapp.layers import profile_model
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity import Layout, Sweep
+from senseapp.sensitivity.executor import Order, Outcome
 from senseapp.sensitivity.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.sensitivity.together import Together, levels_that_fit
 from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec
@@ -254,6 +257,24 @@ def test_only_a_run_of_the_same_levels_repeats_what_was_measured_together() -> N
     assert reusable(sweep, earlier) == ()  # other passes
     environment["levels_together"] = "1"
     assert {item.level for item in reusable(sweep, earlier)} == {0.3, 0.5}
+
+
+def test_workers_of_a_cluster_do_so_too(passes: list[int]) -> None:
+    images = images_for(8)
+    sweep, found = swept(small_network(), images, SPARSITY, 3)
+    here = len(passes)
+    probe = remote.prepare(pickle.loads(pickle.dumps(remote.setup_of(sweep))))
+    reference = remote.Reference(
+        baseline=sweep.yardstick.baseline, labels=images.labels, metrics=sweep.yardstick.metrics
+    )
+    orders = [
+        Order(index=index, level=level, span=(0, 8)) for index in range(len(sweep.planned)) for level in SPARSITY.levels
+    ]
+    outcomes = list(remote.measure_block(probe, images, reference, orders))
+    assert len(passes) == 2 * here
+    assert [outcome.moments for outcome in outcomes if isinstance(outcome, Outcome)] == [
+        {change.metric: change.moments for change in item.changes} for item in found
+    ]
 
 
 class Scarce:
