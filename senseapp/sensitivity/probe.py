@@ -130,8 +130,7 @@ class Probe:
             yield group
 
     def _measure_group(self, group: list[Order], prefixes: Kept, yardstick: Yardstick) -> tuple[list[Outcome], Kept]:
-        found, prefixes = self._measure_together(group, prefixes, yardstick)
-        outcomes = []
+        found, outcomes = self._measure_together(group, prefixes, yardstick), []
         for order in group:
             outcome = found.get(order)
             if outcome is None:
@@ -139,10 +138,11 @@ class Probe:
             outcomes.append(outcome)
         return outcomes, prefixes
 
-    def _measure_together(
-        self, group: list[Order], prefixes: Kept, yardstick: Yardstick
-    ) -> tuple[dict[Order, Outcome], Kept]:
-        """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass."""
+    def _measure_together(self, group: list[Order], prefixes: Kept, yardstick: Yardstick) -> dict[Order, Outcome]:
+        """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass.
+
+        A pass that fails leaves ``prefixes`` good: what it wrote into were copies.
+        """
         found: dict[Order, Outcome] = {}
         usual, start, lacked = self.bench.layout.levels_together, 0, False
         while start < len(group) and self.bench.layout.levels_together > 1:
@@ -151,10 +151,9 @@ class Probe:
                 found |= self._attempt_together(part, prefixes, yardstick)
                 start += len(part)
             except Exception as error:  # whatever the model raises, level by level it is measured as ever
-                prefixes = self.bench.prefixes(*group[0].span)
                 if not _lacks_memory(error):
                     self._part_levels(f"several in one pass fail ({type(error).__name__}: {_first_line(error)})")
-                    return found, prefixes
+                    return found
                 self.bench.layout = replace(self.bench.layout, levels_together=max(1, len(part) // 2))
                 lacked = True
         if lacked:
@@ -162,7 +161,7 @@ class Probe:
                 f"The memory of {self.bench.device} was too small for {usual} levels of a layer in one pass; "
                 f"{self.bench.layout.levels_together} were taken from there on."
             )
-        return found, prefixes
+        return found
 
     def _attempt_together(self, orders: list[Order], prefixes: Kept, yardstick: Yardstick) -> dict[Order, Outcome]:
         """Return the outcomes of one pass over several levels; what is missing must be measured alone."""
