@@ -184,7 +184,7 @@ def test_versions_are_those_installed_and_differences_are_named() -> None:
 
 def test_the_plan_never_loads_torch_or_ray() -> None:
     code = (
-        "import sys, senseapp.distributed.plan, senseapp.distributed.session;print({'torch', 'ray'} & set(sys.modules))"
+        "import sys, senseapp.distributed.plan, senseapp.service.job_process;print({'torch', 'ray'} & set(sys.modules))"
     )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
