@@ -21,6 +21,10 @@ from senseapp.sensitivity.prefix import Prefix
 __all__ = ["Replay", "ReplayMismatch", "unsafe_positions"]
 
 
+_RESTLESS = "two passes over the same images differ"
+_DIFFERS = "a pass that continues from kept outputs differs from a whole one"
+
+
 class ReplayMismatch(Exception):
     """The model's calls came in another order than when it was watched, so it cannot be replayed."""
 
@@ -155,18 +159,23 @@ def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positio
     replay = Replay(model, trace)
     try:
         with torch.inference_mode(), replay.installed():
-            if not _same(model(prefix.inputs), trace.output):
-                return "two passes over the same images differ"
+            if not (positions and _is_whole(trace, positions[0])) and not _same(model(prefix.inputs), trace.output):
+                return _RESTLESS
             for position in positions:
                 replay.advance(prefix, position)
                 replay.advance(others, position)
                 if not _same(replay.resume(prefix), trace.output):
-                    return "a pass that continues from kept outputs differs from a whole one"
+                    return _RESTLESS if _is_whole(trace, position) else _DIFFERS
     except ReplayMismatch as mismatch:
         return str(mismatch)
     except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
         return f"continuing from kept outputs fails ({type(error).__name__}: {error})"
     return ""
+
+
+def _is_whole(trace: CallTrace, position: int) -> bool:
+    """Tell whether a pass that continues at ``position`` skips nothing."""
+    return all(call.end >= position for call in trace.calls)
 
 
 def _same(output: Any, expected: Any) -> bool:

@@ -262,6 +262,7 @@ def bind_compression(
         layers=select_layers(bench.profile, spec.layers, spec.layer_types),
         calibration=tuple(bench.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
         seed=spec.seed,
+        trace=bench.trace,
     )
     compressor = build_compressor(spec.compression, request)
     return compressor, plan_targets(compressor.targets, bench.trace)

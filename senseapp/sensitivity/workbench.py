@@ -106,7 +106,7 @@ class Workbench:
             self.trace,
             lambda size: self._arrange(self.images.batch(0, size)),
             most=most,
-            forwards=forwards,
+            passes=forwards * len(self.images),
             has_convolutions=self._convolves,
             device=self.device,
         )

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import nn
 
+from senseapp.layers import CallTrace
 from senseapp.results import LayerProfile
 from senseapp.spec import CompressionConfig
 
@@ -131,12 +132,14 @@ class CompressionRequest:
         layers: the layers selected, in execution order.
         calibration: batches (N, C, H, W) that data-driven criteria and activation ranges may look at.
         seed: of everything drawn at random.
+        trace: a pass of the model that was watched already; None lets those who need one watch it.
     """
 
     model: nn.Module
     layers: tuple[LayerProfile, ...]
     calibration: tuple[torch.Tensor, ...]
     seed: int = 0
+    trace: CallTrace | None = None
 
 
 ConfigT = TypeVar("ConfigT")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
-from senseapp.layers import profile_model
+from senseapp.layers import profile_of_trace, watched_pass
 from senseapp.results.coupling import CoupledGroup
 from senseapp.spec import PruningConfig
 from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
@@ -43,8 +43,10 @@ class PruningCompressor:
         self._config, self._model, self._seed = config, request.model, request.seed
         with torch.inference_mode(False):
             example = request.calibration[0][:EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
-            self._profiles = {layer.name: layer for layer in profile_model(request.model, example).layers}
-            found = find_groups(request.model, self._profiles, example, request.seed)
+            trace = request.trace or watched_pass(request.model, example)
+            profile = profile_of_trace(request.model, example[: trace.batch_size], trace)
+            self._profiles = {layer.name: layer for layer in profile.layers}
+            found = find_groups(request.model, self._profiles, example, trace, request.seed)
         selected = {layer.name for layer in request.layers}
         self._groups = {name: group for name, group in found.groups.items() if selected.intersection(group.members)}
         self._orders: dict[str, list[int]] = {}

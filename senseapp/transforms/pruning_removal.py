@@ -42,7 +42,7 @@ def remove_units(removals: Iterable[Removal]) -> None:
 
 def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int]) -> None:
     """Let torch-pruning shrink one module or free parameter, and add what it leaves out."""
-    trainable = {name: parameter.requires_grad for name, parameter in owner.named_parameters(recurse=False)}
+    before = dict(owner.named_parameters(recurse=False))
     width = graph.width(cut)
     if isinstance(cut.module, nn.Parameter):
         name = graph.parameter_name(cut.module).rpartition(".")[2]
@@ -52,8 +52,17 @@ def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int
         cut.dependency(positions)
         if is_layer(owner) and graph.is_out_cut(cut):
             _shrink_gains(owner, width, positions)
-    for name, flag in trainable.items():
-        getattr(owner, name).requires_grad_(flag)
+    for name, old in before.items():
+        _take_after(owner, name, old)
+
+
+def _take_after(owner: nn.Module, name: str, old: nn.Parameter) -> None:
+    """Give a parameter that shrank the memory order of the old one, without which each pass would convert it anew."""
+    parameter = owner.get_parameter(name)
+    if old.dim() == 4 and not old.is_contiguous() and old.is_contiguous(memory_format=torch.channels_last):
+        parameter = nn.Parameter(parameter.detach().contiguous(memory_format=torch.channels_last))
+        setattr(owner, name, parameter)
+    parameter.requires_grad_(old.requires_grad)
 
 
 def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
@@ -66,7 +75,7 @@ def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
 
 def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:
     """Shrink what a layer holds per output channel besides weight and bias (the gain of a scaled convolution)."""
-    keep = [channel for channel in range(width) if channel not in set(positions)]
+    keep = sorted(set(range(width)) - set(positions))
     for name, parameter in list(layer.named_parameters(recurse=False)):
         if name not in ("weight", "bias") and parameter.shape[:1] == (width,):
             index = torch.tensor(keep, device=parameter.device)

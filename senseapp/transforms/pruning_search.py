@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from senseapp.layers import CallTrace
 from senseapp.results import LayerProfile
 from senseapp.transforms.pruning_graph import ChannelGraph, Untraceable, mixes_neighbours
 from senseapp.transforms.pruning_groups import ChannelGroup, channel_groups
@@ -32,9 +33,17 @@ class PrunableGroups:
 
 
 def find_groups(
-    model: nn.Module, profiles: Mapping[str, LayerProfile], example: torch.Tensor, seed: int
+    model: nn.Module, profiles: Mapping[str, LayerProfile], example: torch.Tensor, trace: CallTrace, seed: int
 ) -> PrunableGroups:
-    """Look for groups among the layers of ``profiles`` (in execution order), with ``example`` (N, C, H, W)."""
+    """Look for groups among the layers of ``profiles`` (in execution order).
+
+    Args:
+        model: the network.
+        profiles: its layers by name.
+        example: images (N, C, H, W) to follow through it.
+        trace: a watched pass over the first of them.
+        seed: of what is drawn to check the groups.
+    """
     reasons = _fixed_layers(model, profiles)
     try:
         graph = ChannelGraph(model, example)
@@ -51,7 +60,8 @@ def find_groups(
     free = [name for name in profiles if name not in reasons]
     channels, left_out = channel_groups(graph, free, reasons, taken)
     reasons |= left_out
-    groups = _correctly_wired(graph, [*heads, *channels], reasons, example, seed)
+    wrong = miswired(graph, [*heads, *channels], example, trace, seed)
+    groups = _correctly_wired([*heads, *channels], wrong, reasons)
     order = {name: place for place, name in enumerate(profiles)}
     groups.sort(key=lambda group: order[group.members[0]])
     return PrunableGroups(groups={group.members[0]: group for group in groups}, reasons=reasons)
@@ -75,10 +85,9 @@ def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dic
 
 
 def _correctly_wired(
-    graph: ChannelGraph, groups: Sequence[ChannelGroup], reasons: dict[str, str], example: torch.Tensor, seed: int
+    groups: Sequence[ChannelGroup], wrong: Mapping[int, str], reasons: dict[str, str]
 ) -> list[ChannelGroup]:
-    """Return the groups that pass the wiring check; add the reason for the members of the others."""
-    wrong = miswired(graph, groups, example, seed)
+    """Return the groups that are not among the ``wrong`` ones; add the reason for the members of the others."""
     for index, reason in wrong.items():
         reasons.update(dict.fromkeys(groups[index].members, reason))
     return [group for index, group in enumerate(groups) if index not in wrong]

@@ -6,14 +6,14 @@ ones, and the pruned network runs without any error. One forward and two backwar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from senseapp.layers import CallTrace, wrapped_forwards
 from senseapp.transforms.pruning_graph import ChannelGraph, left_as_found, mixes_neighbours
 from senseapp.transforms.pruning_groups import ChannelGroup, is_layer, positions_of
 
@@ -38,17 +38,26 @@ class _Segments:
     inputs: dict[nn.Module, list[Tensor]] = field(default_factory=dict)
 
 
-def miswired(graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, seed: int) -> dict[int, str]:
+def miswired(
+    graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, trace: CallTrace, seed: int
+) -> dict[int, str]:
     """Return, by index into ``groups``, why its channels are not what torch-pruning takes them for.
 
     In each group half of the units is chosen at random. A gradient that enters only where readers take in chosen
     channels must arrive at the producers in chosen channels only; one that enters where readers take in channels of
     no group must not arrive at all.
+
+    Args:
+        graph: of the model.
+        groups: what is checked.
+        example: images (N, C, H, W).
+        trace: a watched pass over the first of them.
+        seed: of the choice and of the noise.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = [_half(group, generator) for group in groups]
     with left_as_found(graph.model):
-        segments = _run_in_segments(graph, example, generator)
+        segments = _run_in_segments(graph, example[: trace.batch_size], trace, generator)
         towards_chosen = _gradients(segments, _read(graph, groups, chosen), generator, elsewhere=False)
         every = [group.channels(range(len(group.units))) for group in groups]
         towards_others = _gradients(segments, _read(graph, groups, every), generator, elsewhere=True)
@@ -70,35 +79,36 @@ def _half(group: ChannelGroup, generator: torch.Generator) -> frozenset[int]:
     return group.channels(order[: max(len(order) // 2, 1)])
 
 
-def _run_in_segments(graph: ChannelGraph, example: Tensor, generator: torch.Generator) -> _Segments:
-    """Run the model once, with every layer's output replaced by noise and every norm by the identity.
+def _run_in_segments(graph: ChannelGraph, example: Tensor, trace: CallTrace, generator: torch.Generator) -> _Segments:
+    """Run the model once, with noise in place of every layer's output and nothing in place of every norm.
 
-    Norms mix channels by their statistics, never by their wiring; noise keeps activations away from saturation.
+    Norms mix channels by their statistics, never by their wiring; noise keeps activations away from saturation. No
+    layer is computed: of what shape its outputs are is known from ``trace``.
     """
     segments = _Segments()
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for call in reversed(trace.calls):
+        shapes.setdefault(call.module, []).append(call.output_shape)
 
-    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
-        segments.inputs.setdefault(module, []).append(args[0].clone())
+    def cut_open(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def answered_by_noise(*args: Any, **kwargs: Any) -> Tensor:
+            segments.inputs.setdefault(module, []).append(args[0].clone())
+            shape = shapes[name].pop() if shapes.get(name) else forward(*args, **kwargs).shape
+            noise = torch.randn(shape, generator=generator).to(args[0]).requires_grad_(True)
+            segments.outputs.setdefault(module, []).append(noise)
+            return noise.clone()  # a leaf itself may not be changed in place
 
-    def after(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        noise = torch.randn(output.shape, generator=generator).to(output).requires_grad_(True)
-        segments.outputs.setdefault(module, []).append(noise)
-        return noise.clone()  # a leaf itself may not be changed in place
+        if is_layer(module) and module in graph:
+            return answered_by_noise
+        return _unchanged if isinstance(module, _NORMS) or mixes_neighbours(module) else forward
 
-    with ExitStack() as hooks:
-        for module in graph.model.modules():
-            if is_layer(module) and module in graph:
-                hooks.callback(module.register_forward_pre_hook(before).remove)
-                hooks.callback(module.register_forward_hook(after).remove)
-            elif isinstance(module, _NORMS) or mixes_neighbours(module):
-                hooks.callback(module.register_forward_hook(_unchanged).remove)
+    with wrapped_forwards(graph.model, cut_open):
         graph.model(example)
     return segments
 
 
-def _unchanged(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-    unchanged: Tensor = args[0]
-    return unchanged
+def _unchanged(given: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+    return given
 
 
 def _read(

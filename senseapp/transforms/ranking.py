@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect, insort
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ def num_zeroed(level: float, num_units: int) -> int:
 
 
 class Ranking:
-    """Units that compete within contests, sorted once.
+    """Units that compete within contests, sorted as far as the numbers that are asked for need.
 
     Each contest loses the same number of units, but for one: the contests whose next unit scores least lose one more.
     So any number of units can be zeroed exactly, and a larger number zeroes all that a smaller one did. Ties go by
@@ -37,16 +38,32 @@ class Ranking:
     def __init__(self, scores: Tensor) -> None:
         """Take ``scores``, float32 (contests, competitors)."""
         self._scores = scores.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
-        # numpy sorts values thirty times faster than torch sorts values with their indices.
-        self._sorted = torch.from_numpy(np.sort(self._scores.cpu().numpy(), axis=1)).to(scores.device)
+        self._ordered = np.array(self._scores.cpu().numpy())  # a copy: it is put in order in place
+        self._settled = [-1, scores.shape[1]]  # columns that hold what a sort would put there, and the two edges
         self.num_units = scores.numel()
+
+    def _column(self, place: int) -> Tensor:
+        """Return the scores (contests,) that come at ``place``, counted from the least.
+
+        To part the stretch between two columns that are known takes a fifth of the time of a sort.
+        """
+        right = bisect(self._settled, place)
+        low, high = self._settled[right - 1] + 1, self._settled[right]
+        if low <= place:
+            self._ordered[:, low:high].partition(place - low, axis=1)
+            insort(self._settled, place)
+        return torch.from_numpy(self._ordered[:, place]).to(self._scores.device)
 
     def kept(self, num_lost: int) -> Tensor:
         """Return bool (contests, competitors): all but the ``num_lost`` least important, fewer than ``num_units``."""
         each, extra = divmod(num_lost, len(self._scores))
         quotas = torch.full((len(self._scores), 1), each, device=self._scores.device)
-        quotas[self._sorted[:, each].argsort(stable=True)[:extra]] += 1
-        threshold = self._sorted.gather(1, (quotas - 1).clamp_min(0))
+        threshold = self._column(max(each - 1, 0))[:, None]
+        if extra:
+            following = self._column(each)
+            more = following.argsort(stable=True)[:extra]
+            quotas[more] += 1
+            threshold = threshold.index_put((more,), following[more, None])
         below = self._scores < threshold
         missing = quotas - below.sum(dim=1, keepdim=True)
         tied = self._scores == threshold

@@ -10,8 +10,10 @@ import torch
 import torch_pruning
 from torch import nn
 
-from senseapp.layers import profile_model
+from senseapp.layers import profile_model, profile_of_trace, watched_pass
 from senseapp.spec import PruningConfig
+from senseapp.transforms import CompressionRequest
+from senseapp.transforms.pruning import PruningCompressor
 from senseapp.transforms.pruning_groups import ChannelGroup
 from senseapp.transforms.pruning_removal import read_channels, remove_units
 from senseapp.transforms.pruning_scores import unit_order
@@ -24,6 +26,12 @@ MIXES_CHANNELS = (nn.LayerNorm, nn.GroupNorm)
 FEW = 4
 
 
+def _groups_of(model: nn.Module, x: torch.Tensor) -> dict[str, ChannelGroup]:
+    trace = watched_pass(model, x)
+    profiles = {layer.name: layer for layer in profile_of_trace(model, x, trace).layers}
+    return find_groups(model, profiles, x, trace, 0).groups
+
+
 def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:
     """Return a few groups of plain channels spread over the depth of the network."""
     plain = [group for group in groups if not group.attention]
@@ -34,8 +42,7 @@ def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:
 def test_it_equals_a_clone_that_torch_pruning_prunes(name: str) -> None:
     architecture = ARCHITECTURES[name]
     model, x = architecture.build(), example_input(architecture)
-    profiles = {layer.name: layer for layer in profile_model(model, x).layers}
-    for group in _some(list(find_groups(model, profiles, x, 0).groups.values())):
+    for group in _some(list(_groups_of(model, x).values())):
         units = unit_order(PruningConfig(), group, 0)[: max(len(group.units) // 3, 1)]
         root = group.graph.names[group.cuts[0].layer]
         clone = copy.deepcopy(model)
@@ -44,8 +51,7 @@ def test_it_equals_a_clone_that_torch_pruning_prunes(name: str) -> None:
         prune = theirs.get_pruner_of_module(module).prune_out_channels
         theirs.get_pruning_group(module, prune, sorted(group.channels(units))).prune()
         ours = copy.deepcopy(model)
-        found = find_groups(ours, profiles, x, 0).groups[group.members[0]]
-        remove_units([(found, units)])
+        remove_units([(_groups_of(ours, x)[group.members[0]], units)])
         with torch.no_grad():
             assert torch.equal(ours(x), clone(x)), group.members
 
@@ -55,9 +61,8 @@ def test_removal_equals_readers_that_ignore_the_channels(name: str) -> None:
     """Without a norm over channels in between, a removed channel is one that every reader multiplies by zero."""
     architecture = ARCHITECTURES[name]
     model, x = architecture.build(), example_input(architecture)
-    profiles = {layer.name: layer for layer in profile_model(model, x).layers}
     compressor = pruning_of(model, x)
-    groups = find_groups(model, profiles, x, 0).groups
+    groups = _groups_of(model, x)
     independent = {
         layer: group
         for layer, group in groups.items()
@@ -83,6 +88,23 @@ def _ignore(reader: nn.Module, positions: tuple[int, ...]) -> None:
         return (changed,)
 
     reader.register_forward_pre_hook(zero)
+
+
+@pytest.mark.parametrize("name", QUICK_ARCHITECTURES)
+def test_a_pass_of_one_image_that_was_watched_before_finds_the_same_groups(name: str) -> None:
+    architecture = ARCHITECTURES[name]
+    model, x = architecture.build(), example_input(architecture)
+    layers = profile_model(model, x).layers
+    alone, given = (
+        PruningCompressor(
+            PruningConfig(), CompressionRequest(model=model, layers=layers, calibration=(x,), trace=trace)
+        )
+        for trace in (None, watched_pass(model, x[:1]))
+    )
+    assert given.targets == alone.targets
+    assert given.not_applicable == alone.not_applicable
+    for target in given.targets:
+        assert given.removed_inputs(target, 0.5)[0] == alone.removed_inputs(target, 0.5)[0]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -139,8 +139,25 @@ def test_channels_last_is_given_up_only_for_a_clear_gain(
     last: float, first: float, channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _timed(monkeypatch, {True: last, False: first}, {})
-    chosen = Sweep.open(small_network(), images_for(), SensitivitySpec(levels=(0.5,))).bench.layout
-    assert chosen.channels_last == channels_last
+    bench = Workbench.prepare(small_network(), images_for())
+    bench.settle_layout(most=16, forwards=1e6, precision="fp32")
+    assert bench.layout.channels_last == channels_last
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the order is known for oneDNN only")
+@pytest.mark.parametrize(("levels", "tried"), [(10, False), (100, True)])
+def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
+    levels: int, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {})
+    images = images_for(32)
+    spec = SensitivitySpec(levels=tuple(level / (levels + 1) for level in range(1, levels + 1)))
+    sweep = Sweep.open(small_network(), images, spec)
+    # Six layers cost half a pass each on average; two orders are tried by two passes over four images each.
+    assert len(sweep.planned) == 6
+    assert (0.01 * 0.5 * 6 * levels * len(images) > 16) is tried
+    assert bool(sizes) is tried
+    assert sweep.bench.layout.channels_last
 
 
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:

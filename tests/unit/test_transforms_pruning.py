@@ -10,9 +10,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
+from senseapp.layers import profile_of_trace, watched_pass
 from senseapp.spec import PruningConfig
 from senseapp.transforms import ChannelCompressor, CompressionRequest, Target, build_compressor
 from senseapp.transforms.pruning import PruningCompressor, prune_model
+from senseapp.transforms.pruning_graph import ChannelGraph
+from senseapp.transforms.pruning_groups import channel_groups
+from senseapp.transforms.pruning_wiring import miswired
 from tests.pruning_models import ChannelShuffle, Concat, Residual, footprint, images, pruning_of, request_of
 
 
@@ -97,6 +101,33 @@ def test_it_works_inside_inference_mode() -> None:
         assert model(x).shape == (2, 5)
     model(x).sum().backward()  # ordinary tensors are back
     assert model.stem.weight.grad is not None
+
+
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+def test_what_is_left_of_a_weight_keeps_its_order_in_memory(order: torch.memory_format) -> None:
+    model, x = Residual().eval().to(memory_format=order), images()
+    compressor = pruning_of(model, x)
+    with compressor.compress(_target(compressor, "conv1"), 0.5):
+        assert model.conv1.weight.shape == (6, 8, 3, 3)
+        assert model.conv2.weight.shape == (8, 6, 3, 3)
+        assert model.conv1.weight.is_contiguous(memory_format=order)
+        assert model.conv2.weight.is_contiguous(memory_format=order)
+        assert model.conv1.weight.requires_grad
+
+
+def test_the_wiring_is_checked_without_computing_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Residual().eval(), images()
+    trace = watched_pass(model, x)
+    layers = profile_of_trace(model, x, trace).layers
+    graph = ChannelGraph(model, x)
+    groups, _ = channel_groups(graph, [layer.name for layer in layers], {}, set())
+
+    def refuse(*_arguments: object) -> Tensor:
+        raise AssertionError("a convolution was computed")
+
+    monkeypatch.setattr("torch.nn.Conv2d.forward", refuse)
+    assert len(groups) == 2
+    assert miswired(graph, groups, x, trace, 0) == {}
 
 
 def test_the_same_prune_twice_is_the_same() -> None:

@@ -140,7 +140,7 @@ def test_the_order_is_the_same_in_either_memory_format():
         assert torch.equal(usual, other)
 
 
-def test_importances_are_sorted_once_for_all_levels(monkeypatch):
+def test_importances_are_ranked_once_for_all_levels(monkeypatch):
     model = _layer(nn.Linear(8, 8))
     compressor = compressor_of(model, SparsityConfig())
     sorts: list[int] = []
