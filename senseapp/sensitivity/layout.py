@@ -63,9 +63,9 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
-def usual_layout(trace: CallTrace, *, most: int, has_convolutions: bool) -> Layout:
+def usual_layout(trace: CallTrace, *, most: int, channels_last: bool) -> Layout:
     """Return the layout that is mostly the fastest, for work that is too short to try others."""
-    return Layout(channels_last=has_convolutions, micro_batch=_cached_batch(trace, most))
+    return Layout(channels_last=channels_last, micro_batch=_cached_batch(trace, most))
 
 
 def choose_layout(
@@ -75,7 +75,7 @@ def choose_layout(
     *,
     most: int,
     passes: float,
-    has_convolutions: bool,
+    channels_last: bool,
     device: torch.device,
 ) -> Layout:
     """Try memory orders on very few images, then micro-batches, and return the fastest.
@@ -91,19 +91,19 @@ def choose_layout(
         most: the most images that one pass may take.
         passes: how many whole forward passes of one image the run will cost; once a small share of that is spent
             on trying, no more is tried.
-        has_convolutions: whether channels-last can matter.
+        channels_last: whether the model can run in that order, and it can matter.
         device: where the passes run.
     """
-    usual = usual_layout(trace, most=most, has_convolutions=has_convolutions)
+    usual = usual_layout(trace, most=most, channels_last=channels_last)
     affordable = _TRIAL_SHARE * passes  # of one image
     few = min(usual.micro_batch, _TRIED_FIRST)
-    first_trial = _PASSES_EACH * (2 * few if has_convolutions else usual.micro_batch)
+    first_trial = _PASSES_EACH * (2 * few if channels_last else usual.micro_batch)
     if _knows_the_order(device) and first_trial > affordable:
         return usual
     clock = clock_of(device)
     started = clock()
-    channels_last, best_seconds = usual.channels_last, math.inf
-    if has_convolutions:
+    best_seconds = math.inf
+    if channels_last:
         batch = images(few).to(device)
         last, first = (_seconds_per_image(model, batch, order, device) for order in (True, False))
         channels_last, best_seconds = last <= first / _CLEAR_GAIN, min(last, first)
@@ -131,8 +131,7 @@ def _cached_batch(trace: CallTrace, most: int) -> int:
 
 def _seconds_per_image(model: nn.Module, batch: Tensor, channels_last: bool, device: torch.device) -> float:
     lay_out(model, Layout(channels_last=channels_last))
-    if channels_last:
-        batch = batch.contiguous(memory_format=torch.channels_last)
+    batch = batch.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
     with torch.inference_mode():
         model(batch)
         clock = clock_of(device)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet
@@ -60,6 +61,7 @@ class Workbench:
         layout: how they run.
         trace: a watched pass in that layout.
         profile: the model's description.
+        channels_last: whether the model convolves, and takes images that lie channels-last.
         unsafe: why the model cannot be replayed, in words; empty if it can.
         seconds_per_image: of one whole pass, as timed.
     """
@@ -70,6 +72,7 @@ class Workbench:
     layout: Layout
     trace: CallTrace
     profile: ModelProfile
+    channels_last: bool = False
     unsafe: str = ""
     seconds_per_image: float = 0.0
 
@@ -89,9 +92,19 @@ class Workbench:
         place = choose_device(device)
         private = (model if own else copy.deepcopy(model)).eval().requires_grad_(False).to(place)
         sample = images.batch(0, 1).to(place)
-        trace = watched_pass(private, sample)
-        profile = profile_of_trace(private, sample, trace)
-        return cls(model=private, images=images, device=place, layout=Layout(), trace=trace, profile=profile)
+        trace = _watched_in_channels_last(private, sample)
+        layout = Layout(channels_last=trace is not None)
+        if trace is None:
+            trace = watched_pass(lay_out(private, layout), sample)
+        return cls(
+            model=private,
+            images=images,
+            device=place,
+            layout=layout,
+            trace=trace,
+            profile=profile_of_trace(private, sample, trace),
+            channels_last=layout.channels_last,
+        )
 
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
         """Choose the layout by a timed trial, and watch a pass in it.
@@ -107,26 +120,24 @@ class Workbench:
             lambda size: self._arrange(self.images.batch(0, size)),
             most=most,
             passes=forwards * len(self.images),
-            has_convolutions=self._convolves,
+            channels_last=self.channels_last,
             device=self.device,
         )
         self.take(replace(chosen, precision=precision))
 
     def take(self, layout: Layout) -> None:
-        """Let passes run in ``layout`` from now on, and watch one."""
-        self.layout = layout
+        """Let passes run in ``layout`` from now on, and watch one, unless one of its kind is the one watched last."""
+        watched, self.layout = self.layout, layout
         lay_out(self.model, layout)
+        if replace(watched, micro_batch=layout.micro_batch) == layout:
+            return
         with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
 
     def usual_layout(self, *, most: int, precision: str) -> Layout:
         """Return a layout that was not tried, with at most ``most`` images in one pass."""
-        usual = usual_layout(self.trace, most=most, has_convolutions=self._convolves)
+        usual = usual_layout(self.trace, most=most, channels_last=self.channels_last)
         return replace(usual, precision=precision)
-
-    @property
-    def _convolves(self) -> bool:
-        return any(len(layer.weight_shape) == 4 for layer in self.profile.layers)
 
     def check_replay(self, positions: Sequence[int]) -> None:
         """Find out whether the model can be replayed from each of ``positions``; see :attr:`unsafe`."""
@@ -181,3 +192,17 @@ class Workbench:
         if self.trace.input_overwritten:  # the images must stay as they are
             batch = batch.clone()
         return batch.contiguous(memory_format=torch.channels_last) if self.layout.channels_last else batch
+
+
+def _watched_in_channels_last(model: nn.Module, sample: Tensor) -> CallTrace | None:
+    """Watch a pass of ``model`` in that memory order, in which it stays; None if it has no use for it, or fails in it.
+
+    A model that regards the output of a convolution as rows (``x.view(len(x), -1)``) needs the other order.
+    """
+    if not any(isinstance(module, _ConvNd) and module.weight.dim() == 4 for module in model.modules()):
+        return None
+    lay_out(model, Layout(channels_last=True))
+    try:
+        return trace_calls(model, sample.contiguous(memory_format=torch.channels_last))
+    except Exception:  # if it fails in any order, the pass in the other one says why
+        return None

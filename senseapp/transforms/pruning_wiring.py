@@ -58,9 +58,10 @@ def miswired(
     chosen = [_half(group, generator) for group in groups]
     with left_as_found(graph.model):
         segments = _run_in_segments(graph, example[: trace.batch_size], trace, generator)
-        towards_chosen = _gradients(segments, _read(graph, groups, chosen), generator, elsewhere=False)
+        noises = _noises(segments, generator)
+        towards_chosen = _gradients(segments, noises, _read(graph, groups, chosen), elsewhere=False)
         every = [group.channels(range(len(group.units))) for group in groups]
-        towards_others = _gradients(segments, _read(graph, groups, every), generator, elsewhere=True)
+        towards_others = _gradients(segments, noises, _read(graph, groups, every), elsewhere=True)
     found: dict[int, str] = {}
     for index, (group, half) in enumerate(zip(groups, chosen, strict=True)):
         for cut in (cut for cut in group.cuts if is_layer(cut.module) and graph.is_out_cut(cut)):
@@ -123,24 +124,38 @@ def _read(
     return read
 
 
+def _noises(segments: _Segments, generator: torch.Generator) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """Return noise for each input that depends on the output of a layer: (reader, input, noise)."""
+    return [
+        (module, tensor, torch.randn(tensor.shape, generator=generator).to(tensor))
+        for module, calls in segments.inputs.items()
+        for tensor in calls
+        if tensor.requires_grad
+    ]
+
+
 def _gradients(
-    segments: _Segments, read: dict[nn.Module, list[int]], generator: torch.Generator, *, elsewhere: bool
+    segments: _Segments,
+    noises: Sequence[tuple[nn.Module, Tensor, Tensor]],
+    read: dict[nn.Module, list[int]],
+    *,
+    elsewhere: bool,
 ) -> dict[nn.Module, Tensor]:
     """Return, by producer, the gradient energy (channels,) of noise that enters at these input channels.
 
     With ``elsewhere`` it enters at all the others instead.
     """
-    inputs, noises = [], []
-    for module, calls in segments.inputs.items():
-        for tensor in (tensor for tensor in calls if tensor.requires_grad):
-            axis = _channel_axis(module, tensor)
-            mask = torch.zeros(tensor.shape[axis], device=tensor.device)
-            mask[read.get(module, [])] = 1.0
-            noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            noises.append(noise * _along(1.0 - mask if elsewhere else mask, tensor, axis))
-            inputs.append(tensor)
+    entering = []
+    for module, tensor, noise in noises:
+        axis = _channel_axis(module, tensor)
+        mask = torch.zeros(tensor.shape[axis], device=tensor.device)
+        mask[read.get(module, [])] = 1.0
+        entering.append(noise * _along(1.0 - mask if elsewhere else mask, tensor, axis))
+    inputs = [tensor for _, tensor, _ in noises]
     leaves = [(module, leaf) for module, calls in segments.outputs.items() for leaf in calls]
-    gradients = torch.autograd.grad(inputs, [leaf for _, leaf in leaves], noises, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        inputs, [leaf for _, leaf in leaves], entering, retain_graph=True, allow_unused=True
+    )
     energies: dict[nn.Module, Tensor] = {}
     for (module, _), gradient in zip(leaves, gradients, strict=True):
         if gradient is not None:

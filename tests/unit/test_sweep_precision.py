@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.sensitivity import Layout, Sweep, layout, precision, quick_scan
+from senseapp.layers import CallTrace, trace_calls
+from senseapp.results import Status
+from senseapp.sensitivity import Layout, Sweep, layout, precision, quick_scan, workbench
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 from tests.small_models import images_for, small_network
@@ -168,3 +170,46 @@ def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch
     bench.settle_layout(most=len(images), forwards=1e6, precision="fp32")
     assert bench.layout == Layout(channels_last=True, micro_batch=base // 2)
     assert set(sizes[2:]) == {base, base // 2}
+
+
+class _RegardsRows(nn.Module):
+    """Takes the output of a convolution for one row per image in memory, which it is not in channels-last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4 * 36, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.conv(x).view(len(x), -1))
+        return scores
+
+
+@pytest.mark.parametrize("levels", [1, 400])
+def test_a_network_that_cannot_run_in_channels_last_is_measured_in_the_other_order(levels: int) -> None:
+    model, images = _RegardsRows().eval(), images_for(32, size=8)
+    with pytest.raises(RuntimeError, match="view size"):
+        model(images.images.contiguous(memory_format=torch.channels_last))
+    spec = SensitivitySpec(levels=tuple(0.1 + 0.8 * level / levels for level in range(levels)))
+    sweep = Sweep.open(model, images, spec)
+    assert not sweep.bench.layout.channels_last
+    assert all(item.status is Status.MEASURED for item, _ in zip(sweep.measure(), range(4), strict=False))
+
+
+@pytest.mark.parametrize(("order", "passes"), [(True, 1), (False, 2)])
+def test_a_layout_that_was_watched_is_not_watched_again(
+    order: bool, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[torch.Tensor] = []
+
+    def counted(model: nn.Module, sample: torch.Tensor) -> CallTrace:
+        watched.append(sample)
+        return trace_calls(model, sample)
+
+    monkeypatch.setattr(workbench, "trace_calls", counted)
+    images = images_for()
+    bench = Workbench.prepare(small_network(), images)
+    bench.take(Layout(channels_last=order, micro_batch=4))
+    assert len(watched) == passes
+    assert bench.model.stem.weight.is_contiguous(memory_format=torch.channels_last) is order  # type: ignore[union-attr, operator]
+    assert bench.batches(0, 4)[0].is_contiguous(memory_format=torch.channels_last) is order
