@@ -118,7 +118,7 @@ def choose_layout(
 
 
 def _knows_the_order(device: torch.device) -> bool:
-    return device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _cached_batch(trace: CallTrace, most: int) -> int:

@@ -129,7 +129,7 @@ class Workbench:
         """Let passes run in ``layout`` from now on, and watch one, unless one of its kind is the one watched last."""
         watched, self.layout = self.layout, layout
         lay_out(self.model, layout)
-        if replace(watched, micro_batch=layout.micro_batch) == layout:
+        if (watched.channels_last, watched.precision) == (layout.channels_last, layout.precision):
             return
         with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
