@@ -73,6 +73,6 @@ class LocalExecutor:
 
     def _probe(self, sweep: Sweep) -> Probe:
         latest = self._latest
-        if latest is None or latest.bench is not sweep.bench or latest.compressor is not sweep.compressor:
+        if latest is None or latest.bench is not sweep.bench or latest.planned is not sweep.planned:
             latest = self._latest = Probe(sweep.bench, sweep.compressor, sweep.planned, sweep.notes)
         return latest  # the same for a whole run, as it finds out how the model can be run
