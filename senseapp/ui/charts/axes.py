@@ -1,8 +1,10 @@
-"""What all layer charts share: rows of fixed height, names cut in the middle, tooltips, the click on a row."""
+"""What all layer charts share: rows of fixed height, names cut in the middle, tooltips, the click on a row.
+
+Channels are objects here and in the charts of many rows: Altair takes milliseconds to find out what a text or a
+dictionary means.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -14,10 +16,12 @@ __all__ = [
     "CUT_LABEL",
     "PICK",
     "ROW_STEP",
+    "hit_rows",
     "layer_axis",
     "layer_tooltip",
+    "outline",
     "pick_layer",
-    "picked_outline",
+    "same_rows",
     "source_opacity",
     "zero_line",
 ]
@@ -34,7 +38,10 @@ CUT_LABEL = (
 
 
 def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
-    """Return the y channel: one row per layer in the order of ``rows``, every name shown, cut in the middle."""
+    """Return the y channel: one row per layer in the order of ``rows``, every name shown, cut in the middle.
+
+    The order is the scale's domain: a sort would make the browser look for the place of each mark in all names.
+    """
     axis = alt.Axis(
         title=None,
         labelOverlap=False,
@@ -44,7 +51,12 @@ def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
         domain=False,
         labelFlush=False,
     )
-    return alt.Y(f"{field}:N", sort=rows, axis=axis)
+    return alt.Y(f"{field}:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
+
+
+def same_rows() -> alt.Y:
+    """Return the y channel of further marks in the rows that :func:`layer_axis` lays out and names, once a chart."""
+    return alt.Y("row:N", title=None)
 
 
 def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
@@ -66,15 +78,38 @@ def pick_layer(*, nearest: bool = False) -> alt.Parameter:
     return alt.selection_point(name=PICK, fields=["layer"], on="click", nearest=nearest)
 
 
-def picked_outline(picked: str) -> dict[str, Any]:
-    """Return the stroke width of a mark: 2 for the picked layer, 0 for all others."""
-    return dict(alt.condition(alt.datum["layer"] == picked, alt.value(2), alt.value(0)))
+def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") -> alt.Chart:
+    """Return a frame from edge to edge around the row of the picked layer, or nothing.
+
+    It has data of its own: another pick exchanges that data and leaves the specification as it is, so that the browser
+    keeps what it has drawn.
+
+    Args:
+        rows: of the whole chart, with the columns ``layer`` and ``field``.
+        picked: the layer.
+        y: of the marks.
+        field: of ``y``.
+    """
+    own = rows.loc[rows["layer"] == picked, [field]].drop_duplicates()
+    mark = alt.Chart(own).mark_rect(filled=False, stroke=INK, strokeWidth=2, aria=False, tooltip=None)
+    frame: alt.Chart = mark.encode(y=y, x=alt.XValue(0), x2=alt.X2Value("width"))
+    return frame
+
+
+def hit_rows(base: alt.Chart, selection: alt.Parameter) -> alt.Chart:
+    """Return rows from edge to edge that nobody sees and that answer to click and hover, for the top of the chart.
+
+    Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
+    """
+    rows = base.mark_rect(opacity=0, aria=False).encode(x=alt.XValue(0), x2=alt.X2Value("width"))
+    hits: alt.Chart = rows.properties(name="hits").add_params(selection)  # unnamed, Altair prints its data for a name
+    return hits
 
 
 def zero_line(*, vertical: bool = True) -> alt.Chart:
     """Return a rule at zero of the value axis."""
     rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)
-    line: alt.Chart = rule.encode(x="zero:Q") if vertical else rule.encode(y="zero:Q")
+    line: alt.Chart = rule.encode(x=alt.X("zero:Q")) if vertical else rule.encode(y=alt.Y("zero:Q"))
     return line
 
 

@@ -7,10 +7,12 @@ import pandas as pd
 
 from senseapp.ui.charts.axes import (
     ROW_STEP,
+    hit_rows,
     layer_axis,
     layer_tooltip,
+    outline,
     pick_layer,
-    picked_outline,
+    same_rows,
     source_opacity,
     zero_line,
 )
@@ -19,6 +21,11 @@ from senseapp.ui.palette import INK, fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
 __all__ = ["sensitivity_bars"]
+
+_DRAWN = (
+    "row", "layer", "level_text", "drop", "low", "high", "unclear", "extreme", "source", "members", "change_text",
+    "interval_text", "description",
+)  # fmt: skip
 
 
 def sensitivity_bars(
@@ -36,31 +43,24 @@ def sensitivity_bars(
         x_domain: of the axis, in display units.
         picked: the layer to outline.
     """
-    base: alt.Chart = alt.Chart(rows).encode(y=layer_axis(list(rows["row"])), tooltip=layer_tooltip(metric))
+    base: alt.Chart = alt.Chart(rows[list(_DRAWN)]).encode(y=same_rows())
     scale = alt.Scale(domain=list(x_domain), nice=False)
     drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
-    bars = _bars(base, drop, picked).encode(color=_fragility(rows, metric))
     layers = [
-        _hit_rows(base),
-        bars,
+        _bars(base, drop).encode(y=layer_axis(list(rows["row"])), color=_fragility(rows, metric)),
         _whiskers(base, scale),
         _unclear_marks(base, scale),
         _extremes(base, scale),
         zero_line(),
+        outline(rows, picked, same_rows()),
+        hit_rows(base, pick_layer()).encode(tooltip=layer_tooltip(metric)),
     ]
     return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
 
 
-def _hit_rows(base: alt.Chart) -> alt.Chart:
-    """Make the whole row answer to click and hover: many bars are too short to be hit."""
-    row = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
-    rows: alt.Chart = row.add_params(pick_layer())
-    return rows
-
-
-def _bars(base: alt.Chart, drop: alt.X, picked: str) -> alt.Chart:
-    bars: alt.Chart = base.mark_bar(stroke=INK, clip=True).encode(
-        x=drop, opacity=source_opacity(), strokeWidth=picked_outline(picked), description="description:N"
+def _bars(base: alt.Chart, drop: alt.X) -> alt.Chart:
+    bars: alt.Chart = base.mark_bar(clip=True).encode(
+        x=drop, opacity=source_opacity(), description=alt.Description("description:N")
     )
     return bars
 
@@ -73,7 +73,7 @@ def _fragility(rows: pd.DataFrame, metric: MetricView) -> alt.Color:
 
 def _whiskers(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
     whiskers: alt.Chart = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(
-        x=alt.X("low:Q", scale=scale), x2="high:Q"
+        x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q")
     )
     return whiskers
 
@@ -87,6 +87,6 @@ def _unclear_marks(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
 def _extremes(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
     words = base.transform_filter("datum.extreme != ''").transform_calculate(end="max(0, datum.high, datum.drop)")
     text: alt.Chart = words.mark_text(align="left", dx=8, color=INK, fontStyle="italic", aria=False).encode(
-        x=alt.X("end:Q", scale=scale), text="extreme:N"
+        x=alt.X("end:Q", scale=scale), text=alt.Text("extreme:N")
     )
     return text

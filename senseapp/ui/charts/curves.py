@@ -64,7 +64,9 @@ def sensitivity_curves(
     )
     layers = [zero_line(vertical=False)] if zero else []
     if len(drawn) <= _MOST_BANDS:
-        layers.append(tinted.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("shown_low:Q"), y2="shown_high:Q"))
+        layers.append(
+            tinted.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q"))
+        )
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
     chart: alt.LayerChart = whole.resolve_legend(
@@ -102,33 +104,38 @@ def _legend(drawn: Sequence[str]) -> alt.Legend:
     )
 
 
-def _under_pointer(*, others: float = 0.15) -> dict[str, Any]:
-    return dict(alt.condition({"param": HOVER}, alt.value(1.0), alt.value(others)))
+def _under_pointer(*, others: float = 0.15) -> alt.OpacityValue:
+    return alt.OpacityValue(**alt.condition({"param": HOVER}, alt.value(1.0), alt.value(others)))
 
 
 def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> alt.Chart:
     width = 1.2 if many else 2.0
+    thick = alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width))
     lines: alt.Chart = base.mark_line(aria=False).encode(
         y=value,
-        detail="layer:N",
+        detail=alt.Detail("layer:N"),
         opacity=_under_pointer(others=0.08 if many else 0.15),
-        strokeWidth=alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width)),
+        strokeWidth=alt.StrokeWidthValue(**thick),
     )
     return lines
 
 
 def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> alt.Chart:
     hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
-    points: alt.Chart = base.mark_point(filled=True, size=18 if many else 55).encode(
-        y=value,
-        opacity=_under_pointer(others=0.05 if many else 0.15),
-        tooltip=[
-            alt.Tooltip("members:N", title="Layer"),
-            alt.Tooltip("level_text:N", title="Level"),
-            alt.Tooltip("shown_text:N", title=(y_title or "Change").split(" (")[0]),
-            alt.Tooltip("interval_text:N", title="95 % interval of the change"),
-            alt.Tooltip("source:N", title="Value"),
-        ],
-        description="description:N",
+    points: alt.Chart = (
+        base.mark_point(filled=True, size=18 if many else 55)
+        .properties(name="points")
+        .encode(
+            y=value,
+            opacity=_under_pointer(others=0.05 if many else 0.15),
+            tooltip=[
+                alt.Tooltip("members:N", title="Layer"),
+                alt.Tooltip("level_text:N", title="Level"),
+                alt.Tooltip("shown_text:N", title=(y_title or "Change").split(" (")[0]),
+                alt.Tooltip("interval_text:N", title="95 % interval of the change"),
+                alt.Tooltip("source:N", title="Value"),
+            ],
+            description=alt.Description("description:N"),
+        )
     )
     return points.add_params(hover, pick_layer(nearest=True))

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_tooltip, pick_layer, picked_outline, source_opacity
+from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_tooltip, outline, pick_layer, same_rows, source_opacity
 from senseapp.ui.charts.layered import LayeredChart
-from senseapp.ui.palette import INK, fragility_scale
+from senseapp.ui.palette import fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
 __all__ = ["sensitivity_heatmap"]
+
+_DRAWN = ("row", "layer", "level_text", "drop", "unclear", "source", "members", "change_text", "interval_text")
+_MOST_DESCRIBED = 2000
+"""Streamlit draws more marks than these on a canvas."""
 
 
 def sensitivity_heatmap(
@@ -28,17 +32,25 @@ def sensitivity_heatmap(
         picked: the layer to outline.
     """
     largest = max(float(rows["drop"].max()), metric.factor * metric.notable)
-    levels = alt.X("level_text:O", sort=list(level_texts), title=None, axis=alt.Axis(orient="top", labelAngle=0))
-    base: alt.Chart = alt.Chart(rows).encode(y=layer_axis(list(order)), x=levels)
+    x = alt.X(
+        "level_text:O", scale=alt.Scale(domain=list(level_texts)), title=None, axis=alt.Axis(orient="top", labelAngle=0)
+    )
+    base: alt.Chart = alt.Chart(rows[[*_DRAWN, *_described(rows)]]).encode(y=same_rows(), x=x)
     legend = alt.Legend(title=metric.axis, orient="bottom", gradientLength=260, titleLimit=320, format=".3~g")
-    cells: alt.Chart = base.mark_rect(stroke=INK).encode(
+    cells: alt.Chart = base.mark_rect().encode(
+        y=layer_axis(list(order)),
         color=alt.Color("drop:Q", scale=fragility_scale(largest), legend=legend),
-        strokeWidth=picked_outline(picked),
         opacity=source_opacity(),
         tooltip=layer_tooltip(metric),
-        description="description:N",
+        **{name: alt.Description(f"{name}:N") for name in _described(rows)},
     )
     rings = base.transform_filter("datum.unclear").mark_point(
         size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False
     )
-    return LayeredChart(layer=[cells.add_params(pick_layer()), rings], height=alt.Step(ROW_STEP))
+    layers = [cells.properties(name="cells").add_params(pick_layer()), rings, outline(rows, picked, same_rows())]
+    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
+
+
+def _described(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the column with each cell in words, unless there are so many cells that browsers get them as one image."""
+    return ("description",) if len(rows) <= _MOST_DESCRIBED else ()

@@ -8,15 +8,16 @@ from collections.abc import Mapping
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import PICK, ROW_STEP, picked_outline
+from senseapp.ui.charts.axes import PICK, ROW_STEP, outline
 from senseapp.ui.charts.layered import LayeredChart
-from senseapp.ui.palette import INK, MUTED, fragility_scale
+from senseapp.ui.palette import MUTED, fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
 __all__ = ["network_bars"]
 
 _SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
 _NAME_WIDTH, _SIZE_WIDTH = 180, 108
+_PLACE = alt.Y("node:N", axis=None)
 
 
 def network_bars(
@@ -49,36 +50,37 @@ def network_bars(
         base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
         for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
     ]
-    bars = _bars(base, rows, metric, share_title, picked)
-    layers = [_hit_rows(base).encode(y=_rows(rows, names)), *columns, bars]
+    bars = _bars(base, rows, metric, share_title)
+    frame = outline(rows, picked, _PLACE, field="node")
+    layers = [_hit_rows(base).encode(y=_rows(rows, names)), *columns, bars, frame]
     tree: alt.LayerChart = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
     return tree
 
 
-def _rows(rows: pd.DataFrame, axis: alt.Axis | None) -> alt.Y:
-    return alt.Y("node:N", sort=list(rows["node"]), axis=axis)
+def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:
+    return alt.Y("node:N", scale=alt.Scale(domain=tuple(rows["node"])), axis=axis)
 
 
 def _hit_rows(base: alt.Chart) -> alt.Chart:
     """Make the whole row answer to click and hover."""
-    row = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
-    hits: alt.Chart = row.add_params(alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click"))
+    row = base.mark_rect(opacity=0, aria=False).encode(x=alt.XValue(0), x2=alt.X2Value("width"))
+    click = alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click")
+    hits: alt.Chart = row.properties(name="hits").add_params(click)
     return hits
 
 
-def _bars(base: alt.Chart, rows: pd.DataFrame, metric: MetricView, share_title: str, picked: str) -> alt.Chart:
+def _bars(base: alt.Chart, rows: pd.DataFrame, metric: MetricView, share_title: str) -> alt.Chart:
     colour = alt.condition(
         "datum.known",
         alt.Color("drop:Q", scale=fragility_scale(_largest(rows, metric)), legend=_legend(metric)),
         alt.value(MUTED),
     )
     axis = alt.Axis(orient="top", format="%", tickCount=4)
-    bars: alt.Chart = base.mark_bar(stroke=INK, minBandSize=3).encode(
-        y=_rows(rows, None),
+    bars: alt.Chart = base.mark_bar(minBandSize=3).encode(
+        y=_PLACE,
         x=alt.X("share:Q", title=share_title, axis=axis),
         color=colour,
-        strokeWidth=picked_outline(picked),
-        description="description:N",
+        description=alt.Description("description:N"),
     )
     return bars
 

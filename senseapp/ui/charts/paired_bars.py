@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import layer_axis, pick_layer, picked_outline, source_opacity, zero_line
+from senseapp.ui.charts.axes import layer_axis, outline, pick_layer, same_rows, source_opacity, zero_line
 from senseapp.ui.palette import CATEGORIES, INK
 from senseapp.ui.vocabulary import MetricView
 
@@ -49,16 +49,16 @@ def paired_bars(rows: pd.DataFrame, metric: MetricView, *, labels: Sequence[str]
     )
     drop = alt.X("drop:Q", title=metric.axis, axis=alt.Axis(orient="top"))
     hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
-    bars = base.mark_bar(stroke=INK).encode(
+    bars = base.mark_bar().encode(
         x=drop,
         color=side_colour(labels, drawn=labels),
         opacity=source_opacity(),
-        strokeWidth=picked_outline(picked),
         description="description:N",
     )
     whiskers = base.mark_rule(color=INK, strokeWidth=1.5, aria=False).encode(x="low:Q", x2="high:Q")
     step = alt.Step(pair_step(len(labels)), **{"for": "position"})
-    return alt.LayerChart(layer=[hits.add_params(pick_layer()), bars, whiskers, zero_line()], height=step)
+    layers = [hits.add_params(pick_layer()), bars, whiskers, zero_line(), outline(rows, picked, same_rows())]
+    return alt.LayerChart(layer=layers, height=step)
 
 
 def _tooltip(metric: MetricView) -> list[alt.Tooltip]:

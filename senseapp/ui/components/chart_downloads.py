@@ -30,13 +30,13 @@ def chart_downloads(
         chart: as on the page.
         title: of the picture; also names the files.
         lines: below the title, such as where the numbers come from.
-        data: the rows of the CSV; None takes those that are drawn.
+        data: the rows of the CSV; None takes those that are drawn. Columns that only drawing needs are left out.
         key: of the element.
     """
 
     def table() -> str:
-        rows = data if data is not None else drawn_rows(chart).drop(columns=list(_DRAWING_ONLY), errors="ignore")
-        return rows.to_csv(index=False, lineterminator="\n")
+        rows = data if data is not None else drawn_rows(chart)
+        return rows.drop(columns=list(_DRAWING_ONLY), errors="ignore").to_csv(index=False, lineterminator="\n")
 
     files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
         "png": (lambda: picture_png(chart, title=title, lines=lines), "PNG image", "image/png"),

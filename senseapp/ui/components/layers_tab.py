@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import streamlit as st
 
 from senseapp.ui import format as fmt
@@ -11,7 +12,7 @@ from senseapp.ui.charts import level_line, sensitivity_bars
 from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_panel
 from senseapp.ui.components.run_view import RunView
-from senseapp.ui.frames import apart_frame, at_level, top_frame
+from senseapp.ui.frames import apart_frame, top_frame
 from senseapp.ui.level_frames import drop_domain, marked, reached_note, reached_text
 from senseapp.ui.state import session
 from senseapp.ui.tables import apart_columns, level_columns, show_table, top_columns
@@ -37,16 +38,17 @@ def layers_tab(view: RunView) -> None:
     row = side.container(horizontal=True, gap="small")
     by_sensitivity = _choose(row, view, "Order", (_NETWORK, _SENSITIVITY)) == _SENSITIVITY
     as_line = _choose(row, view, "Draw as", (_BARS, _LINE)) == _LINE
-    with chart:
-        if as_line:
-            _line_figure(view, by_sensitivity=by_sensitivity)
-        else:
-            bars_figure(view, key=f"bars.{view.run_id}.{session().pick_round}", by_sensitivity=by_sensitivity)
-        values_table(view, by_sensitivity=by_sensitivity)
-    with side:
+    rows = marked(view.ranked if by_sensitivity else view.rows)
+    with side:  # first: it answers a click, and browsers show what comes while the rest is still made
         if view.picked:
             layer_panel(view)
         _top_tables(view)
+    with chart:
+        if as_line:
+            _line_figure(view, rows)
+        else:
+            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
+        values_table(view, rows)
     _layers_apart(view)
 
 
@@ -64,9 +66,8 @@ def _choose(row: st.delta_generator.DeltaGenerator, view: RunView, label: str, o
     )
 
 
-def bars_figure(view: RunView, *, key: str, by_sensitivity: bool = False, picks: bool = True) -> None:
-    """Draw the bars of the chosen level under their question."""
-    rows = marked(at_level(view.frame, view.level, by_sensitivity=by_sensitivity))
+def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True) -> None:
+    """Draw the ``rows`` of the chosen level as bars under their question."""
     figure(
         f"What does each layer lose {view.at}?",
         sensitivity_bars(rows, view.metric, x_domain=drop_domain(rows, view.metric), picked=view.picked_row),
@@ -78,16 +79,17 @@ def bars_figure(view: RunView, *, key: str, by_sensitivity: bool = False, picks:
         frame_height=rows_height(len(rows)),
         shown=place_of(view.picked_row, list(rows["layer"])),
         lines=view.lines,
+        data=rows,
         saves=picks,
     )
 
 
-def _line_figure(view: RunView, *, by_sensitivity: bool) -> None:
+def _line_figure(view: RunView, rows: pd.DataFrame) -> None:
     baseline = view.result.baseline.get(view.metric.name, math.nan)
     figure(
         f"How well does the network do {view.at}?",
         level_line(
-            marked(at_level(view.frame, view.level, by_sensitivity=by_sensitivity)),
+            rows,
             view.metric,
             baseline=view.metric.factor * baseline if math.isfinite(baseline) else None,
             picked=view.picked_row,
@@ -101,9 +103,8 @@ def _line_figure(view: RunView, *, by_sensitivity: bool) -> None:
     )
 
 
-def values_table(view: RunView, *, by_sensitivity: bool) -> None:
-    """Show the values beneath the chart, and how far the level was truly reached."""
-    rows = marked(at_level(view.frame, view.level, by_sensitivity=by_sensitivity))
+def values_table(view: RunView, rows: pd.DataFrame) -> None:
+    """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
     rows = rows.assign(reached_text=[reached_text(view.compression.kind, level) for level in rows["reached"]])
     st.markdown(f"##### All values at {view.level_text}")
     note = reached_note(view.result)
@@ -122,7 +123,7 @@ def values_table(view: RunView, *, by_sensitivity: bool) -> None:
 
 
 def _bars_in_words(view: RunView) -> str:
-    ranked = at_level(view.frame, view.level, by_sensitivity=True)
+    ranked = view.ranked
     if ranked.empty:
         return "No layer has a value at this level."
     first = ", ".join(f"{row.layer} {row.change_text}" for row in ranked.head(3).itertuples())

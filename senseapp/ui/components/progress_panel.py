@@ -15,6 +15,7 @@ from senseapp.ui.components.layers_tab import bars_figure
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.provenance import provenance
 from senseapp.ui.components.run_view import RunView, choose_view
+from senseapp.ui.level_frames import marked
 from senseapp.ui.watchers import seconds_to_next_look
 
 __all__ = ["progress_panel"]
@@ -99,4 +100,4 @@ def _chart_so_far(run_id: str, moment: float | None) -> None:
 @st.cache_data(show_spinner=False, max_entries=_KEPT_CHARTS)
 def _bars(run_id: str, metric: str, level: float, state: tuple[float, ...], _view: RunView) -> None:
     """Draw the chart once for all who watch: making it takes a tenth of a second of the processor that measures."""
-    bars_figure(_view, key=f"run.bars.{run_id}", picks=False)
+    bars_figure(_view, marked(_view.rows), key=f"run.bars.{run_id}", picks=False)

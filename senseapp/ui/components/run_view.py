@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 import streamlit as st
@@ -21,9 +22,9 @@ _KEPT_FRAMES = 32
 _MOST_BUTTONS = 7  # more levels are slid through
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunView:
-    """One run seen through one metric at one level.
+    """One run seen through one metric at one level, for one pass over the page: what follows is worked out once.
 
     Attributes:
         run_id: of the run; part of every widget key.
@@ -49,7 +50,7 @@ class RunView:
         """The level as people say it."""
         return fmt.level(self.compression.kind, self.level)
 
-    @property
+    @cached_property
     def level_texts(self) -> list[str]:
         """All levels as people say them, from the mildest to the strongest."""
         return [fmt.level(self.compression.kind, level) for level in ordered_levels(self.result)]
@@ -59,13 +60,13 @@ class RunView:
         """The level as part of a sentence: ``with 50 % of its weights at zero``."""
         return self.compression.at.format(level=self.level_text)
 
-    @property
+    @cached_property
     def picked(self) -> str:
         """The layer picked in any view, if the run's model has it; else ``""``."""
         layer = picked_layer(self.run_id)
         return layer if any(layer == known.name for known in self.result.profile.layers) else ""
 
-    @property
+    @cached_property
     def picked_row(self) -> str:
         """The ``layer`` of the rows that hold the picked one, alone or in a coupled group; ``""`` without a value."""
         if not (picked := self.picked):
@@ -73,7 +74,7 @@ class RunView:
         groups = self.frame[["layer", "members"]].drop_duplicates().itertuples(index=False)
         return next((str(layer) for layer, members in groups if picked in str(members).split(", ")), "")
 
-    @property
+    @cached_property
     def lines(self) -> tuple[str, str]:
         """What is written below the title of a saved picture: model and compression, and where numbers come from."""
         levels = f"{self.compression.label} {fmt.levels(self.compression.kind, self.result.levels)}"
@@ -83,10 +84,15 @@ class RunView:
         """Return the frame of another metric."""
         return kept_frame(self.run_id, self.result, metric.name)
 
-    @property
+    @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows of the level, in network order."""
         return at_level(self.frame, self.level)
+
+    @cached_property
+    def ranked(self) -> pd.DataFrame:
+        """The rows of the level, the most fragile first."""
+        return at_level(self.frame, self.level, by_sensitivity=True)
 
 
 def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bool = False) -> RunView | None:
