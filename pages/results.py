@@ -9,13 +9,15 @@ from senseapp.ui.components.run_guard import require_result, require_run, run_he
 from senseapp.ui.components.views import result_views
 
 record = require_run("There are no results to show.")
-run_header(record)
-result = require_result(record)
-if record.headline:
-    st.markdown(f"#### {record.headline}")
-if record.state is not RunState.DONE:
-    st.info("This run has not finished; what it has found so far is shown.", icon=":material/hourglass_bottom:")
-    to_run_page(record)
-result_actions(record, result)
-provenance(result)
-result_views(record.run_id, result)
+with st.container(gap="xsmall"):  # so that the first chart is in sight
+    beside_title = run_header(record)
+    result = require_result(record)
+    with beside_title:
+        result_actions(record, result)
+    if record.headline:
+        st.markdown(f"#### {record.headline}")
+    if record.state is not RunState.DONE:
+        st.info("This run has not finished; what it has found so far is shown.", icon=":material/hourglass_bottom:")
+        to_run_page(record)
+    provenance(result)
+    result_views(record.run_id, result)

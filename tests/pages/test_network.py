@@ -12,7 +12,7 @@ from tests.pages.records import FRAGILE
 
 def nodes(app: AppTest) -> list[str]:
     spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    found: list[str] = spec["layer"][1]["encoding"]["y"]["sort"]
+    found: list[str] = spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
     return found
 
 

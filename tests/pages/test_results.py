@@ -60,7 +60,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
     results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
     assert "KL divergence" in json.dumps(charts(results)[0])
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
-    assert charts(results)[0]["layer"][1]["encoding"]["y"]["sort"][0] == FRAGILE
+    assert charts(results)[0]["layer"][0]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
 
 def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finished_run: str) -> None:

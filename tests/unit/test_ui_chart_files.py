@@ -56,8 +56,10 @@ def test_data_is_inside_whatever_the_process_does_with_frames() -> None:
     alt.data_transformers.register("elsewhere", lambda data, **_: {"name": "gone"})
     with alt.data_transformers.enable("elsewhere"):
         spec = picture_spec(CHARTS["heat"], title="Heat map")
-    assert [len(rows) for rows in spec["datasets"].values()] == [len(FRAME)]
-    assert isinstance(CHARTS["heat"].data, pd.DataFrame)  # the chart on the page is left as it is
+    cells, rings, outline = spec["datasets"].values()
+    assert (len(cells), len(outline)) == (len(FRAME), 0)
+    assert len(rings) == FRAME["unclear"].sum()
+    assert all(isinstance(layer.data, pd.DataFrame) for layer in CHARTS["heat"].layer)  # the chart on the page is left as it is
 
 
 def test_what_is_unknown_becomes_null() -> None:

@@ -30,6 +30,23 @@ def curves(frame: Any = FRAME, names: tuple[str, ...] = NAMES, **options: Any) -
     return chart.to_dict(validate=True)
 
 
+def heatmap(**options: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS, **options).to_dict(
+        validate=True
+    )
+    return spec
+
+
+def outline_of(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the layer that frames the picked row."""
+    return next(layer for layer in spec["layer"] if layer["mark"].get("filled") is False)
+
+
+def outlined(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = spec["datasets"][outline_of(spec)["data"]["name"]]
+    return rows
+
+
 def marks(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the last layer of each mark type."""
     return {layer["mark"]["type"]: layer for layer in spec["layer"]}
@@ -43,13 +60,13 @@ def test_every_layer_has_a_row_of_fixed_height_and_keeps_its_label() -> None:
     spec = bars()
     assert spec["height"] == {"step": 18}
     y = marks(spec)["bar"]["encoding"]["y"]
-    assert y["sort"] == list(NAMES)
+    assert y["scale"]["domain"] == list(NAMES)
     assert y["axis"]["labelOverlap"] is False
     assert "…" in y["axis"]["labelExpr"]
 
 
 def test_bars_follow_the_order_of_their_rows() -> None:
-    assert marks(bars(by_sensitivity=True))["bar"]["encoding"]["y"]["sort"][0] == FRAGILE
+    assert marks(bars(by_sensitivity=True))["bar"]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
 
 def test_a_click_picks_a_layer_by_its_name_in_every_chart_that_picks() -> None:
@@ -86,13 +103,47 @@ def test_bars_that_cannot_be_told_from_zero_carry_a_ring_and_estimates_are_pale(
 
 
 def test_the_whole_name_change_and_interval_are_in_the_tooltip() -> None:
-    fields = [item["field"] for item in marks(bars())["bar"]["encoding"]["tooltip"]]
+    top = bars()["layer"][-1]  # what the pointer meets, wherever in its row it is
+    assert (top["mark"]["opacity"], top["encoding"]["x"], top["encoding"]["x2"]) == (
+        0,
+        {"value": 0},
+        {"value": "width"},
+    )
+    fields = [item["field"] for item in top["encoding"]["tooltip"]]
     assert fields == ["members", "level_text", "change_text", "interval_text", "source"]
 
 
+def test_the_cells_of_a_heat_map_say_the_same_as_the_bars() -> None:
+    spec = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict()
+    for item in bars()["layer"][-1]["encoding"]["tooltip"]:
+        assert f'"{item["title"]}": datum.{item["field"]}' in spec["layer"][0]["mark"]["tooltip"]["expr"]
+
+
+def test_so_many_cells_that_browsers_get_an_image_of_them_have_no_words_each() -> None:
+    names = tuple(f"block{number}" for number in range(667))
+    for drawn, described in ((FRAME, True), (measurement_frame(result(names=names), "top1"), False)):
+        spec = sensitivity_heatmap(drawn, TOP1, order=list(names), level_texts=LEVELS).to_dict()
+        assert ("description" in spec["layer"][0]["encoding"]) == described
+
+
 def test_the_picked_layer_is_outlined() -> None:
-    width = marks(bars(picked=FRAGILE))["bar"]["encoding"]["strokeWidth"]
-    assert FRAGILE in str(width["condition"]["test"])
+    for spec in (bars(picked=FRAGILE), heatmap(picked=FRAGILE)):
+        assert outlined(spec) == [{"row": FRAGILE}]
+    assert outlined(bars()) == []
+
+
+def test_another_pick_leaves_everything_but_the_outline_as_it_was() -> None:
+    """What the browser needs not draw again: it draws a chart anew when its specification changes."""
+    for draw in (bars, heatmap):
+        first, second = (draw(picked=name) for name in (FRAGILE, "conv1"))
+        outlines = [outline_of(spec)["data"].pop("name") for spec in (first, second)]
+        data = [spec.pop("datasets") for spec in (first, second)]
+        assert first == second
+        assert [found.pop(name) for found, name in zip(data, outlines, strict=True)] == [
+            [{"row": FRAGILE}],
+            [{"row": "conv1"}],
+        ]
+        assert data[0] == data[1]
 
 
 def test_words_mark_the_largest_and_the_smallest_loss() -> None:
@@ -163,7 +214,7 @@ def test_a_line_over_many_layers_has_no_room_for_names(layers: int, labels: bool
 
 def test_the_level_axis_runs_from_mild_to_strong() -> None:
     spec = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict()
-    assert marks(spec)["rect"]["encoding"]["x"]["sort"] == LEVELS
+    assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == LEVELS
 
 
 def test_schedule_bars_move_on_an_axis_that_does_not() -> None:

@@ -82,11 +82,12 @@ def test_layers_count_alike_where_sizes_are_unknown() -> None:
 def test_the_chart_draws_parents_above_children_and_can_be_clicked(rows: pd.DataFrame) -> None:
     tree = network_frame(profile(), rows, opened=opened_to(profile(), 2))
     chart = network_bars(tree, METRICS["top1"], share_title="Share", picked=FRAGILE).to_dict()
-    hits, bars = chart["layer"][0], chart["layer"][-1]
-    assert hits["encoding"]["y"]["sort"] == bars["encoding"]["y"]["sort"] == TREE
+    hits, outline = chart["layer"][0], chart["layer"][-1]
+    assert hits["encoding"]["y"]["scale"]["domain"] == TREE
     assert hits["encoding"]["y"]["axis"]["labelExpr"].count(":") == len(TREE)
     assert chart["params"][0]["select"]["fields"] == ["layer", "node", "is_block"]
-    assert FRAGILE in json.dumps(bars["encoding"]["strokeWidth"])
+    nodes = [row["node"] for row in chart["datasets"][outline["data"]["name"]]]
+    assert nodes == ["layer2", "layer2.0"]  # its own block is closed
 
 
 def test_parameters_macs_and_their_shares_stand_beside_the_bars(rows: pd.DataFrame) -> None:
@@ -100,7 +101,7 @@ def test_parameters_macs_and_their_shares_stand_beside_the_bars(rows: pd.DataFra
     ]
     assert [axis["title"] for axis in sizes] == ["Parameters", "MACs"]
     assert "2.30 k" in sizes[0]["labelExpr"]
-    assert len(network_bars(tree, METRICS["top1"], share_title="Share", sizes=False).to_dict()["layer"]) == 2
+    assert len(network_bars(tree, METRICS["top1"], share_title="Share", sizes=False).to_dict()["layer"]) == 3
 
 
 def test_one_block_opens_by_itself_and_shows_by_an_arrow_whether_it_is_open(rows: pd.DataFrame) -> None:

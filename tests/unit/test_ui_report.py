@@ -152,7 +152,7 @@ def test_what_people_wrote_is_never_markup() -> None:
     assert kinds.count("") == 2  # the library and the report's own
     assert page.text.count("<script>alert('x')</script>") >= 4  # title twice, the row, the note
     bars = page.specs[0]
-    assert HOSTILE in bars["layer"][0]["encoding"]["y"]["sort"]
+    assert HOSTILE in bars["layer"][0]["encoding"]["y"]["scale"]["domain"]
 
 
 def test_every_chart_finds_its_rows(page: _Page) -> None:

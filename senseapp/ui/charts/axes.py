@@ -6,6 +6,8 @@ dictionary means.
 
 from __future__ import annotations
 
+import json
+
 import altair as alt
 import pandas as pd
 
@@ -18,6 +20,7 @@ __all__ = [
     "ROW_STEP",
     "hit_rows",
     "layer_axis",
+    "layer_hover",
     "layer_tooltip",
     "outline",
     "pick_layer",
@@ -61,13 +64,24 @@ def same_rows() -> alt.Y:
 
 def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
     """Return the hover text of a measurement: the whole name, the change, its interval, where it comes from."""
-    return [
-        alt.Tooltip("members:N", title="Layer"),
-        alt.Tooltip("level_text:N", title="Level"),
-        alt.Tooltip("change_text:N", title=metric.label),
-        alt.Tooltip("interval_text:N", title="95 % interval"),
-        alt.Tooltip("source:N", title="Value"),
-    ]
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in _hover_lines(metric).items()]
+
+
+def layer_hover(metric: MetricView) -> alt.ExprRef:
+    """Return :func:`layer_tooltip` for marks by the thousand: no value is tested for being text or missing."""
+    lines = [f"{json.dumps(title)}: datum.{field}" for field, title in _hover_lines(metric).items()]
+    return alt.ExprRef("{" + ", ".join(lines) + "}")
+
+
+def _hover_lines(metric: MetricView) -> dict[str, str]:
+    """Return column to title."""
+    return {
+        "members": "Layer",
+        "level_text": "Level",
+        "change_text": metric.label,
+        "interval_text": "95 % interval",
+        "source": "Value",
+    }
 
 
 def pick_layer(*, nearest: bool = False) -> alt.Parameter:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
-from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_tooltip, outline, pick_layer, same_rows, source_opacity
+from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_hover, outline, pick_layer, same_rows, source_opacity
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import fragility_scale
 from senseapp.ui.vocabulary import MetricView
 
 __all__ = ["sensitivity_heatmap"]
 
-_DRAWN = ("row", "layer", "level_text", "drop", "unclear", "source", "members", "change_text", "interval_text")
+_DRAWN = ("row", "layer", "level_text", "drop", "source", "members", "change_text", "interval_text")
 _MOST_DESCRIBED = 2000
 """Streamlit draws more marks than these on a canvas."""
 
@@ -35,19 +36,25 @@ def sensitivity_heatmap(
     x = alt.X(
         "level_text:O", scale=alt.Scale(domain=list(level_texts)), title=None, axis=alt.Axis(orient="top", labelAngle=0)
     )
-    base: alt.Chart = alt.Chart(rows[[*_DRAWN, *_described(rows)]]).encode(y=same_rows(), x=x)
+    rows = rows[np.isfinite(rows["drop"])]
     legend = alt.Legend(title=metric.axis, orient="bottom", gradientLength=260, titleLimit=320, format=".3~g")
-    cells: alt.Chart = base.mark_rect().encode(
+    described = _described(rows)
+    cells = alt.Chart(rows[[*_DRAWN, *described]]).mark_rect(tooltip=layer_hover(metric), invalid=None)
+    cells = cells.encode(
         y=layer_axis(list(order)),
+        x=x,
         color=alt.Color("drop:Q", scale=fragility_scale(largest), legend=legend),
-        opacity=source_opacity(),
-        tooltip=layer_tooltip(metric),
-        **{name: alt.Description(f"{name}:N") for name in _described(rows)},
+        **({"opacity": source_opacity()} if (rows["source"] == "estimated").any() else {}),
+        **{name: alt.Description(f"{name}:N") for name in described},
     )
-    rings = base.transform_filter("datum.unclear").mark_point(
+    rings = alt.Chart(rows.loc[rows["unclear"].astype(bool), ["row", "layer", "level_text"]]).mark_point(
         size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False
     )
-    layers = [cells.properties(name="cells").add_params(pick_layer()), rings, outline(rows, picked, same_rows())]
+    layers = [
+        cells.properties(name="cells").add_params(pick_layer()),
+        rings.encode(y=same_rows(), x=x),
+        outline(rows, picked, same_rows()),
+    ]
     return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
 
 

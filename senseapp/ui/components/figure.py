@@ -72,25 +72,26 @@ def figure(
         saves: whether there is a menu; none while a chart still fills.
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
     """
-    head = st.container(
-        horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
-    )
-    head.markdown(f"{'#' * size} {question}", width="stretch")
-    if saves:
-        with head:
-            chart_downloads(chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, key=key)
-    show_caveat(caveat)
-    if reading:
-        st.caption(reading)
-    frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
-    with st.container(height=frame_height or "content", border=False, key=frame):
-        if run_id or on_pick:
-            taken = on_pick or (lambda: _take_pick(key, run_id))
-            st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
-        else:
-            st.altair_chart(chart, key=key, alt=alt_text)
-    if shown is not None and frame_height:
-        reveal(frame, shown)
+    with st.container(gap="xsmall"):
+        head = st.container(
+            horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
+        )
+        head.markdown(f"{'#' * size} {question}", width="stretch")
+        if saves:
+            with head:
+                chart_downloads(chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, key=key)
+        show_caveat(caveat)
+        if reading:
+            st.caption(reading)
+        frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
+        with st.container(height=frame_height or "content", border=False, key=frame):
+            if run_id or on_pick:
+                taken = on_pick or (lambda: _take_pick(key, run_id))
+                st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
+            else:
+                st.altair_chart(chart, key=key, alt=alt_text)
+        if shown is not None and frame_height:
+            reveal(frame, shown)
 
 
 def _take_pick(key: str, run_id: str) -> None:

@@ -24,8 +24,6 @@ def heatmap_tab(view: RunView) -> None:
     """Show where in the network, and from which level on, compression hurts."""
     order = list(dict.fromkeys(view.frame["row"]))
     chart, side = st.columns([5, 3], gap="medium")
-    with side:  # first: it answers a click, and browsers show what comes while the rest is still made
-        layer_side(view)
     with chart:
         figure(
             "Where in the network, and from which level on, does compression hurt?",
@@ -42,6 +40,8 @@ def heatmap_tab(view: RunView) -> None:
             lines=view.lines,
             data=view.frame,
         )
+    with side:
+        layer_side(view)
 
 
 def _in_words(view: RunView, layers: int) -> str:

@@ -39,15 +39,16 @@ def layers_tab(view: RunView) -> None:
     by_sensitivity = _choose(row, view, "Order", (_NETWORK, _SENSITIVITY)) == _SENSITIVITY
     as_line = _choose(row, view, "Draw as", (_BARS, _LINE)) == _LINE
     rows = marked(view.ranked if by_sensitivity else view.rows)
-    with side:  # first: it answers a click, and browsers show what comes while the rest is still made
-        if view.picked:
-            layer_panel(view)
-        _top_tables(view)
     with chart:
         if as_line:
             _line_figure(view, rows)
         else:
             bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
+    with side:  # before the large table: browsers show what comes while the rest is still made
+        if view.picked:
+            layer_panel(view)
+        _top_tables(view)
+    with chart:
         values_table(view, rows)
     _layers_apart(view)
 

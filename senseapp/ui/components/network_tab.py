@@ -35,8 +35,6 @@ def network_tab(view: RunView) -> None:
     share = f"Share of all {'MACs' if by_macs else 'parameters'}" if profile.sizes_known else "Share of all layers"
     key = f"network.{view.run_id}.{session().pick_round}"
     chart, side = st.columns([5, 3], gap="medium")
-    with side:
-        layer_side(view)
     with chart:
         figure(
             f"Where does the network hold its weight, and what does it lose {view.at}?",
@@ -51,6 +49,8 @@ def network_tab(view: RunView) -> None:
             shown=place_of(view.picked, list(rows["node"])),
             lines=view.lines,
         )
+    with side:
+        layer_side(view)
 
 
 def _choose(view: RunView) -> tuple[str, bool]:

@@ -12,19 +12,20 @@ __all__ = ["result_actions"]
 
 
 def result_actions(record: RunRecord, result: SensitivityResult) -> None:
-    """Show the ways on from a run's results, in one row."""
+    """Show the ways on from a run's results."""
     query = {RUN_PARAMETER: record.run_id}
-    with st.container(horizontal=True, vertical_alignment="center", key="result_actions"):
-        st.page_link(
-            "pages/targets.py",
-            label="Make a schedule from these results",
-            icon=":material/arrow_forward:",
-            query_params=query,
-        )
-        st.page_link(
-            "pages/compare.py",
-            label="Compare with another run",
-            icon=":material/compare_arrows:",
-            query_params=query,
-        )
-        report_button(record, result, key=f"results.report.{record.run_id}")
+    st.page_link(
+        "pages/targets.py",
+        label="Make a schedule",
+        icon=":material/arrow_forward:",
+        query_params=query,
+        help="One level for each layer, chosen by these results.",
+    )
+    st.page_link(
+        "pages/compare.py",
+        label="Compare",
+        icon=":material/compare_arrows:",
+        query_params=query,
+        help="Put this run beside another one.",
+    )
+    report_button(record, result, key=f"results.report.{record.run_id}")

@@ -66,17 +66,22 @@ def to_run_page(record: RunRecord) -> None:
     )
 
 
-def run_header(record: RunRecord) -> None:
-    """Show the run's title, its state and settings in one line."""
+def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
+    """Show the run's title, its state and settings in as few lines as can be; return the room beside the title."""
     state = STATES[record.state]
-    st.title(record.title, anchor=False)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
-        st.caption(run_line(record), width="content")
-    if record.read_only:
-        st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
-    if record.origin:
-        st.caption(f":material/history: {record.origin}")
+    with st.container(gap="xsmall"):
+        first = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        first.subheader(record.title, anchor=False, width="content")
+        first.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
+        beside = first.container(
+            horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small", width="stretch"
+        )
+        st.caption(run_line(record))
+        if record.read_only:
+            st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
+        if record.origin:
+            st.caption(f":material/history: {record.origin}")
+    return beside
 
 
 def run_line(record: RunRecord) -> str:

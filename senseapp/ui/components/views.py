@@ -40,10 +40,11 @@ VIEWS = (
 @st.fragment
 def result_views(run_id: str, result: SensitivityResult) -> None:
     """Show the pickers and the open tab; a click answers without running the rest of the page again."""
-    view = choose_view(run_id, result, page="results", layers=True)
-    if view is None:
-        return
-    tabs = st.tabs([entry.label for entry in VIEWS], on_change="rerun", key=f"results.tab.{run_id}")
+    with st.container(gap="xsmall"):
+        view = choose_view(run_id, result, page="results", layers=True)
+        if view is None:
+            return
+        tabs = st.tabs([entry.label for entry in VIEWS], on_change="rerun", key=f"results.tab.{run_id}")
     for tab, entry in zip(tabs, VIEWS, strict=True):
         if tab.open:
             with tab:
