@@ -116,7 +116,19 @@ def test_the_whole_name_change_and_interval_are_in_the_tooltip() -> None:
 def test_the_cells_of_a_heat_map_say_the_same_as_the_bars() -> None:
     spec = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict()
     for item in bars()["layer"][-1]["encoding"]["tooltip"]:
-        assert f'"{item["title"]}": datum.{item["field"]}' in spec["layer"][0]["mark"]["tooltip"]["expr"]
+        field = {"members": "layer"}.get(item["field"], item["field"])  # the same where no layers are coupled
+        assert f'"{item["title"]}": datum.{field}' in spec["layer"][0]["mark"]["tooltip"]["expr"]
+
+
+def test_a_coupled_group_is_one_row_with_all_its_members_on_hover() -> None:
+    group = "conv1 (+1)"
+    coupled = FRAME.assign(
+        row=FRAME["row"].replace("conv1", group), members=FRAME["members"].replace("conv1", "conv1, fc")
+    )
+    spec = sensitivity_heatmap(coupled, TOP1, order=[group, *NAMES[1:]], level_texts=LEVELS, picked="conv1").to_dict()
+    cells = spec["layer"][0]
+    assert (cells["encoding"]["y"]["field"], outlined(spec)) == ("row", [{"row": group}])
+    assert '"Layer": datum.members' in cells["mark"]["tooltip"]["expr"]
 
 
 def test_so_many_cells_that_browsers_get_an_image_of_them_have_no_words_each() -> None:
@@ -128,7 +140,7 @@ def test_so_many_cells_that_browsers_get_an_image_of_them_have_no_words_each() -
 
 def test_the_picked_layer_is_outlined() -> None:
     for spec in (bars(picked=FRAGILE), heatmap(picked=FRAGILE)):
-        assert outlined(spec) == [{"row": FRAGILE}]
+        assert [list(row.values()) for row in outlined(spec)] == [[FRAGILE]]
     assert outlined(bars()) == []
 
 
@@ -139,10 +151,8 @@ def test_another_pick_leaves_everything_but_the_outline_as_it_was() -> None:
         outlines = [outline_of(spec)["data"].pop("name") for spec in (first, second)]
         data = [spec.pop("datasets") for spec in (first, second)]
         assert first == second
-        assert [found.pop(name) for found, name in zip(data, outlines, strict=True)] == [
-            [{"row": FRAGILE}],
-            [{"row": "conv1"}],
-        ]
+        frames = [found.pop(name) for found, name in zip(data, outlines, strict=True)]
+        assert [list(row.values()) for frame in frames for row in frame] == [[FRAGILE], ["conv1"]]
         assert data[0] == data[1]
 
 

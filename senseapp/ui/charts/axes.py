@@ -57,9 +57,9 @@ def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
     return alt.Y(f"{field}:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
 
 
-def same_rows() -> alt.Y:
+def same_rows(*, field: str = "row") -> alt.Y:
     """Return the y channel of further marks in the rows that :func:`layer_axis` lays out and names, once a chart."""
-    return alt.Y("row:N", title=None)
+    return alt.Y(f"{field}:N", title=None)
 
 
 def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
@@ -67,9 +67,13 @@ def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in _hover_lines(metric).items()]
 
 
-def layer_hover(metric: MetricView) -> alt.ExprRef:
-    """Return :func:`layer_tooltip` for marks by the thousand: no value is tested for being text or missing."""
-    lines = [f"{json.dumps(title)}: datum.{field}" for field, title in _hover_lines(metric).items()]
+def layer_hover(metric: MetricView, *, members: str = "members") -> alt.ExprRef:
+    """Return :func:`layer_tooltip` for marks by the thousand: no value is tested for being text or missing.
+
+    ``members`` is the column with the whole name.
+    """
+    fields = {"members": members}
+    lines = [f"{json.dumps(title)}: datum.{fields.get(name, name)}" for name, title in _hover_lines(metric).items()]
     return alt.ExprRef("{" + ", ".join(lines) + "}")
 
 

@@ -15,7 +15,7 @@ from senseapp.ui.vocabulary import MetricView
 
 __all__ = ["sensitivity_heatmap"]
 
-_DRAWN = ("row", "layer", "level_text", "drop", "source", "members", "change_text", "interval_text")
+_DRAWN = ("level_text", "drop", "source", "change_text", "interval_text")
 _MOST_DESCRIBED = 2000
 """Streamlit draws more marks than these on a canvas."""
 
@@ -37,25 +37,31 @@ def sensitivity_heatmap(
         "level_text:O", scale=alt.Scale(domain=list(level_texts)), title=None, axis=alt.Axis(orient="top", labelAngle=0)
     )
     rows = rows[np.isfinite(rows["drop"])]
+    row, members = (_lean(rows, column) for column in ("row", "members"))
     legend = alt.Legend(title=metric.axis, orient="bottom", gradientLength=260, titleLimit=320, format=".3~g")
     described = _described(rows)
-    cells = alt.Chart(rows[[*_DRAWN, *described]]).mark_rect(tooltip=layer_hover(metric), invalid=None)
+    drawn = rows[list(dict.fromkeys(["layer", row, members, *_DRAWN, *described]))]
+    cells = alt.Chart(drawn).mark_rect(tooltip=layer_hover(metric, members=members), invalid=None)
     cells = cells.encode(
-        y=layer_axis(list(order)),
+        y=layer_axis(list(order), field=row),
         x=x,
         color=alt.Color("drop:Q", scale=fragility_scale(largest), legend=legend),
         **({"opacity": source_opacity()} if (rows["source"] == "estimated").any() else {}),
         **{name: alt.Description(f"{name}:N") for name in described},
     )
-    rings = alt.Chart(rows.loc[rows["unclear"].astype(bool), ["row", "layer", "level_text"]]).mark_point(
-        size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False
-    )
+    rings = alt.Chart(drawn.loc[rows["unclear"].astype(bool), list(dict.fromkeys(["layer", row, "level_text"]))])
+    rings = rings.mark_point(size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False)
     layers = [
         cells.properties(name="cells").add_params(pick_layer()),
-        rings.encode(y=same_rows(), x=x),
-        outline(rows, picked, same_rows()),
+        rings.encode(y=same_rows(field=row), x=x),
+        outline(rows, picked, same_rows(field=row), field=row),
     ]
     return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
+
+
+def _lean(rows: pd.DataFrame, column: str) -> str:
+    """Return ``layer`` for a column that says the same, as without coupled groups: browsers read every column."""
+    return "layer" if (rows[column] == rows["layer"]).all() else column
 
 
 def _described(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -70,12 +70,13 @@ def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
     """Show the run's title, its state and settings in as few lines as can be; return the room beside the title."""
     state = STATES[record.state]
     with st.container(gap="xsmall"):
-        first = st.container(horizontal=True, vertical_alignment="center", gap="small")
-        first.subheader(record.title, anchor=False, width="content")
-        first.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
-        beside = first.container(
-            horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small", width="stretch"
+        first = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+        title, beside = (
+            first.container(horizontal=True, vertical_alignment="center", gap="small", width="content")
+            for _ in range(2)
         )
+        title.subheader(record.title, anchor=False, width="content")
+        title.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
         st.caption(run_line(record))
         if record.read_only:
             st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
