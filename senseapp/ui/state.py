@@ -24,6 +24,7 @@ __all__ = [
     "remember_run",
     "restart_with",
     "session",
+    "turn_to",
 ]
 
 RUN_PARAMETER = "run"
@@ -69,6 +70,7 @@ class Session:
         edits: what was set for single layers of a schedule, by run id.
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
+        tabs: the view that was shown last, by run id.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last; sidebar links drop the URL's, this brings them back.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
@@ -83,6 +85,7 @@ class Session:
     edits: dict[str, LayerEdits] = field(default_factory=dict)
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
+    tabs: dict[str, str] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
     uploads: dict[str, Path] = field(default_factory=dict)
@@ -145,6 +148,12 @@ def forget_typed() -> None:
 def open_blocks(run_id: str) -> OpenBlocks:
     """Return what is open in the run's module tree; changing it changes what is kept."""
     return session().blocks.setdefault(run_id, OpenBlocks())
+
+
+def turn_to(run_id: str, tab: str) -> bool:
+    """Remember that the run's view ``tab`` is shown; tell whether another one was, or none."""
+    before, session().tabs[run_id] = session().tabs.get(run_id), tab
+    return before != tab
 
 
 def drop_pick(run_id: str) -> None:

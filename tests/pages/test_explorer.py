@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from senseapp.service import Backend, Service
@@ -73,6 +74,28 @@ def test_the_chosen_layer_follows_a_click_elsewhere(results: AppTest, finished_r
     assert results.selectbox(key=f"results.layer.{finished_run}").value == "fc"
     results.button(key=f"panel.close.{finished_run}").click().run()
     assert results.selectbox(key=f"results.layer.{finished_run}").value is None
+
+
+def test_a_click_is_answered_before_the_chart_is_sent_again(
+    results: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    altair_chart = st.altair_chart
+
+    def seen(chart: Any, *, key: str, **options: Any) -> Any:
+        sent.append(key.split(".")[0])
+        return altair_chart(chart, key=key, **options)
+
+    monkeypatch.setattr(st, "altair_chart", seen)
+    for label, name in (("Heat map", "heatmap"), ("Layers", "bars")):
+        results.session_state[STATE].picked[finished_run] = "fc"
+        open_tab(results, finished_run, label)
+        assert sent == [name, "panel"]  # the tab was asked for
+        sent.clear()
+        results.session_state[STATE].picked[finished_run] = FRAGILE
+        results.run()
+        assert sent == ["panel", name]  # the layer was
+        sent.clear()
 
 
 def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finished_run: str) -> None:

@@ -8,7 +8,7 @@ from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_heatmap
 from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_side
-from senseapp.ui.components.run_view import RunView
+from senseapp.ui.components.run_view import RunView, answer_first
 from senseapp.ui.state import session
 from senseapp.ui.wording import caveat_of
 
@@ -22,26 +22,34 @@ _READING = (
 
 def heatmap_tab(view: RunView) -> None:
     """Show where in the network, and from which level on, compression hurts."""
-    order = list(dict.fromkeys(view.frame["row"]))
     chart, side = st.columns([5, 3], gap="medium")
-    with chart:
-        figure(
-            "Where in the network, and from which level on, does compression hurt?",
-            sensitivity_heatmap(
-                view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row
-            ),
-            alt_text=_in_words(view, len(order)),
-            key=f"heatmap.{view.run_id}.{session().pick_round}",
-            run_id=view.run_id,
-            caveat=caveat_of(view.result),
-            reading=_READING,
-            frame_height=rows_height(len(order)),
-            shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
-            lines=view.lines,
-            data=view.frame,
-        )
-    with side:
-        layer_side(view)
+
+    def draw() -> None:
+        with chart:
+            _cells(view)
+
+    def beside() -> None:
+        with side:
+            layer_side(view)
+
+    answer_first(view, chart=draw, side=beside)
+
+
+def _cells(view: RunView) -> None:
+    order = list(dict.fromkeys(view.frame["row"]))
+    figure(
+        "Where in the network, and from which level on, does compression hurt?",
+        sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
+        alt_text=_in_words(view, len(order)),
+        key=f"heatmap.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading=_READING,
+        frame_height=rows_height(len(order)),
+        shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
+        lines=view.lines,
+        data=view.frame,
+    )
 
 
 def _in_words(view: RunView, layers: int) -> str:

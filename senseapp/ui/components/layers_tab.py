@@ -11,7 +11,7 @@ from senseapp.ui import format as fmt
 from senseapp.ui.charts import level_line, sensitivity_bars
 from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_panel
-from senseapp.ui.components.run_view import RunView
+from senseapp.ui.components.run_view import RunView, answer_first
 from senseapp.ui.frames import apart_frame, top_frame
 from senseapp.ui.level_frames import drop_domain, marked, reached_note, reached_text
 from senseapp.ui.state import session
@@ -39,15 +39,21 @@ def layers_tab(view: RunView) -> None:
     by_sensitivity = _choose(row, view, "Order", (_NETWORK, _SENSITIVITY)) == _SENSITIVITY
     as_line = _choose(row, view, "Draw as", (_BARS, _LINE)) == _LINE
     rows = marked(view.ranked if by_sensitivity else view.rows)
-    with chart:
-        if as_line:
-            _line_figure(view, rows)
-        else:
-            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
-    with side:  # before the large table: browsers show what comes while the rest is still made
-        if view.picked:
-            layer_panel(view)
-        _top_tables(view)
+
+    def draw() -> None:
+        with chart:
+            if as_line:
+                _line_figure(view, rows)
+            else:
+                bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
+
+    def beside() -> None:
+        with side:
+            if view.picked:
+                layer_panel(view)
+            _top_tables(view)
+
+    answer_first(view, chart=draw, side=beside)
     with chart:
         values_table(view, rows)
     _layers_apart(view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from senseapp.ui.state import pick, picked_layer
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView, MetricView, usual_level
 from senseapp.ui.wording import provenance_text
 
-__all__ = ["RunView", "choose_view"]
+__all__ = ["RunView", "answer_first", "choose_view"]
 
 _KEPT_FRAMES = 32
 _MOST_BUTTONS = 7  # more levels are slid through
@@ -32,6 +33,7 @@ class RunView:
         metric: what is drawn.
         level: the level in question, in engine units.
         frame: all rows of the metric, from :func:`senseapp.ui.frames.measurement_frame`.
+        opened: whether the tab was opened just now, rather than something clicked in it.
     """
 
     run_id: str
@@ -39,6 +41,7 @@ class RunView:
     metric: MetricView
     level: float
     frame: pd.DataFrame
+    opened: bool = False
 
     @property
     def compression(self) -> CompressionView:
@@ -93,6 +96,16 @@ class RunView:
     def ranked(self) -> pd.DataFrame:
         """The rows of the level, the most fragile first."""
         return at_level(self.frame, self.level, by_sensitivity=True)
+
+
+def answer_first(view: RunView, *, chart: Callable[[], None], side: Callable[[], None]) -> None:
+    """Draw what was asked for before the rest: browsers show what comes while the rest is still made.
+
+    That is the chart of a tab that was just opened; afterwards it is what stands beside it, for a click in a chart.
+    """
+    first, second = (chart, side) if view.opened else (side, chart)
+    first()
+    second()
 
 
 def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bool = False) -> RunView | None:

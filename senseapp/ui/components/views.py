@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
@@ -15,6 +15,7 @@ from senseapp.ui.components.layers_tab import layers_tab
 from senseapp.ui.components.network_tab import network_tab
 from senseapp.ui.components.run_view import RunView, choose_view
 from senseapp.ui.components.table_tab import table_tab
+from senseapp.ui.state import turn_to
 
 __all__ = ["VIEWS", "View", "result_views"]
 
@@ -48,4 +49,4 @@ def result_views(run_id: str, result: SensitivityResult) -> None:
     for tab, entry in zip(tabs, VIEWS, strict=True):
         if tab.open:
             with tab:
-                entry.show(view)
+                entry.show(replace(view, opened=turn_to(run_id, entry.label)))
