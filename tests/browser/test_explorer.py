@@ -68,6 +68,18 @@ def test_a_cell_of_the_heat_map_moves_every_view_to_its_layer(results: Page) -> 
     expect(results.get_by_role("heading", name="layer1.0.conv2 at every level")).to_be_visible()
 
 
+def test_a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results: Page) -> None:
+    results.locator(f'svg:has(path[aria-label^="{FRAGILE}: "])').first.evaluate("svg => svg.dataset.drawn = 'once'")
+    frame = results.locator('svg[data-drawn="once"] path[stroke-width="2"]')
+    expect(frame).to_have_count(0)
+    for layer in ("fc", "conv1"):
+        mark(results, layer).click(force=True)  # what answers to the pointer lies over the bar
+        expect_picked(results, layer)
+        expect(frame).to_have_count(1)
+    results.get_by_role("button", name="Close").click()
+    expect(results.locator('[data-testid="stVegaLiteChart"] path[stroke-width="2"]')).to_have_count(0)
+
+
 def test_a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results: Page) -> None:
     open_tab(results, "Network")
     expect(mark(results, "layer1.0")).to_be_visible()

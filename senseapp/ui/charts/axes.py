@@ -7,6 +7,7 @@ dictionary means.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -16,6 +17,7 @@ from senseapp.ui.vocabulary import MetricView
 
 __all__ = [
     "CUT_LABEL",
+    "EDGE_TO_EDGE",
     "PICK",
     "ROW_STEP",
     "hit_rows",
@@ -30,6 +32,11 @@ __all__ = [
 ]
 
 ROW_STEP = 18
+EDGE_TO_EDGE: dict[str, Any] = {
+    "x": alt.XValue(0),  # type: ignore[no-untyped-call]
+    "x2": alt.X2Value("width"),  # type: ignore[no-untyped-call]
+}
+"""Channels of marks that are as wide as the chart."""
 PICK = "pick"
 _NAME_WIDTH = 26
 _HEAD = (_NAME_WIDTH - 1) // 2
@@ -110,7 +117,7 @@ def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") ->
     """
     own = rows.loc[rows["layer"] == picked, [field]].drop_duplicates()
     mark = alt.Chart(own).mark_rect(filled=False, stroke=INK, strokeWidth=2, aria=False, tooltip=None)
-    frame: alt.Chart = mark.encode(y=y, x=alt.XValue(0), x2=alt.X2Value("width"))
+    frame: alt.Chart = mark.encode(y=y, **EDGE_TO_EDGE)
     return frame
 
 
@@ -119,7 +126,7 @@ def hit_rows(base: alt.Chart, selection: alt.Parameter) -> alt.Chart:
 
     Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
     """
-    rows = base.mark_rect(opacity=0, aria=False).encode(x=alt.XValue(0), x2=alt.X2Value("width"))
+    rows = base.mark_rect(opacity=0, aria=False).encode(**EDGE_TO_EDGE)
     hits: alt.Chart = rows.properties(name="hits").add_params(selection)  # unnamed, Altair prints its data for a name
     return hits
 

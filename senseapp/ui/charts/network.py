@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import PICK, ROW_STEP, outline
+from senseapp.ui.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, outline
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import MUTED, fragility_scale
 from senseapp.ui.vocabulary import MetricView
@@ -63,7 +63,7 @@ def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:
 
 def _hit_rows(base: alt.Chart) -> alt.Chart:
     """Make the whole row answer to click and hover."""
-    row = base.mark_rect(opacity=0, aria=False).encode(x=alt.XValue(0), x2=alt.X2Value("width"))
+    row = base.mark_rect(opacity=0, aria=False).encode(**EDGE_TO_EDGE)
     click = alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click")
     hits: alt.Chart = row.properties(name="hits").add_params(click)
     return hits
