@@ -72,7 +72,7 @@ def test_a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn
     results.locator(f'svg:has(path[aria-label^="{FRAGILE}: "])').first.evaluate("svg => svg.dataset.drawn = 'once'")
     frame = results.locator('svg[data-drawn="once"] path[stroke-width="2"]')
     expect(frame).to_have_count(0)
-    for layer in ("fc", "conv1"):
+    for layer in ("fc", "layer1.0.conv2"):
         mark(results, layer).click(force=True)  # what answers to the pointer lies over the bar
         expect_picked(results, layer)
         expect(frame).to_have_count(1)
