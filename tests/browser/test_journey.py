@@ -77,7 +77,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     expect(panel.get_by_text(layer, exact=True)).to_be_visible()
     expect(panel.get_by_text("Parameters")).to_be_visible()
 
-    page.get_by_text("Make a schedule").click()
+    page.get_by_role("link", name="Make a schedule").click()
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()

@@ -56,7 +56,7 @@ def run_to_results(page: Page) -> None:
 
 
 def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:
-    page.get_by_text("Make a schedule").click()
+    page.get_by_role("link", name="Make a schedule").click()
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()
