@@ -26,8 +26,7 @@ __all__ = ["options_of", "serve"]
 Option = str | int | bool
 
 _SWITCH_SECONDS = 0.001
-"""How long a page may keep the interpreter from a run that measures. After each step of a network the run must wait for
-it; with Python's five milliseconds, people who click slow it twice as much."""
+"""How long a page may keep the interpreter from other threads, such as the one that stores what a run has found."""
 
 
 def serve(arguments: list[str]) -> None:
