@@ -36,7 +36,7 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
     assert time.perf_counter() - began < 5  # the page came back, though nothing has been measured
     assert started(service) == RunSpec()
     assert app.query_params["run"] == service.runs()[0].run_id
-    assert app.title[0].value == "demo · sparsity"
+    assert app.subheader[0].value == "demo · sparsity"
 
 
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
