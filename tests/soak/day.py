@@ -112,6 +112,8 @@ async def _send(url: str, uploads: int, understood: Understood) -> None:
             await visitor.upload("Images", "pictures.zip", contents[number % 2])
             await visitor.wait_until(understood, seconds=LOAD_SECONDS)
             await visitor.click("Choose another file")
+            # A run of the page that was still going on may have ended meanwhile, which is not yet the answer.
+            await visitor.wait_until(lambda page: page.has("file_uploader", "Images"))
 
 
 async def _look_around(url: str, loads: int, chance: random.Random) -> None:

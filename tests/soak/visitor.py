@@ -78,10 +78,14 @@ class Visitor:
         Raises:
             PageBroke: there is none.
         """
-        for element in self._elements.values():
-            if element.WhichOneof("type") == kind and label in getattr(element, kind).label:
-                return getattr(element, kind)
-        raise PageBroke(f"There is no {kind} {label!r} on the page {self._page!r}: {self.text()[:300]}")
+        found = self._find(kind, label)
+        if found is None:
+            raise PageBroke(f"There is no {kind} {label!r} on the page {self._page!r}: {self.text()[:300]}")
+        return found
+
+    def has(self, kind: str, label: str) -> bool:
+        """Return whether there is an element of that kind whose label holds ``label``."""
+        return self._find(kind, label) is not None
 
     def text(self) -> str:
         """Return what the page says in Markdown."""
@@ -150,6 +154,12 @@ class Visitor:
     def query(self) -> dict[str, str]:
         """What the address names."""
         return dict(urllib.parse.parse_qsl(self._query))
+
+    def _find(self, kind: str, label: str) -> Any:
+        for element in self._elements.values():
+            if element.WhichOneof("type") == kind and label in getattr(element, kind).label:
+                return getattr(element, kind)
+        return None
 
     async def _rerun(self, trigger: WidgetState | None = None, *, fragment_id: str = "") -> float:
         started = time.perf_counter()
