@@ -25,10 +25,10 @@ help:
 run: $(RUNTIME)
 	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
-# Two workers share the cores: one thread each. Files stay whole, and all browser tests on one worker (tests/conftest.py).
+# Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once.
 test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(DEV)
 	$(BIN)/ruff format --check .

@@ -59,6 +59,7 @@ def _make(place: Path, python: Path, pins: Path) -> None:
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
+    pip.append("--no-compile")  # little of it is ever imported
     done = subprocess.run([*pip, "--no-deps", "--requirement", str(pins)], capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(place, ignore_errors=True)
