@@ -49,6 +49,8 @@ def headline(result: SensitivityResult) -> str:
         counted = f"{total} layer{'s' if total != 1 else ''} measured"
         intact_at = f"No layer loses anything measurable at {_level_text(result, level)} ({counted})."
         return intact_at + _first_stronger_loss(result, level)
+    if not intact:
+        return f"Most fragile: {drop}. Every layer measured loses something."
     return f"Most fragile: {drop}. {intact} of {total} layers {'lose' if intact != 1 else 'loses'} nothing measurable."
 
 
