@@ -109,8 +109,10 @@ def test_a_link_leads_to_its_page_after_the_login_too(browser: Browser, server: 
     expect(ann).to_have_url(place)
     expect(ann.get_by_text("There is no such run")).to_be_visible()
     ann.get_by_role("link", name="Guide").click()
-    ann.reload()
     expect(ann).to_have_url(f"{server.url}/guide")
+    ann.reload()
+    expect(ann.get_by_role("button", name="Log out")).to_be_visible()
+    expect(ann).to_have_url(f"{server.url}/guide")  # nobody is sent back a second time
     ann.context.close()
 
 
