@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from senseapp.errors import ClusterFailed, InvalidDataset, SenseError
+from senseapp.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.jobs import JobCancelled
 from senseapp.results import Schedule, SensitivityResult
 from senseapp.service import DropLimit, open_engine_session
@@ -262,6 +262,21 @@ def test_a_process_that_cannot_go_on_is_replaced(started: Callable[..., JobProce
     (second,) = pool.pids()
     assert second != first
     pool.close()
+
+
+def test_what_ended_the_work_is_told_even_where_no_other_process_can_be_started(
+    started: Callable[..., JobProcess],
+) -> None:
+    processes = iter([started("sys.exit(4)")])
+
+    def start() -> JobProcess:
+        try:
+            return next(processes)
+        except StopIteration:
+            raise OSError("cannot allocate memory") from None
+
+    with pytest.raises(ProcessLost, match="ended unexpectedly"):
+        open_in(JobProcesses(start=start))
 
 
 def test_a_closed_pool_keeps_nothing(started: Callable[..., JobProcess]) -> None:

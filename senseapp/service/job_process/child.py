@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["main", "serve"]
 
 _ORPHANED = 3
-_MOST_AHEAD = 2  # findings that the app has not stored: what a crash of the app may lose
+_MOST_AHEAD = 1  # findings on their way to the disk; while one is stored the next is measured, and then waits
 
 
 class _Conversation(logging.Handler):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from senseapp.errors import SenseError
 from senseapp.results import SensitivityResult
 from senseapp.service.job_process.process import JobProcess
 from senseapp.service.job_process.session import ProcessSession
@@ -129,4 +131,7 @@ class JobProcesses:
                 self._idle.append(process)
         if not keep:
             process.close()
-            self.warm_up()
+            with suppress(
+                OSError, SenseError
+            ):  # what ended the work is told; the next piece starts one, or says why not
+                self.warm_up()

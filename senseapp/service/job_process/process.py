@@ -22,7 +22,7 @@ __all__ = ["JobProcess", "cluster_lost", "process_lost"]
 
 _log = logging.getLogger(__name__)
 _ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
-_LEAVE_SECONDS = 5.0
+_LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything
 _HEAD_LOST_SECONDS = "20"  # Ray's own patience with a head that does not answer is a minute
 _KEPT = "What was measured is kept"
 
