@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.browser.conftest import ROOT, free_port, wait_for_health
+from tests.browser.conftest import ROOT
+from tests.serving import free_port, wait_for_health
 
 
 class Server:

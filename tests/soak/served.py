@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.serving import free_port, wait_for_health
+
 __all__ = ["Held", "Served", "served"]
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 90.0
 _SHOWN_CHARACTERS = 6000  # of the log, when something broke
 MB = 1_000_000
 
@@ -67,9 +65,7 @@ class Served:
 @contextmanager
 def served(home: Path, *, module: str = "senseapp.ui.serve", **settings: str) -> Iterator[Served]:
     """Start the app on a free port, with ``settings`` as environment variables, and end it after the body."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     home.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"SENSEAPP_HOME": str(home), **settings}
     command = [sys.executable, "-m", module, f"--server.port={port}", "--server.address=127.0.0.1"]
@@ -77,7 +73,7 @@ def served(home: Path, *, module: str = "senseapp.ui.serve", **settings: str) ->
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait_for_health(url, server, home / "server.log")
+        wait_for_health(url, server, home / "server.log")
         yield Served(url=url, home=home, process=psutil.Process(server.pid))
     except BaseException:
         sys.stderr.write((home / "server.log").read_text()[-_SHOWN_CHARACTERS:])
@@ -85,14 +81,3 @@ def served(home: Path, *, module: str = "senseapp.ui.serve", **settings: str) ->
     finally:
         server.terminate()
         server.wait(timeout=30)
-
-
-def _wait_for_health(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError(f"The app did not start:\n{log.read_text()}")

@@ -77,4 +77,4 @@ def test_the_data_of_a_chart_is_the_longest_of_its_frames(name: str, rows: int) 
 
 def test_every_chart_is_a_valid_specification() -> None:
     for chart in CHARTS.values():
-        chart.to_dict(validate=True)
+        assert "vega-lite" in chart.to_dict(validate=True)["$schema"]
