@@ -28,6 +28,7 @@ from benchmarks.results import machine, write_section
 from scripts.peer_environment import ensure
 
 ROOT = Path(__file__).resolve().parents[1]
+SECTIONS = ("speed", "growth", "memory", "quick-scan")
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,12 @@ class Runs:
         return f"{self.median(over) / self.median(tool):.2f}"
 
 
-def rows(models: Sequence[str], device: str) -> Iterator[Row]:
+def rows(model: str, device: str) -> Iterator[Row]:
     apart = () if device == "cpu" else ("ours-apart",)  # where several levels go through one pass
-    for model in models:
-        yield Row(model, "sparsity", 1, ("fasterai", "plain", "ours", "ours-auto", "floor"))
-        yield Row(model, "quantization", 1, ("fasterai", "ours", "floor"))
-        yield Row(model, "pruning", 1, ("fasterai", "ours", "ours-auto", "floor"))
-        yield Row(model, "sparsity", 5, ("fasterai", "ours", *apart, "quick", "floor"))
+    yield Row(model, "sparsity", 1, ("fasterai", "plain", "ours", "ours-auto", "floor"))
+    yield Row(model, "quantization", 1, ("fasterai", "ours", "floor"))
+    yield Row(model, "pruning", 1, ("fasterai", "ours", "ours-auto", "floor"))
+    yield Row(model, "sparsity", 5, ("fasterai", "ours", *apart, "quick", "floor"))
 
 
 def run(tool: str, row: Row, peer: Path, images: int = NUM_IMAGES, device: str = "cpu") -> dict[str, Any]:
@@ -151,12 +151,32 @@ def memory(peer: Path) -> str:
     return f"ResNet-50, {NUM_IMAGES} images: {peaks}: {sweep / forward:.2f}."
 
 
+def write_speed(model: str, rows_of_model: Sequence[Row], options: argparse.Namespace, peer: Path) -> None:
+    """Compare all tools on one model; each row is written as soon as it is there, in case the rest is interrupted."""
+    intro = f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, medians of {options.repeats} interleaved runs."
+    if options.repeats == 1:
+        intro = f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, single runs in turn."
+    if options.scale_fasterai:
+        intro += " fasterai's runs at five levels, which share nothing, are five times its run at one."
+    where = "" if options.device == "cpu" else f" on {options.device}"
+    one_level: dict[str, Runs] = {}
+    lines: list[str] = []
+    for row in rows_of_model:
+        scaled = one_level.get(row.compression) if options.scale_fasterai and row.levels > 1 else None
+        runs = compare(row, options.repeats, peer, scaled, options.device)
+        if row.levels == 1:
+            one_level[row.compression] = runs
+        lines.append(line(row, runs))
+        write_section(f"Speed{where}: {model}", [machine(torch.device(options.device)), "", intro, "", HEADER, *lines])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
     parser.add_argument("--repeats", type=int, default=3, help="interleaved runs of each tool")
     parser.add_argument("--compressions", default="sparsity,quantization,pruning")
     parser.add_argument("--levels", default="1,5")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated; others stay as they are")
     parser.add_argument(
         "--scale-fasterai",
         action="store_true",
@@ -164,36 +184,22 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", help="that all tools run on: cpu, cuda, cuda:1, mps")
     options = parser.parse_args()
-    peer = ensure("fasterai")
-    wanted = set(options.compressions.split(","))
-    chosen = [
-        row
-        for row in rows(options.models.split(","), options.device)
-        if row.compression in wanted and str(row.levels) in options.levels.split(",")
-    ]
-    intro = f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, medians of {options.repeats} interleaved runs."
-    if options.scale_fasterai:
-        intro += " fasterai's runs at five levels, which share nothing, are five times its run at one."
-    title = "Speed" if options.device == "cpu" else f"Speed on {options.device}"
-    found: dict[tuple[str, str, int], Runs] = {}
-    lines: list[str] = []
-    for row in chosen:
-        one_level = found.get((row.model, row.compression, 1)) if options.scale_fasterai and row.levels > 1 else None
-        runs = compare(row, options.repeats, peer, one_level, options.device)
-        found[row.model, row.compression, row.levels] = runs
-        lines.append(line(row, runs))
-        about = [machine(torch.device(options.device)), "", intro, "", HEADER, *lines]
-        write_section(title, about)  # kept if the rest is interrupted
+    peer, sections = ensure("fasterai"), options.sections.split(",")
+    for model in options.models.split(",") if "speed" in sections else ():
+        chosen = [
+            row
+            for row in rows(model, options.device)
+            if row.compression in options.compressions.split(",") and str(row.levels) in options.levels.split(",")
+        ]
+        write_speed(model, chosen, options, peer)
     if options.device != "cpu":  # what follows is about the processor
         return
-    sections = {
-        "Growth": [linear_fit(peer)],
-        "Memory": [memory(peer)],
-        QUICK_SCAN_TITLE: table(quick_scan_rows()),
-    }
-    for heading, body in sections.items():
-        write_section(heading, body)
-        print("\n".join([f"## {heading}", "", *body, ""]))
+    if "growth" in sections:
+        write_section("Growth", [linear_fit(peer)])
+    if "memory" in sections:
+        write_section("Memory", [memory(peer)])
+    if "quick-scan" in sections:
+        write_section(QUICK_SCAN_TITLE, table(quick_scan_rows()))
 
 
 if __name__ == "__main__":

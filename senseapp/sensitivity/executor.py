@@ -54,8 +54,9 @@ class LocalExecutor:
         return span_images or 0
 
     def baseline(self, sweep: Sweep) -> Tensor:
-        """Measure all images here."""
-        return self._probe(sweep).baseline()
+        """Measure all images here; where they are measured all at once, keep some of it for what comes."""
+        at_once = len(sweep.chunks()) == 1
+        return self._probe(sweep).baseline(record_bytes=sweep.recording_bytes() if at_once else 0)
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the time of one whole pass and of each target's share of one, at each level."""

@@ -29,6 +29,8 @@ class Prefix:
 
     Only calls whose parent has not ended are kept: a parent's output stands for all of its children's. An
     output that nothing outside skipped calls reads any more is kept as a shape without memory.
+
+    A whole pass over the batch may have recorded what calls after the position return; see :meth:`record`.
     """
 
     def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
@@ -36,6 +38,7 @@ class Prefix:
         self._trace = trace
         self._inputs = inputs
         self._outputs: dict[int, Any] = {}
+        self._recorded: dict[int, Any] = {}
 
     @property
     def num_images(self) -> int:
@@ -49,12 +52,19 @@ class Prefix:
 
     def keep(self, index: int, output: Any, position: int) -> None:
         """Keep what call ``index`` returned, as far as it will be needed at ``position``."""
-        call = self._trace.calls[index]
-        if call.last_needed < position:
-            output = map_tensors(output, _placeholder)
-        elif call.overwritten:  # what runs next writes into it
-            output = map_tensors(output, _copy)
-        self._outputs[index] = output
+        self._outputs[index] = self._held(index, output, needed=self._trace.calls[index].last_needed >= position)
+
+    def record(self, index: int, output: Any, *, needed: bool) -> None:
+        """Remember what call ``index`` returned, for when the prefix gets there; its shape only, if not ``needed``."""
+        self._recorded[index] = self._held(index, output, needed=needed)
+
+    def recorded(self, index: int) -> bool:
+        """Tell whether a whole pass has left the output of call ``index``."""
+        return index in self._recorded
+
+    def take(self, index: int) -> Any:
+        """Return the recorded output of call ``index`` and forget it; the caller may write into it."""
+        return self._recorded.pop(index)
 
     def output(self, index: int) -> Any:
         """Return the kept output of call ``index``; a copy where the model goes on to write into it."""
@@ -72,8 +82,16 @@ class Prefix:
                 del self._outputs[index]
             elif calls[index].last_needed < position:
                 self._outputs[index] = map_tensors(self._outputs[index], _placeholder)
+        for index in [index for index in self._recorded if calls[index].end < position]:
+            del self._recorded[index]
         if self._trace.input_last_needed < position:
             self._inputs = _placeholder(self._inputs)
+
+    def _held(self, index: int, output: Any, *, needed: bool) -> Any:
+        if not needed:
+            return map_tensors(output, _placeholder)
+        # What runs next may write into it.
+        return map_tensors(output, _copy) if self._trace.calls[index].overwritten else output
 
 
 class RepeatedPrefix(Prefix):

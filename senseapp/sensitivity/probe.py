@@ -14,6 +14,7 @@ from torch import Tensor
 from senseapp.errors import MeasurementFailed
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.prefix import Prefix
+from senseapp.sensitivity.recording import calls_to_record
 from senseapp.sensitivity.replay import Replay, ReplayMismatch
 from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.together import Together
@@ -77,9 +78,13 @@ class Probe:
     planned: Sequence[PlannedTarget]
     notes: list[str]
     _together: Together | None = None
+    _recorded: dict[Span, Kept] = field(default_factory=dict)
 
-    def baseline(self) -> Tensor:
+    def baseline(self, *, record_bytes: int = 0) -> Tensor:
         """Return the uncompressed model's output for all images, float32 (N, classes), and time the passes.
+
+        Args:
+            record_bytes: how much of the passes may be kept for measurements over all images at once.
 
         Raises:
             MeasurementFailed: the memory is too small for a single image.
@@ -87,7 +92,8 @@ class Probe:
         usual = self.bench.layout
         while True:
             try:
-                output = self.bench.baseline()
+                lacking = self.bench.layout != usual
+                output = self._baseline(0 if lacking else record_bytes)
             except Exception as error:
                 if not _lacks_memory(error):
                     raise
@@ -101,6 +107,17 @@ class Probe:
                     self._note_smaller_passes(usual.micro_batch)
                 return output
 
+    def _baseline(self, record_bytes: int) -> Tensor:
+        bench = self.bench
+        if record_bytes and not bench.unsafe:
+            positions = [item.position for item in self.planned]
+            num_images = len(bench.images)
+            calls = calls_to_record(bench.trace, positions, num_images=num_images, budget_bytes=record_bytes)
+            with suppress(ReplayMismatch):  # the first measurement will say so
+                output, self._recorded[0, num_images] = bench.recorded_baseline(calls)
+                return output
+        return bench.baseline()
+
     def measure(self, orders: Iterable[Order], yardstick: Yardstick) -> Iterator[Outcome]:
         """Yield the outcome of each order. Those of one span must come together, by ascending position.
 
@@ -108,7 +125,7 @@ class Probe:
         levels of one target go together, once those before them have.
         """
         for span, of_span in groupby(orders, key=lambda order: order.span):
-            prefixes: Kept = self.bench.prefixes(*span)
+            prefixes = self._recorded.pop(span, None) or self.bench.prefixes(*span)
             for group in self._grouped(of_span):
                 started = time.perf_counter()
                 outcomes, prefixes = self._measure_group(group, prefixes, yardstick)

@@ -7,15 +7,16 @@ calls runs as usual, so nothing is traced or compiled and any module works.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.layers import CallTrace, wrapped_forwards
+from senseapp.layers import Call, CallTrace, wrapped_forwards
 from senseapp.sensitivity.prefix import Prefix
 
 __all__ = ["Replay", "ReplayMismatch", "unsafe_positions"]
@@ -40,11 +41,13 @@ class _Pass:
     Attributes:
         prefix: kept outputs, valid for calls that ended before ``prefix.position``.
         stop: the event to stop at, keeping outputs on the way; None to run to the end.
+        record: calls whose output a whole pass leaves with the prefix; see ``calls_to_record``.
         next_call: index that the next call must have.
     """
 
     prefix: Prefix
-    stop: int | None
+    stop: int | None = None
+    record: Mapping[int, bool] | None = None
     next_call: int = 0
 
 
@@ -55,6 +58,7 @@ class Replay:
 
         replay = Replay(model, trace)
         with replay.installed():
+            output = replay.record(prefix, calls)  # optional: a whole pass that leaves outputs for advancing
             replay.advance(prefix, position)   # computes and keeps what lies before
             output = replay.resume(prefix)     # computes what lies after, as often as wanted
     """
@@ -68,6 +72,18 @@ class Replay:
         """Wrap the model's forwards inside the block; they behave as before except in this class's methods."""
         return wrapped_forwards(self._model, self._wrap)
 
+    def record(self, prefix: Prefix, calls: Mapping[int, bool]) -> Any:
+        """Return the model's output, computing all of it, and leave with ``prefix`` what ``calls`` returned.
+
+        Args:
+            prefix: that has not been advanced yet.
+            calls: from :func:`~senseapp.sensitivity.recording.calls_to_record`.
+
+        Raises:
+            ReplayMismatch: as for :meth:`advance`.
+        """
+        return self._run(_Pass(prefix, record=calls))
+
     def advance(self, prefix: Prefix, position: int) -> None:
         """Run from ``prefix.position`` to ``position``, keep what is needed there, and stop.
 
@@ -76,15 +92,11 @@ class Replay:
         """
         if position <= prefix.position:
             return
-        self._pass = _Pass(prefix=prefix, stop=position)
         try:
-            self._model(prefix.inputs)
+            self._run(_Pass(prefix, stop=position))
             raise ReplayMismatch("the model returned earlier than when it was watched")
         except _Reached:
-            pass
-        finally:
-            self._pass = None
-        prefix.reached(position)
+            prefix.reached(position)
 
     def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
         """Return the model's output, computing only what starts at ``prefix.position`` or later.
@@ -96,9 +108,12 @@ class Replay:
         Raises:
             ReplayMismatch: as for :meth:`advance`.
         """
-        self._pass = _Pass(prefix=prefix, stop=None)
+        return self._run(_Pass(prefix), entry)
+
+    def _run(self, run: _Pass, entry: Callable[..., Any] | None = None) -> Any:
+        self._pass = run
         try:
-            return (entry or self._model)(prefix.inputs)
+            return (entry or self._model)(run.prefix.inputs)
         finally:
             self._pass = None
 
@@ -107,38 +122,48 @@ class Replay:
             run = self._pass
             if run is None:
                 return forward(*args, **kwargs)
-            return self._call(run, name, forward, args, kwargs)
+            return self._call(run, name, partial(forward, *args, **kwargs))
 
         return replayed
 
-    def _call(
-        self, run: _Pass, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _call(self, run: _Pass, name: str, compute: Callable[[], Any]) -> Any:
         if run.next_call >= len(self._calls) or self._calls[run.next_call].module != name:
             raise ReplayMismatch(f"{name or 'the model'} was called out of order")
         call = self._calls[run.next_call]
         if call.end < run.prefix.position:
             run.next_call = call.after
             return run.prefix.output(call.index)
-        if run.stop is None:
-            if call.start >= run.prefix.position:
-                self._pass = None  # from here on everything runs: no need to look at each call
-                return forward(*args, **kwargs)
-        elif call.start >= run.stop:
-            raise _Reached
-        run.next_call += 1
-        output = forward(*args, **kwargs)
         if run.stop is not None:
-            self._keep(run, call.index, output)
+            return self._advance_over(call, run, run.stop, compute)
+        if run.record is not None:
+            return self._record_call(call, run, run.record, compute)
+        if call.start >= run.prefix.position:
+            self._pass = None  # from here on everything runs: no need to look at each call
+        else:
+            run.next_call += 1
+        return compute()
+
+    def _advance_over(self, call: Call, run: _Pass, stop: int, compute: Callable[[], Any]) -> Any:
+        if call.start >= stop:
+            raise _Reached
+        if call.end < stop and run.prefix.recorded(call.index):
+            run.next_call = call.after
+            output = run.prefix.take(call.index)
+        else:
+            run.next_call += 1
+            output = compute()
+        if call.end >= stop:
+            raise _Reached
+        if self._calls[call.parent].end >= stop:  # otherwise the parent's output will stand for it
+            run.prefix.keep(call.index, output, stop)
         return output
 
-    def _keep(self, run: _Pass, index: int, output: Any) -> None:
-        assert run.stop is not None
-        call = self._calls[index]
-        if call.end >= run.stop:
-            raise _Reached
-        if self._calls[call.parent].end >= run.stop:  # otherwise the parent's output will stand for it
-            run.prefix.keep(index, output, run.stop)
+    def _record_call(self, call: Call, run: _Pass, record: Mapping[int, bool], compute: Callable[[], Any]) -> Any:
+        run.next_call += 1
+        output = compute()
+        if call.index in record:
+            run.prefix.record(call.index, output, needed=record[call.index])
+        return output
 
 
 def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str:

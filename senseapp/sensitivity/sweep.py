@@ -32,6 +32,7 @@ CALIBRATION_IMAGES = 64
 _SETTLE_FROM = 64
 _MOST_IN_ONE_PASS = 256
 _MOST_PREFIX_BYTES = 2 * 2**30
+_MOST_RECORDED_BYTES = 384 * 2**20
 
 
 def measure(
@@ -171,6 +172,12 @@ class Sweep:
             settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
             most=self.span_images,
         )
+
+    def recording_bytes(self) -> int:
+        """Return how much of the pass over the uncompressed model may be kept beside the prefixes."""
+        if self.spec.mode == "quick":  # estimates need no prefix
+            return 0
+        return min(_MOST_RECORDED_BYTES, _memory_bytes(self.bench.device) // 32)
 
     def bytes_per_image(self) -> int:
         """Return the most that one image and its kept outputs take."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -165,10 +166,21 @@ class Workbench:
     def baseline(self) -> Tensor:
         """Return the output for all images, float32 (N, classes), and time the passes."""
         spans = micro_batches(0, len(self.images), self.layout.micro_batch)
-        started = time.perf_counter()
-        outputs = [self.logits(low, high) for low, high in spans]
-        self.seconds_per_image = (time.perf_counter() - started) / len(self.images)
-        return torch.cat(outputs)
+        with self._timed():
+            return torch.cat([self.logits(low, high) for low, high in spans])
+
+    def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
+        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned.
+
+        Args:
+            calls: from :func:`~senseapp.sensitivity.recording.calls_to_record`.
+
+        Raises:
+            ReplayMismatch: the calls come in another order for these images than for those that were watched.
+        """
+        replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
+        with self._timed(), replay.installed():
+            return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes
 
     def advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
         """Move every prefix to ``position``; the model must be unchanged."""
@@ -180,6 +192,13 @@ class Workbench:
         """Return the output for the prefixes' images, float32 (n, classes), computed from their position on."""
         with replay.installed():
             return self._gather(replay.resume, prefixes)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Take the block for one pass over all images."""
+        started = time.perf_counter()
+        yield
+        self.seconds_per_image = (time.perf_counter() - started) / len(self.images)
 
     def _gather(self, run: Callable[[_PartT], Tensor], parts: Sequence[_PartT]) -> Tensor:
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):

@@ -28,7 +28,7 @@ def test_every_tool_runs_on_the_device_that_is_asked_for(tool: str, monkeypatch:
 
 
 def test_levels_apart_are_timed_where_they_go_together() -> None:
-    several = {device: next(row for row in rows(["resnet18"], device) if row.levels == 5) for device in ("cpu", "cuda")}
+    several = {device: next(row for row in rows("resnet18", device) if row.levels == 5) for device in ("cpu", "cuda")}
     assert "ours-apart" not in several["cpu"].tools
     assert set(several["cuda"].tools) == {*several["cpu"].tools, "ours-apart"}
     seconds = {"fasterai": [60.0], "ours": [2.0], "ours-apart": [5.0], "quick": [1.0], "floor": [4.0]}

@@ -94,7 +94,7 @@ def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(sweep_module.Workbench, "baseline", full)
+    monkeypatch.setattr(sweep_module.Workbench, "_gather", full)
     with pytest.raises(MeasurementFailed, match="not enough memory for one image"):
         _open()
 
