@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.evaluate import METRICS, add_moments, change_of, moments_of, rank_intervals, shared_ranks, undecided
+from senseapp.evaluate.intervals import discordant_interval
 from senseapp.results import LayerMeasurement, Status
 from senseapp.results.metrics import METRIC_FACTS
 from senseapp.spec import dumps, loads
@@ -46,6 +47,50 @@ def test_intervals_hold_the_estimate_and_stay_in_range(images, metric, confidenc
         assert -1 <= change.ci_low <= change.ci_high <= 1
     if metric in ("kl", "agreement", "sqnr"):
         assert change.ci_low >= 0
+
+
+@st.composite
+def changed_counts(draw):
+    """Images that got worse, images that got better, all images, and a confidence."""
+    num_samples = draw(st.integers(2, 3000))
+    changed = draw(st.integers(0, num_samples))
+    worse = draw(st.integers(0, changed))
+    return worse, changed - worse, num_samples, draw(st.sampled_from([0.5, 0.8, 0.95, 1 - 0.05 / 300, 1 - 1e-12]))
+
+
+@given(changed_counts())
+@settings(deadline=None)
+def test_accuracy_intervals_hold_the_estimate_are_no_points_and_mirror(counts):
+    worse, better, num_samples, confidence = counts
+    low, high = discordant_interval(worse, better, num_samples, confidence)
+    assert -1 <= low <= (worse - better) / num_samples <= high <= 1
+    assert high - low > 0.4 / (num_samples + 1)  # z² is 0.45 at the smallest confidence
+    assert discordant_interval(better, worse, num_samples, confidence) == (-high, -low)
+
+
+@given(changed_counts())
+@settings(deadline=None)
+def test_accuracy_intervals_rise_with_each_image_that_gets_worse(counts):
+    worse, better, num_samples, confidence = counts
+    ends = discordant_interval(worse, better, num_samples, confidence)
+    further = []
+    if better:
+        further = [(worse, better - 1), (worse + 1, better - 1)]
+    if worse + better < num_samples:
+        further.append((worse + 1, better))
+    for more, less in further:
+        moved = discordant_interval(more, less, num_samples, confidence)
+        assert all(after >= before - 1e-9 for before, after in zip(ends, moved, strict=True))
+
+
+@given(changed_counts())
+@settings(deadline=None)
+def test_accuracy_intervals_widen_with_the_confidence(counts):
+    worse, better, num_samples, confidence = counts
+    low, high = discordant_interval(worse, better, num_samples, confidence)
+    wide_low, wide_high = discordant_interval(worse, better, num_samples, (1 + confidence) / 2)
+    assert wide_low <= low
+    assert wide_high >= high
 
 
 @given(scored_images(), st.sampled_from(["top1", "top5", "loss"]))

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
+from scipy.special import xlogy
 
 from senseapp.evaluate import change_of, moments_of, rank_intervals, spearman
 from senseapp.evaluate.intervals import (
@@ -92,19 +93,28 @@ def test_proportion_interval_solves_the_mid_p_equation(count, n):
     assert exact.low < low < high < exact.high
 
 
-@pytest.mark.parametrize(("worse", "better", "n"), [(0, 0, 30), (5, 0, 50), (3, 3, 100), (40, 10, 500), (30, 20, 50)])
-def test_discordant_interval_equals_its_definition_by_simulation(worse, better, n):
-    rng, draws, changed = np.random.default_rng(0), 400_000, worse + better
-    below = rng.beta(worse, better + 1, draws) if worse else np.zeros(draws)
-    above = rng.beta(worse + 1, better, draws) if better else np.ones(draws)
-    lean = 2 * np.where(rng.random(draws) < 0.5, below, above) - 1
-    fewest = rng.beta(changed, n - changed + 1, draws) if changed else np.zeros(draws)
-    most = rng.beta(changed + 1, n - changed, draws) if changed < n else np.ones(draws)
-    expected = (
-        np.quantile(lean * np.where(lean < 0, most, fewest), 0.025),
-        np.quantile(lean * np.where(lean < 0, fewest, most), 0.975),
-    )
-    assert discordant_interval(worse, better, n) == pytest.approx(expected, abs=2e-3)
+def score_at(difference, worse, better, n):
+    """Score of a hypothetical difference: P(better) by search over the trinomial likelihood, not by formula."""
+    least, most = max(0.0, -difference), (1 - difference) / 2
+    for _ in range(12):  # the likelihood has one peak: zoom in on it
+        rates = np.linspace(least, most, 101)
+        likelihood = xlogy(worse, rates + difference) + xlogy(better, rates)
+        likelihood += xlogy(n - worse - better, np.maximum(0, 1 - 2 * rates - difference))
+        peak = int(np.argmax(likelihood))
+        least, most = rates[max(0, peak - 1)], rates[min(100, peak + 1)]
+    variance = 2 * rates[peak] + difference - difference**2
+    return (worse - better - n * difference) / np.sqrt(n * variance)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 1 - 0.05 / 300])
+@pytest.mark.parametrize(
+    ("worse", "better", "n"), [(0, 0, 30), (5, 0, 50), (1, 0, 50), (3, 3, 100), (40, 10, 500), (30, 20, 50), (0, 9, 9)]
+)
+def test_discordant_interval_ends_where_the_score_does(worse, better, n, confidence):
+    low, high = discordant_interval(worse, better, n, confidence)
+    quantile = stats.norm.isf((1 - confidence) / 2)
+    assert high == 1 or score_at(high, worse, better, n) == pytest.approx(-quantile, abs=1e-4)
+    assert low == -1 or score_at(low, worse, better, n) == pytest.approx(quantile, abs=1e-4)
 
 
 def test_ratio_interval_agrees_with_the_bootstrap():

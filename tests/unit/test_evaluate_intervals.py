@@ -21,32 +21,45 @@ def sums(values):
     return tuple(math.fsum(value**power for value in values) for power in (1, 2, 3))
 
 
+Z = 1.959963984540054
+
+
 @pytest.mark.parametrize("n", [1, 10, 100, 5000])
-def test_no_change_at_all_gives_the_rule_of_three_and_not_zero(n):
-    bound = 1 - 0.05 ** (1 / n)
-    assert discordant_interval(0, 0, n) == pytest.approx((-bound, bound), abs=1e-6)
-    assert proportion_interval(0, n) == pytest.approx((0, bound), abs=1e-9)
+def test_no_change_at_all_still_has_a_width(n):
+    bound = Z**2 / (n + Z**2)
+    assert discordant_interval(0, 0, n) == pytest.approx((-bound, bound), abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 10, 100, 5000])
+def test_full_agreement_follows_the_rule_of_three(n):
+    assert proportion_interval(0, n) == pytest.approx((0, 1 - 0.05 ** (1 / n)), abs=1e-9)
 
 
 def test_everything_lost_reaches_one():
     low, high = discordant_interval(50, 0, 50)
     assert high == 1
-    assert 0.85 < low < 1
+    assert low == pytest.approx((50 - Z**2) / (50 + Z**2))
     assert proportion_interval(50, 50)[1] == 1
 
 
 @pytest.mark.parametrize(
-    ("worse", "better", "significant"), [(5, 0, True), (4, 0, False), (12, 3, True), (10, 4, False)]
+    ("worse", "better", "significant"), [(4, 0, True), (3, 0, False), (12, 4, True), (11, 4, False), (5, 1, False)]
 )
-def test_zero_is_excluded_just_when_the_mid_p_mcnemar_test_rejects(worse, better, significant):
-    total = worse + better
-    tail = sum(math.comb(total, k) for k in range(worse + 1, total + 1)) + math.comb(total, worse) / 2
-    assert (2 * tail / 2**total < 0.05) is significant
-    assert (discordant_interval(worse, better, 200)[0] > 0) is significant
+@pytest.mark.parametrize("num_samples", [50, 200, 100_000])
+def test_zero_is_excluded_just_when_the_mcnemar_test_rejects(worse, better, significant, num_samples):
+    assert ((worse - better) ** 2 / (worse + better) > Z**2) is significant
+    assert (discordant_interval(worse, better, num_samples)[0] > 0) is significant
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (999_999, 1), (999_999, 0), (1, 999_999), (1000, 1000)])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 1 - 0.05 / 300, 1 - 1e-14])
+def test_extreme_counts_and_confidences_stay_in_range(counts, confidence):
+    low, high = discordant_interval(*counts, 1_000_000, confidence)
+    assert -1 <= low < (counts[0] - counts[1]) / 1_000_000 < high <= 1
 
 
 def test_more_images_with_the_same_shares_narrow_the_interval():
-    widths = [high - low for low, high in (discordant_interval(6 * k, 2 * k, 100 * k) for k in (1, 2, 4, 8))]
+    widths = [high - low for low, high in (discordant_interval(24 * k, 8 * k, 400 * k) for k in (1, 2, 4, 8))]
     assert widths == sorted(widths, reverse=True)
     assert widths[0] / widths[-1] == pytest.approx(math.sqrt(8), rel=0.1)
 
