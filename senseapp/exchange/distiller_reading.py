@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from senseapp.errors import InvalidFile
+from senseapp.exchange.distiller_names import match_names
 from senseapp.exchange.distiller_table import DistillerRow, read_rows
 from senseapp.results import (
     LayerMeasurement,
@@ -18,11 +20,10 @@ from senseapp.results import (
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.spec.compression import SparsityGranularity
 
-__all__ = ["read_distiller_csv"]
+__all__ = ["notes_on_names", "read_distiller_csv"]
 
 _WRAPPER = "module."  # DataParallel puts it before every name
 _WEIGHT = ".weight"
-_NAMES_SHOWN = 3
 _ROUNDING = 1e-9  # 0.15000000000000002 of 20 filters are 3
 _UNKNOWN_INTERVALS = (
     "Imported figures: neither the number of images nor the images' own differences are in the file, so intervals are "
@@ -49,15 +50,17 @@ def read_distiller_csv(
         text: the file.
         title: what people call the model.
         granularity: what was zeroed as a unit: ``weight`` or, for Distiller's filter-wise runs, ``filter``.
-        profile: of the model, for the sizes of its layers; None leaves them unknown.
+        profile: of the model, for the sizes and types of its layers; None leaves them unknown. Its weights do not
+            matter. Parameters that it lacks are left out, and a note says so.
 
     Raises:
         InvalidFile: a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
-            row at sparsity 0 or none above, or is not in ``profile``.
+            row at sparsity 0 or none above, or none is in ``profile``.
     """
     by_layer = _by_layer(read_rows(text))
+    left_out = ""
     if profile is not None:
-        _check_names(by_layer, profile)
+        by_layer, left_out = match_names(by_layer, profile)
     levels = tuple(sorted({row.sparsity for rows in by_layer.values() for row in rows if row.sparsity > 0}))
     if not levels:
         raise InvalidFile("No row has a sparsity above 0, so nothing was measured. Choose a file with measurements.")
@@ -81,8 +84,13 @@ def read_distiller_csv(
         ),
         precision="unknown",
         method="imported",
-        notes=(_UNKNOWN_INTERVALS,) if profile else (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES),
+        notes=tuple(filter(None, (left_out, _UNKNOWN_INTERVALS, "" if profile else _UNKNOWN_SIZES))),
     )
+
+
+def notes_on_names(result: SensitivityResult) -> str:
+    """Return what an imported table left out, in one sentence; empty where all of it was taken."""
+    return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
 
 
 def _by_layer(rows: Sequence[DistillerRow]) -> dict[str, list[DistillerRow]]:
@@ -94,20 +102,9 @@ def _by_layer(rows: Sequence[DistillerRow]) -> dict[str, list[DistillerRow]]:
     return by_layer
 
 
-def _check_names(by_layer: Mapping[str, object], profile: ModelProfile) -> None:
-    known = {layer.name for layer in profile.layers}
-    strangers = [name for name in by_layer if name not in known]
-    if strangers:
-        more = f" and {len(strangers) - _NAMES_SHOWN} more" if len(strangers) > _NAMES_SHOWN else ""
-        raise InvalidFile(
-            f"{profile.title} has no layer {', '.join(strangers[:_NAMES_SHOWN])}{more}. "
-            "Choose the model that was measured, or import without one."
-        )
-
-
 def _described(by_layer: Mapping[str, object], title: str, profile: ModelProfile | None) -> ModelProfile:
-    if profile is not None:
-        return profile
+    if profile is not None:  # the network was built for its sizes; the weights that were measured are unknown
+        return replace(profile, pretrained=True, notes=())
     layers = tuple(
         LayerProfile(
             name=name,

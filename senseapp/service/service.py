@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from senseapp.errors import QueueFull, SenseError
-from senseapp.exchange import read_distiller_csv
+from senseapp.exchange import notes_on_names, read_distiller_csv
 from senseapp.results import (
     JobSnapshot,
     RunState,
@@ -23,7 +23,7 @@ from senseapp.service.run_room import check_run_room
 from senseapp.service.scheduling import Scheduling
 from senseapp.service.system_report import SystemReport, system_report
 from senseapp.service.time_estimate import work_of
-from senseapp.spec import RunSpec
+from senseapp.spec import ModelSpec, RunSpec
 from senseapp.spec.compression import SparsityGranularity
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import home as default_home
@@ -72,21 +72,32 @@ class Service(Scheduling):
             raise
         return record.run_id
 
-    def import_csv(self, title: str, text: str, *, granularity: SparsityGranularity = "weight") -> str:
+    def import_csv(
+        self, title: str, text: str, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
+    ) -> str:
         """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
 
+        Args:
+            title: of the run.
+            text: the table.
+            granularity: what was zeroed as a unit.
+            model: the one that was measured, for the sizes of its layers; asks for :meth:`model_card`, which may
+                take seconds. What the table names and the model lacks is left out, and the run's origin says so.
+
         Raises:
-            InvalidFile: the text is not such a table; the message says what is wrong and where.
+            InvalidInput: the text is not such a table, or ``model`` has none of its parameters or cannot be built.
             InvalidSpec: the title is empty or too long.
             StorageFailed: the run cannot be stored.
         """
         self.require_owner()
-        result = read_distiller_csv(text, title=title, granularity=granularity)
+        profile = self.model_card(model) if model is not None else None
+        result = read_distiller_csv(text, title=title, granularity=granularity, profile=profile)
         check_run_room(self.disk_use())
         record = self._store.create(result.spec, owner=self.owner, title=title)
         try:
             self._store.folder(record.run_id).save_result(result)
             self._store.set_headline(record.run_id, headline(result))
+            self._store.set_origin(record.run_id, notes_on_names(result))
         except SenseError:
             self._store.delete(record.run_id, self.owner)
             raise

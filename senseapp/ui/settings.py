@@ -26,16 +26,13 @@ def model_facts(result: SensitivityResult) -> dict[str, str]:
     """Return what is known about the model; sizes only where they are known."""
     profile, model = result.profile, result.spec.model
     facts = {"Model": profile.title}
-    if model.library == "imported":
-        return facts | {"Weights": "Unknown (imported figures)", "Layers": str(len(profile.layers))}
     facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else _weights(result)
-    if profile.sizes_known:
-        facts |= {
-            "Parameters": fmt.count(profile.num_params),
-            "MACs of one image": fmt.count(profile.macs),
-            "Size": fmt.bytes_size(profile.num_bytes),
-        }
+    if not profile.sizes_known:  # an imported table without its model
+        return facts | {"Layers": str(len(profile.layers))}
     return facts | {
+        "Parameters": fmt.count(profile.num_params),
+        "MACs of one image": fmt.count(profile.macs),
+        "Size": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         "Classes": str(profile.num_classes),
@@ -43,6 +40,8 @@ def model_facts(result: SensitivityResult) -> dict[str, str]:
 
 
 def _weights(result: SensitivityResult) -> str:
+    if result.spec.model.library == "imported":
+        return "Unknown (imported figures)"
     return "Trained" if result.profile.pretrained else "Random: figures are indicative only"
 
 

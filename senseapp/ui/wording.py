@@ -11,7 +11,8 @@ __all__ = ["caveat_of", "notes_of", "provenance_text"]
 def provenance_text(result: SensitivityResult) -> str:
     """Return measured or estimated, on how many images, with which intervals, in one line of Markdown."""
     if result.spec.data.kind == "imported":
-        return "**Imported**: measured elsewhere · number of images unknown · intervals unknown"
+        sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
+        return f"**Imported**: measured elsewhere · number of images unknown · intervals unknown{sizes}"
     parts = [
         _source(result),
         fmt.plural(result.num_samples, "image"),

@@ -6,8 +6,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.service import Service
-from tests.distiller_tables import TABLE
+from tests.distiller_tables import ROWS, TABLE, table
 from tests.pages.conftest import open_page
+from tests.pages.records import NAMES
 
 
 @pytest.fixture
@@ -39,6 +40,82 @@ def test_a_bad_table_is_told_at_the_uploader(app: AppTest, service: Service) -> 
     app.file_uploader(key="runs.import.file").set_value(("bad.csv", b"a,b\n1,2\n", "text/csv")).run()
     app.button(key="runs.import").click().run()
     assert "lacks parameter, sparsity" in app.error[0].value
+    assert service.runs() == ()
+
+
+def choose_table(app: AppTest, text: str) -> None:
+    open_page(app, "pages/runs.py")
+    app.file_uploader(key="runs.import.file").set_value(("resnet18.csv", text.encode(), "text/csv")).run()
+
+
+def name_the_model(app: AppTest) -> None:
+    """Pick torchvision/resnet18; the scripted service knows every model by the layers in ``records.py``."""
+    app.toggle(key="runs.import.named").set_value(True).run()
+    app.text_input(key="runs.import.model.search").set_value("resnet18").run()
+    app.radio(key="runs.import.model.entry").set_value("torchvision/resnet18").run()
+
+
+def imported_with_its_model(app: AppTest, service: Service, text: str) -> str:
+    choose_table(app, text)
+    name_the_model(app)
+    app.button(key="runs.import").click().run()
+    assert not app.exception
+    assert not app.error
+    return service.runs()[0].run_id
+
+
+def test_no_model_is_asked_for_until_it_is_wanted_and_then_one_must_be_picked(app: AppTest) -> None:
+    choose_table(app, TABLE)
+    assert not [field for field in app.text_input if field.key == "runs.import.model.search"]
+    assert not app.button(key="runs.import").disabled
+    app.toggle(key="runs.import.named").set_value(True).run()
+    assert app.button(key="runs.import").disabled
+    name_the_model(app)
+    assert not app.button(key="runs.import").disabled
+
+
+def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) -> None:
+    run_id = imported_with_its_model(app, service, TABLE)
+    assert app.query_params["run"] == run_id
+    open_page(app, "pages/results.py", run=run_id)
+    app.session_state["senseapp.session"].picked[run_id] = "conv1"
+    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
+        app.session_state[f"results.tab.{run_id}"] = label
+        app.run()
+        assert not app.exception
+        assert not app.error
+        assert "sizes of demo" in texts(app)
+        assert "unknown (imported figures)" not in texts(app)
+        assert "random" not in texts(app)
+        if label == "Curves":
+            assert "Reward" in app.selectbox(key=f"curves.axis.{run_id}").options
+
+
+def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest, service: Service) -> None:
+    measured = [name for name in NAMES if name != "fc"]
+    rows = [row.replace("conv1", name) for name in measured for row in ROWS[:3]]
+    run_id = imported_with_its_model(app, service, table(*rows, *ROWS[-3:]))
+    open_page(app, "pages/targets.py", run=run_id)
+    assert not app.exception
+    assert not app.error
+    assert "Size of the weights" in texts(app)
+    assert "MACs" in texts(app)
+    assert "counts alike" not in texts(app)
+
+
+def test_parameters_that_the_model_lacks_are_named_and_the_rest_is_imported(app: AppTest, service: Service) -> None:
+    run_id = imported_with_its_model(app, service, TABLE.replace("module.fc", "module.head"))
+    assert "1 of the 3 parameters is not in demo and was left out (head)" in texts(app)
+    assert "Most fragile: conv1, −28.5 points at 50 %" in texts(app)
+    assert service.snapshot(run_id).done == 4
+
+
+def test_another_model_is_told_at_the_button_and_leaves_no_run(app: AppTest, service: Service) -> None:
+    choose_table(app, TABLE.replace("conv1", "stem").replace("module.fc", "module.head"))
+    name_the_model(app)
+    app.button(key="runs.import").click().run()
+    (error,) = app.error
+    assert error.value.startswith("None of the 3 parameters is in demo")
     assert service.runs() == ()
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from senseapp.errors import InvalidFile, InvalidSpec, UnknownModel
-from senseapp.exchange import can_be_distiller_csv, read_distiller_csv, write_distiller_csv
+from senseapp.exchange import can_be_distiller_csv, notes_on_names, read_distiller_csv, write_distiller_csv
 from senseapp.export import FORMATS
 from senseapp.models.load import load_model
 from senseapp.results import LayerMeasurement, ResourceBudget, SensitivityResult, Status
@@ -119,14 +119,57 @@ def test_an_infinite_loss_is_a_finding_not_an_error():
     assert result.measurements[0].change("loss").delta == math.inf
 
 
-def test_a_model_gives_the_sizes_and_refuses_strangers():
+def test_a_model_gives_the_sizes():
     profile = a_profile(LAYERS)
     result = read_distiller_csv(TABLE, profile=profile)
     half = {item.layer: item.removed_params for item in result.at(0.5)}
     assert half == {"conv1": 50, "layer1.0.conv1": 100, "fc": 150}
     assert len(result.notes) == 1
-    with pytest.raises(InvalidFile, match=r"demo has no layer conv1, layer1\.0\.conv1"):
-        read_distiller_csv(TABLE, profile=a_profile(["fc"]))
+    assert notes_on_names(result) == ""
+
+
+def test_what_the_model_lacks_is_left_out_with_one_sentence():
+    result = read_distiller_csv(TABLE, profile=a_profile(["stem", "fc"]))
+    assert {item.layer for item in result.measurements} == {"fc"}
+    assert notes_on_names(result) == result.notes[0]
+    assert result.notes[0] == (
+        "2 of the 3 parameters are not in demo and were left out (conv1, layer1.0.conv1), where names such as stem "
+        "were expected; if another model was measured, import the table again with that one."
+    )
+    assert make_schedule(result, budget=ResourceBudget(kind="macs", target=0.2)).achieved["macs"] >= 0.2
+    one = read_distiller_csv(TABLE, profile=a_profile(LAYERS[1:]))
+    assert notes_on_names(one).startswith("1 of the 3 parameters is not in demo and was left out (conv1), where")
+
+
+def test_a_model_with_none_of_the_names_is_refused():
+    with pytest.raises(InvalidFile) as raised:
+        read_distiller_csv(TABLE, profile=a_profile(["stem", "head", "tail"]))
+    assert str(raised.value) == (
+        "None of the 3 parameters is in demo: the table has conv1, layer1.0.conv1, fc, but names such as stem and head "
+        "were expected; choose the model that was measured, or import without one."
+    )
+
+
+def test_many_strangers_are_counted_and_carry_no_markup():
+    rows = [row.replace("conv1", f"x{index}[y](//z)") for index in range(4) for row in ROWS[:3]]
+    note = notes_on_names(read_distiller_csv(table(*ROWS[:3], *rows), profile=a_profile(["conv1"])))
+    assert " and 1 more)" in note
+    assert "](" not in note
+
+
+def test_a_wrapper_around_the_features_alone_is_seen_through():
+    rows = [row.replace("module.conv1", "features.module.0") for row in ROWS[:3]]
+    result = read_distiller_csv(table(*rows), profile=a_profile(["features.0"]))
+    assert {item.layer for item in result.measurements} == {"features.0"}
+    both = table(*rows, *(row.replace(".module", "") for row in rows))
+    assert "1 of the 2" in notes_on_names(read_distiller_csv(both, profile=a_profile(["features.0"])))
+
+
+def test_the_weights_that_the_sizes_were_read_off_do_not_speak_for_the_figures():
+    built = replace(a_profile(LAYERS), pretrained=False, notes=("Random weights: figures are indicative only.",))
+    result = read_distiller_csv(TABLE, profile=built)
+    assert result.profile.pretrained
+    assert result.profile.notes == ()
 
 
 @pytest.mark.parametrize("method", ["optimal", "gamma", "uniform"])

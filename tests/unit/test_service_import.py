@@ -8,9 +8,10 @@ import json
 import pytest
 
 from senseapp.cli import main
-from senseapp.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
+from senseapp.errors import InvalidFile, InvalidInput, InvalidSpec, NotFound, StorageFailed
 from senseapp.results import RunState
 from senseapp.service import Backend, Service
+from senseapp.spec import ModelSpec
 from senseapp.store import RunFolder
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.fake_session import FakeEngine, fake_calibration
@@ -36,6 +37,26 @@ def test_an_imported_table_is_a_finished_run(service):
     assert service.result(run_id).spec == record.spec
     service.resume(run_id)
     assert service.run(run_id).state is RunState.DONE
+
+
+def test_the_model_that_was_measured_gives_sizes_and_types_to_the_run(service):
+    model = ModelSpec(library="torchvision", name="resnet18")
+    run_id = service.import_csv("resnet18", TABLE, model=model)
+    profile = service.result(run_id).profile
+    assert profile.layer("fc").layer_type == "Linear"
+    assert profile.num_params == 11_689_512  # as torchvision documents it
+    assert profile.layer("conv1").macs == 64 * 3 * 7 * 7 * 112 * 112
+    assert service.run(run_id).origin == ""
+    with pytest.raises(InvalidInput, match="None of the 3 parameters is in torchvision/alexnet"):
+        service.import_csv("other", TABLE, model=ModelSpec(library="torchvision", name="alexnet"))
+    assert len(service.runs()) == 1
+
+
+def test_what_was_left_out_is_the_origin_of_the_run(service):
+    partly = TABLE.replace("module.fc", "module.head")
+    run_id = service.import_csv("part", partly, model=ModelSpec(library="torchvision", name="resnet18"))
+    assert service.run(run_id).origin.startswith("1 of the 3 parameters is not in torchvision/resnet18")
+    assert service.snapshot(run_id).total == 4
 
 
 def test_an_imported_run_belongs_to_its_owner(service, backend):
@@ -89,8 +110,10 @@ def test_the_command_line_takes_sizes_from_a_model(file, tmp_path, capsys):
     assert main(["import", str(file), "--model", "torchvision/resnet18", "--out", str(out)]) == 0
     profile = RunFolder(out).load_result().profile
     assert profile.layer("conv1").num_params == 64 * 3 * 7 * 7
-    assert main(["import", str(file), "--model", "demo", "--out", str(tmp_path / "other")]) == 2
-    assert "has no layer" in capsys.readouterr().err
+    assert main(["import", str(file), "--model", "demo", "--out", str(tmp_path / "part")]) == 0
+    assert "1 of the 3 parameters is not in demo and was left out (conv1)" in capsys.readouterr().out
+    assert main(["import", str(file), "--model", "torchvision/alexnet", "--out", str(tmp_path / "other")]) == 2
+    assert "None of the 3 parameters is in torchvision/alexnet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

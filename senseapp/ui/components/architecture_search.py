@@ -22,9 +22,9 @@ def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
 
     Args:
         default: title of the architecture that is picked at first, ``timm/resnet18``; empty for none.
-        key: tells this search from others.
+        key: what the keys of this search begin with, ``page.action``.
     """
-    chosen_key = f"analyze.model.{key}.chosen"
+    chosen_key = f"{key}.chosen"
     if chosen_key not in st.session_state:
         st.session_state[chosen_key] = default if _entry(default) else ""
     _pick(default.partition("/")[2], key, chosen_key)
@@ -44,7 +44,7 @@ def _pick(default: str, key: str, chosen_key: str) -> None:
         placeholder="resnet18, vit tiny, mobilenet …",
         type="search",
         live=_TYPING_PAUSE,
-        key=f"analyze.model.{key}.search",
+        key=f"{key}.search",
         help="A part of a name, or several: resnet, vit tiny. Both libraries are searched.",
         persist_state="session",
     )
@@ -74,7 +74,7 @@ def _list(text: str, chosen: str, key: str) -> str | None:
         titles,
         index=titles.index(chosen) if chosen in titles else None,
         captions=[_entry_line(entry) for entry in shown],
-        key=f"analyze.model.{key}.entry",
+        key=f"{key}.entry",
         help="Pick one. Below each name: parameters, multiply-accumulates for one image, input size, layers that can "
         "be compressed, and whether trained weights are published.",
     )

@@ -82,7 +82,7 @@ def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec)
         st.caption(_read_off(by_title[chosen], report))
         item = by_title[chosen]
         return _with_random_head(item) if item.without_head else item.model
-    entry = search_architecture(default=draft.title if draft.name else "", key="checkpoint")
+    entry = search_architecture(default=draft.title if draft.name else "", key="analyze.model.checkpoint")
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
 
 

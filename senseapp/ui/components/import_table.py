@@ -5,8 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.errors import InvalidFile
+from senseapp.spec import ModelSpec
 from senseapp.spec.compression import SparsityGranularity
 from senseapp.ui import backend
+from senseapp.ui.components.architecture_search import search_architecture
 from senseapp.ui.components.notices import errors_here
 from senseapp.ui.state import RUN_PARAMETER, remember_run
 
@@ -35,17 +37,31 @@ def import_table() -> None:
             key="runs.import.granularity",
             help="The file does not say it.",
         )
-        if st.button("Import", key="runs.import", disabled=uploaded is None, type="primary") and uploaded is not None:
-            with errors_here():
-                _import(uploaded.name, uploaded.getvalue(), unit)
+        model, model_missing = _choose_model()
+        ready = uploaded is not None and not model_missing
+        if st.button("Import", key="runs.import", disabled=not ready, type="primary") and uploaded is not None:
+            with errors_here(), st.spinner("Reading the table"):
+                _import(uploaded.name, uploaded.getvalue(), unit, model)
 
 
-def _import(name: str, content: bytes, granularity: SparsityGranularity) -> None:
+def _choose_model() -> tuple[ModelSpec | None, bool]:
+    """Offer to name the model; return it, and whether one is still to be picked."""
+    named = st.toggle(
+        "Say which model was measured",
+        key="runs.import.named",
+        help="Optional: adds the types and sizes of its layers, and checks the names. No weights are fetched.",
+    )
+    entry = search_architecture(default="", key="runs.import.model") if named else None
+    model = ModelSpec(library=entry.library, name=entry.name) if entry else None
+    return model, named and entry is None
+
+
+def _import(name: str, content: bytes, granularity: SparsityGranularity, model: ModelSpec | None) -> None:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidFile("A CSV file is text in UTF-8; this one is not. Choose another file.") from error
     title = name.rsplit(".", 1)[0] or "Imported"
-    run_id = backend.service().import_csv(title, text, granularity=granularity)
+    run_id = backend.service().import_csv(title, text, granularity=granularity, model=model)
     remember_run(run_id)
     st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})

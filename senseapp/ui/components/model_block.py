@@ -43,7 +43,7 @@ def _demo(draft: ModelSpec) -> ModelSpec:
 
 
 def _library(draft: ModelSpec) -> ModelSpec | None:
-    entry = search_architecture(default=draft.title if draft.name else "", key="library")
+    entry = search_architecture(default=draft.title if draft.name else "", key="analyze.model.library")
     if entry is None:
         return None
     pretrained = False
