@@ -21,8 +21,8 @@ SUMMARY = "Read a sensitivity table that Distiller wrote."
 EPILOG = """\
 FILE has the columns parameter,sparsity,top1,top5,loss: sparsity as a fraction, top1 and top5 in percent, and for each
 parameter a row at sparsity 0. DIR receives result.json, sensitivity.csv and targets.json, as from analyze, and
-schedule reads it. With --model the sizes of the layers are known, and parameters that it lacks are
-left out; without, every layer counts alike.
+schedule reads it. With --model the sizes of the layers are known, and parameters that it lacks are left out; without,
+every layer counts alike.
 
 examples:
   python -m senseapp import resnet18.csv --out runs/resnet18
