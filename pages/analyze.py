@@ -18,13 +18,13 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "into a target for each layer. The demo is filled in: press Run."
     )
     with st.container(border=True):
-        st.subheader("1 · Model", anchor=False)
+        st.header("1 · Model", anchor=False)
         model = choose_model(draft.model)
         profile = model_card(model) if model else None
     with st.container(border=True):
-        st.subheader("2 · Images", anchor=False)
+        st.header("2 · Images", anchor=False)
         images = choose_images(draft.data, model)
     with st.container(border=True):
-        st.subheader("3 · Compression", anchor=False)
+        st.header("3 · Compression", anchor=False)
         sensitivity = choose_sensitivity(draft.sensitivity, profile)
     start_bar(model, images, sensitivity, profile)

@@ -8,10 +8,10 @@ with st.container(horizontal_alignment="center"), st.container(width=1080):
     st.title("Guide", anchor=False)
     st.caption("Point at a picture to enlarge it.")
     for entry in ENTRIES:
-        st.subheader(entry.question)
+        st.header(entry.question)
         text, picture = st.columns([3, 2], gap="large")
         text.markdown(entry.answer)
         with picture.container(border=True):
             st.image(PICTURES / f"{entry.picture}.png", caption=entry.caption)
-    st.subheader("Words")
+    st.header("Words")
     st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))

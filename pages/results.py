@@ -15,7 +15,7 @@ with st.container(gap="xsmall"):  # so that the first chart is in sight
     with beside_title:
         result_actions(record, result)
     if record.headline:
-        st.markdown(f"#### {record.headline}")
+        st.markdown(f"## {record.headline}")
     if record.state is not RunState.DONE:
         st.info("This run has not finished; what it has found so far is shown.", icon=":material/hourglass_bottom:")
         to_run_page(record)

@@ -9,6 +9,7 @@ from pathlib import Path
 from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
+from senseapp.results.metrics import METRIC_FACTS
 from senseapp.service import level_for_people, write_target_file
 from senseapp.spec import PruningConfig, QuantizationConfig
 from senseapp.spec.limits import Limits
@@ -169,9 +170,17 @@ def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, 
     low, high = (f"{level_for_people(level, result):.3g}" for level in (min(levels), max(levels))) if levels else "00"
     touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
     print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {unit}.")
-    print(f"Predicted rise of {schedule.metric}: {schedule.predicted_damage:.4g}, before it is measured.")
+    print(f"Predicted, before it is measured: {_damage(schedule)}.")
     for kind, figure in schedule.achieved.items():
         print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed")
     for note in schedule.notes:
         print(note)
     print(f"Wrote {' and '.join(str(path) for path in written)}")
+
+
+def _damage(schedule: Schedule) -> str:
+    """Return what the schedule is predicted to cost: ``drop in top-1 accuracy 1.2 points``."""
+    facts = METRIC_FACTS[schedule.metric]
+    title = facts.change_title if facts.change_title.startswith("KL") else facts.change_title.lower()
+    figure = schedule.predicted_damage * (100 if facts.change_unit == "points" else 1)
+    return f"{title} {figure:.4g} {facts.change_unit}".rstrip()

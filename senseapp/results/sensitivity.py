@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
 from senseapp.results.profile import ModelProfile
@@ -21,7 +23,7 @@ def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, 
     return tuple(by_key.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots, so that answers about thousands of measurements can be kept
 class SensitivityResult:
     """Everything one run found.
 
@@ -62,10 +64,15 @@ class SensitivityResult:
         """Levels in ascending order."""
         return tuple(sorted(self.spec.sensitivity.levels))
 
-    @property
+    @cached_property
     def shown(self) -> tuple[LayerMeasurement, ...]:
         """Measured where there is a measurement, estimated elsewhere."""
         return latest((*self.estimates, *self.measurements))
+
+    @cached_property
+    def shown_metrics(self) -> Counter[str]:
+        """How many layers and levels have a value, by metric; those without any are not among the keys."""
+        return Counter(change.metric for item in self.shown for change in item.changes)
 
     def at(self, level: float) -> tuple[LayerMeasurement, ...]:
         """Return the measurements (or estimates) of ``level`` in execution order."""

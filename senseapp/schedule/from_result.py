@@ -50,7 +50,7 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
     Raises:
         InvalidSpec: ``metric`` was not measured; names those that were.
     """
-    measured = {change.metric: None for item in result.shown for change in item.changes}
+    measured = result.shown_metrics
     if metric is None:
         return "kl" if "kl" in measured else result.metric
     if metric not in measured:

@@ -21,7 +21,7 @@ def headline_level(result: SensitivityResult) -> float:
 
 def shown_metric(result: SensitivityResult) -> str:
     """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
-    found = {change.metric for item in result.shown for change in item.changes}
+    found = result.shown_metrics
     return result.metric if result.metric in found or "kl" not in found else "kl"
 
 

@@ -46,7 +46,7 @@ def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
 
 def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
     """Return the metrics that have values, the ranking one first."""
-    seen = {change.metric for item in result.shown for change in item.changes}
+    seen = result.shown_metrics
     return tuple(name for name in METRICS if name == result.metric and name in seen) + tuple(
         name for name in METRICS if name != result.metric and name in seen
     )

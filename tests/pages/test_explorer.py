@@ -64,7 +64,7 @@ def test_a_layer_chosen_by_keyboard_is_shown_in_every_view(results: AppTest, fin
         assert "layer1.0.conv2" in set().union(*(row.values() for row in outlined(results)))
     assert "layer1.0.conv2" in drawn_curves(open_tab(results, finished_run, "Curves"))
     assert "weights of layer1.0.conv2 lie" in texts(open_tab(results, finished_run, "Histograms"))
-    assert "##### layer1.0.conv2 at every level" in texts(open_tab(results, finished_run, "Table"))
+    assert "## layer1.0.conv2 at every level" in texts(open_tab(results, finished_run, "Table"))
 
 
 def test_the_chosen_layer_follows_a_click_elsewhere(results: AppTest, finished_run: str) -> None:

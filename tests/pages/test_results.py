@@ -32,7 +32,7 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
 
 
 def table(app: AppTest, heading: str) -> pd.DataFrame:
-    headings = [element.value for element in app.markdown if element.value.startswith(("##### Most", "##### All"))]
+    headings = [element.value for element in app.markdown if element.value.startswith(("## Most", "## All"))]
     found: pd.DataFrame = app.dataframe[headings.index(heading)].value
     return found
 
@@ -65,8 +65,8 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
 
 def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finished_run: str) -> None:
     results.number_input(key=f"layers.top.{finished_run}").set_value(2).run()
-    assert list(table(results, "##### Most fragile at 50 %")["row"]) == [FRAGILE, "fc"]
-    assert list(table(results, "##### Most robust at 50 %")["row"]) == ["conv1", "layer1.0.conv1"]
+    assert list(table(results, "## Most fragile at 50 %")["row"]) == [FRAGILE, "fc"]
+    assert list(table(results, "## Most robust at 50 %")["row"]) == ["conv1", "layer1.0.conv1"]
 
 
 def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest, finished_run: str) -> None:
@@ -112,7 +112,7 @@ def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
 ) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
     open_page(app, PAGE, run=finish(service, backend, spec))
-    assert "##### 1 layer without a value" in texts(app)
+    assert "## 1 layer without a value" in texts(app)
     apart = app.dataframe[-1].value
     assert list(apart["layer"]) == [NOT_PRUNABLE]
     assert "Its channels are added" in apart["reason"].iloc[0]

@@ -85,7 +85,7 @@ def test_old_runs_come_on_request(app: AppTest, service: Service, backend: Backe
 def test_the_guide_has_ten_entries_and_six_words(app: AppTest) -> None:
     open_page(app, "pages/guide.py")
     assert (len(ENTRIES), len(GLOSSARY)) == (10, 6)
-    assert [heading.value for heading in app.subheader] == [*(entry.question for entry in ENTRIES), "Words"]
+    assert [heading.value for heading in app.header] == [*(entry.question for entry in ENTRIES), "Words"]
 
 
 def test_runs_are_found_by_words_of_what_is_shown(app: AppTest, service: Service, backend: Backend) -> None:

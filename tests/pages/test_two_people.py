@@ -91,7 +91,7 @@ def test_a_link_opens_the_pages_of_its_run_to_who_has_not_logged_in(
     app = visited(NOBODY)
     for page in ("pages/results.py", "pages/targets.py"):
         open_page(app, page, run=link)
-        assert app.subheader[0].value == TITLE
+        assert app.title[0].value == TITLE
         assert anns_run not in everything(app)
     for page in ("pages/analyze.py", "pages/runs.py"):
         open_page(app, page, run=link)

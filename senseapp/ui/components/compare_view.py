@@ -33,7 +33,7 @@ _RANKS, _VALUES = "Ranks", "Values"
 @st.fragment
 def comparison_view(comparison: Comparison) -> None:
     """Show all views of a comparison; a click answers without running the rest of the page again."""
-    st.markdown(f"#### {finding(comparison)}")
+    st.markdown(f"## {finding(comparison)}")
     st.caption(
         matching_text(comparison),
         help="Spearman's rank correlation: 1 is the same order, 0 no relation, −1 the opposite order. Layers are "
@@ -115,7 +115,7 @@ def _agreements(comparison: Comparison) -> None:
     """Show the rank correlation of every pair, where there is more than the one of the headline."""
     if len(comparison.sides) < 3:
         return
-    st.markdown("##### Rank correlation of each pair")
+    st.markdown("## Rank correlation of each pair")
     show_table(
         agreement_frame(comparison),
         agreement_columns(),
@@ -126,7 +126,7 @@ def _agreements(comparison: Comparison) -> None:
 
 def _moves(comparison: Comparison) -> None:
     rows = moves_frame(comparison)
-    st.markdown("##### Which layers moved most?")
+    st.markdown("## Which layers moved most?")
     if rows.empty:
         st.caption("Every layer has the same rank in every run.")
         return

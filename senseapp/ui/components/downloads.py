@@ -21,7 +21,7 @@ _STEM = "schedule"
 def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
     """Show the format picker, who reads the format, its first lines, and the download buttons."""
     with st.container(border=True):
-        st.markdown("##### Target file")
+        st.markdown("## Target file")
         left, right = st.columns([3, 5], gap="large")
         with left:
             chosen = _choose_format(run_id)

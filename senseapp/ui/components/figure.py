@@ -50,7 +50,7 @@ def figure(
     frame_height: int | None = None,
     lines: Sequence[str] = (),
     data: pd.DataFrame | None = None,
-    size: Literal[5, 6] = 5,
+    level: Literal[2, 3] = 2,
     saves: bool = True,
     shown: float | None = None,
 ) -> None:
@@ -68,7 +68,7 @@ def figure(
         frame_height: of a frame with a scroll bar; None draws the chart whole.
         lines: below the title of saved pictures; the caveat is added.
         data: rows of the saved table; None takes those that are drawn.
-        size: of the question, as a heading level.
+        level: of the question among the headings.
         saves: whether there is a menu; none while a chart still fills.
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
     """
@@ -76,7 +76,7 @@ def figure(
         head = st.container(
             horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
         )
-        head.markdown(f"{'#' * size} {question}", width="stretch")
+        head.markdown(f"{'#' * level} {question}", width="stretch")
         if saves:
             with head:
                 chart_downloads(chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, key=key)

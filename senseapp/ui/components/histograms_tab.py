@@ -56,7 +56,7 @@ def _make(run_id: str, spec: HistogramSpec) -> None:
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
-    st.markdown(f"##### Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?")
+    st.markdown(f"## Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?")
     if not may_start(run_id, "this histogram"):
         return
     st.caption(

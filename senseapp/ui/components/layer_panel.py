@@ -92,7 +92,7 @@ def _curve(view: RunView) -> None:
         key=f"panel.curve.{view.run_id}",
         caveat=caveat_of(view.result),
         lines=(view.picked, *view.lines),
-        size=6,
+        level=3,
     )
     columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
     del columns["row"], columns["rank"]

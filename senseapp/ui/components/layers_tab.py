@@ -113,7 +113,7 @@ def _line_figure(view: RunView, rows: pd.DataFrame) -> None:
 def values_table(view: RunView, rows: pd.DataFrame) -> None:
     """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
     rows = rows.assign(reached_text=[reached_text(view.compression.kind, level) for level in rows["reached"]])
-    st.markdown(f"##### All values at {view.level_text}")
+    st.markdown(f"## All values at {view.level_text}")
     note = reached_note(view.result)
     if note:
         st.caption(note)
@@ -156,7 +156,7 @@ def _top_tables(view: RunView) -> None:
         width=180,
     )
     for title, fragile in (("Most fragile", True), ("Most robust", False)):
-        st.markdown(f"##### {title} at {view.level_text}")
+        st.markdown(f"## {title} at {view.level_text}")
         show_table(
             top_frame(view.frame, view.level, int(number), fragile=fragile),
             top_columns(view.metric),
@@ -169,6 +169,6 @@ def _layers_apart(view: RunView) -> None:
     rows = apart_frame(view.result)
     if rows.empty:
         return
-    st.markdown(f"##### {fmt.plural(len(rows), 'layer')} without a value")
+    st.markdown(f"## {fmt.plural(len(rows), 'layer')} without a value")
     st.caption("They are not robust and not fragile: nothing could be measured, for the reason given.")
     show_table(rows, apart_columns(), alt_text="Layers without a value, with the reason", key=f"apart.{view.run_id}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import streamlit as st
 
@@ -26,11 +27,11 @@ def errors_here() -> Iterator[None]:
         complain(str(error))
 
 
-def empty_state(title: str, text: str, *, button: str, page: str) -> None:
-    """Say that there is nothing here yet and what to do next."""
+def empty_state(title: str, text: str, *, button: str, page: str, level: Literal[1, 2] = 2) -> None:
+    """Say that there is nothing here yet and what to do next; ``level`` is that of ``title`` among the headings."""
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
-        st.markdown(f"### {title}", text_alignment="center")
+        st.markdown(f"{'#' * level} {title}", text_alignment="center")
         st.markdown(text, text_alignment="center")
         if st.button(button, type="primary"):
             st.switch_page(page)

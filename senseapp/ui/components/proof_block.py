@@ -57,7 +57,7 @@ def proof_block(
     ``partner`` holds the results of the second run, where the schedule was made from two.
     """
     with st.container(border=True):
-        st.markdown("##### Proof by measurement")
+        st.markdown("## Proof by measurement")
         repair = st.toggle(
             "Repair without training",
             value=True,

@@ -22,7 +22,7 @@ def require_run(what: str) -> RunRecord:
     run_id = current_run()
     if not run_id:
         empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.",
-                    button="Go to Analyze", page="pages/analyze.py")  # fmt: skip
+                    button="Go to Analyze", page="pages/analyze.py", level=1)  # fmt: skip
         st.stop()
     try:
         return backend.service().run(run_id)
@@ -75,7 +75,7 @@ def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
             first.container(horizontal=True, vertical_alignment="center", gap="small", width="content")
             for _ in range(2)
         )
-        title.subheader(record.title, anchor=False, width="content")
+        title.title(record.title, anchor=False, width="content")
         title.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
         st.caption(run_line(record))
         if record.read_only:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,8 +162,7 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
 
 def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
     """Return the metric to show first: the ranking one, unless a run that goes on has estimates of another only."""
-    covered = Counter(change.metric for item in result.shown for change in item.changes)
-    return max(metrics, key=lambda name: covered[name])
+    return max(metrics, key=lambda name: result.shown_metrics[name])
 
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:

@@ -20,7 +20,7 @@ def settings_table(sides: Sequence[Side]) -> None:
     differing = differing_settings(sides)
     if not differing:
         return
-    st.markdown("##### In what else do the runs differ?")
+    st.markdown("## In what else do the runs differ?")
     letters = [letter(index) for index in range(len(sides))]
     rows = pd.DataFrame([[label, *values] for label, values in differing.items()], columns=["setting", *letters])
     columns = {"setting": st.column_config.TextColumn("Setting")}

@@ -26,7 +26,7 @@ def system_panel() -> None:
 
 
 def _work(report: SystemReport) -> None:
-    st.subheader("Work", anchor=False)
+    st.header("Work", anchor=False)
     figures = {
         "Running": f"{report.running} of {report.workers}",
         "Waiting": f"{report.waiting} of {report.max_queue}",
@@ -40,7 +40,7 @@ def _work(report: SystemReport) -> None:
 
 
 def _machine(report: SystemReport) -> None:
-    st.subheader("Machine", anchor=False)
+    st.header("Machine", anchor=False)
     figures = {
         "Models run on": report.device,
         "Cores": str(report.processors),
@@ -59,7 +59,7 @@ def _machine(report: SystemReport) -> None:
 
 
 def _disk(report: SystemReport) -> None:
-    st.subheader("Disk", anchor=False)
+    st.header("Disk", anchor=False)
     disk = report.disk
     figures = {
         "Runs": fmt.bytes_size(disk.runs_bytes),
@@ -71,7 +71,7 @@ def _disk(report: SystemReport) -> None:
 
 
 def _versions(report: SystemReport) -> None:
-    st.subheader("Versions", anchor=False)
+    st.header("Versions", anchor=False)
     st.caption(f"Python {report.python} on {report.system}")
     table = pd.DataFrame(report.versions, columns=["Package", "Version"])
     st.dataframe(table, hide_index=True, width="content", alt="Versions of the packages that the figures depend on")

@@ -30,7 +30,7 @@ def _one_layer(view: RunView) -> None:
     fragile = top_frame(view.frame, view.level, 1, fragile=True)
     layer = view.picked or (str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name)
     rows = layer_frame(view.result, layer)
-    st.markdown(f"##### {layer} at every level")
+    st.markdown(f"## {layer} at every level")
     st.caption(
         "Each row is the network with this layer alone compressed; choose another layer above. Take the strongest "
         f"level whose change you can accept. {reached_note(view.result)}"
@@ -48,7 +48,7 @@ def _one_layer(view: RunView) -> None:
 
 
 def _all_layers(view: RunView) -> None:
-    st.markdown("##### All measurements of " + view.metric.label)
+    st.markdown("## All measurements of " + view.metric.label)
     st.caption("One row per layer and level; click a column's head to sort. The files hold all metrics.")
     known = measurement_columns(view.metric)
     if view.result.spec.data.kind == "imported":

@@ -16,6 +16,7 @@ from streamlit import runtime
 
 from senseapp.service import close_backends
 from senseapp.ui.serving.arrivals import arrivals
+from senseapp.ui.serving.early_charts import EarlyCharts
 from senseapp.ui.serving.headers import SecurityHeaders
 from senseapp.ui.serving.private_metrics import PrivateMetrics
 from senseapp.ui.serving.uploads_to_disk import UploadsToDisk
@@ -34,6 +35,7 @@ def application() -> st.App:
         lifespan=_lifespan,
         middleware=[
             Middleware(SecurityHeaders),
+            Middleware(EarlyCharts),
             Middleware(PrivateMetrics),
             Middleware(UploadsToDisk, arrivals=arrivals()),
         ],
