@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
-from streamlit.testing.v1.element_tree import Block, Heading, Markdown, Node
+from streamlit.testing.v1.element_tree import Block, HeadingBase, Markdown, Node
 
 from senseapp.service import Backend, Service
 from senseapp.spec import RunSpec
@@ -20,7 +20,7 @@ TABS = ("Layers", "Curves", "Heat map", "Network", "Histograms", "Table")
 
 def _outline(node: Node) -> Iterator[int]:
     """Yield the level of each heading, in the order of the page."""
-    if isinstance(node, Heading):
+    if isinstance(node, HeadingBase):
         yield int(node.tag.removeprefix("h"))
     elif isinstance(node, Markdown):
         hashes = node.value.split(" ")[0]

@@ -32,7 +32,11 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
 
 
 def table(app: AppTest, heading: str) -> pd.DataFrame:
-    headings = [element.value for element in app.markdown if element.value.startswith(("## Most", "## All"))]
+    headings = [
+        element.value
+        for element in app.markdown
+        if element.value.startswith(("## Most fragile at", "## Most robust at", "## All"))
+    ]
     found: pd.DataFrame = app.dataframe[headings.index(heading)].value
     return found
 

@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 
 import streamlit as st
@@ -25,6 +26,7 @@ __all__ = ["APP_SCRIPT", "application"]
 
 APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
 _SWEEP_SECONDS = 60.0
+_SLOW_TO_IMPORT = "senseapp.ui.components.views"  # altair and pandas: seconds, which the first visitor would wait for
 _SERVER_LOGGERS = ("streamlit", "uvicorn", "websockets")
 
 
@@ -46,7 +48,9 @@ def application() -> st.App:
 async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
     sweeping = asyncio.create_task(_sweep(), name="sweep-arrivals")
+    loading = asyncio.create_task(to_thread.run_sync(import_module, _SLOW_TO_IMPORT), name="import-views")
     yield
+    await loading
     await to_thread.run_sync(close_backends)  # a signal that ends the server leaves no time for anything later
     sweeping.cancel()
     with suppress(asyncio.CancelledError):
