@@ -1,13 +1,12 @@
 """The Analyze page: filled in, forgiving, and quick to start."""
 
-import time
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.errors import UnknownModel
-from senseapp.results import ModelProfile
+from senseapp.results import ModelProfile, RunState
 from senseapp.service import Service
 from senseapp.spec import ModelSpec, PruningConfig, QuantizationConfig, RunSpec, SparsityConfig
 from senseapp.ui.state import Session
@@ -31,12 +30,11 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
     app.run()
     assert not app.exception
     assert not app.button(key="analyze.run").disabled
-    began = time.perf_counter()
     app.button(key="analyze.run").click().run()
-    assert time.perf_counter() - began < 5  # the page came back, though nothing has been measured
+    assert service.runs()[0].state is RunState.QUEUED  # the page came back, though nothing has been measured
     assert started(service) == RunSpec()
     assert app.query_params["run"] == service.runs()[0].run_id
-    assert app.subheader[0].value == "demo · sparsity"
+    assert app.title[0].value == "demo · sparsity"
 
 
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
