@@ -48,6 +48,7 @@ class Runs:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     peak_bytes: dict[str, list[int]] = field(default_factory=dict)
     deltas: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    failed: str = ""  # what fasterai said last, if it did not finish
 
     def median(self, tool: str) -> float:
         return statistics.median(self.seconds[tool])
@@ -85,7 +86,14 @@ def compare(row: Row, repeats: int, peer: Path, one_level: Runs | None, device: 
         for tool in row.tools:
             if one_level and tool == "fasterai":
                 continue
-            found = run(tool, row, peer, device=device)
+            try:
+                found = run(tool, row, peer, device=device)
+            except subprocess.CalledProcessError as error:
+                if tool != "fasterai":  # a row without ours is no comparison; one without theirs says something
+                    raise
+                runs.failed = (error.stderr or "").strip().splitlines()[-1]
+                print(f"{row.model} {row.compression} x{row.levels} {tool} fails: {runs.failed}", flush=True)
+                continue
             runs.seconds.setdefault(tool, []).append(found["seconds"])
             runs.peak_bytes.setdefault(tool, []).append(found["peak_bytes"])
             runs.deltas[tool] = found["deltas"]
@@ -106,6 +114,8 @@ def largest_difference(runs: Runs) -> str:
 def line(row: Row, runs: Runs) -> str:
     cells = [row.model, row.compression, str(row.levels)]
     cells += [f"{runs.median(tool):.1f}" if tool in runs.seconds else "–" for tool in ("fasterai", "plain", "ours")]
+    if runs.failed:
+        cells[3] = "fails"
     cells += [runs.ratio("ours", "fasterai"), runs.ratio("ours-auto", "fasterai"), runs.ratio("quick", "fasterai")]
     cells += [runs.ratio("ours", "ours-apart"), runs.ratio("floor", "ours")]
     cells += [largest_difference(runs) if row.compression == "sparsity" else "–"]
