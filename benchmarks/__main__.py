@@ -81,6 +81,8 @@ def compare(row: Row, repeats: int, peer: Path, one_level: Runs | None, device: 
     """Run the tools of ``row`` in turn; fasterai not, but as often as its ``one_level`` says, if that is given."""
     runs = Runs()
     if one_level:
+        runs.failed = one_level.failed
+    if one_level and not one_level.failed:
         runs.seconds["fasterai"] = [row.levels * seconds for seconds in one_level.seconds["fasterai"]]
     for _ in range(repeats):
         for tool in row.tools:
@@ -91,7 +93,7 @@ def compare(row: Row, repeats: int, peer: Path, one_level: Runs | None, device: 
             except subprocess.CalledProcessError as error:
                 if tool != "fasterai":  # a row without ours is no comparison; one without theirs says something
                     raise
-                runs.failed = (error.stderr or "").strip().splitlines()[-1]
+                runs.failed = [str(error), *error.stderr.strip().splitlines()][-1]
                 print(f"{row.model} {row.compression} x{row.levels} {tool} fails: {runs.failed}", flush=True)
                 continue
             runs.seconds.setdefault(tool, []).append(found["seconds"])

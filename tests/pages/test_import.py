@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -74,16 +76,22 @@ def test_no_model_is_asked_for_until_it_is_wanted_and_then_one_must_be_picked(ap
     assert not app.button(key="runs.import").disabled
 
 
-def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) -> None:
-    run_id = imported_with_its_model(app, service, TABLE)
-    assert app.query_params["run"] == run_id
-    open_page(app, "pages/results.py", run=run_id)
+def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
+    """Yield the name of each view of a layer once it is open."""
     app.session_state["senseapp.session"].picked[run_id] = "conv1"
     for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
         app.session_state[f"results.tab.{run_id}"] = label
         app.run()
         assert not app.exception
         assert not app.error
+        yield label
+
+
+def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) -> None:
+    run_id = imported_with_its_model(app, service, TABLE)
+    assert app.query_params["run"] == run_id
+    open_page(app, "pages/results.py", run=run_id)
+    for label in opened_views(app, run_id):
         assert "sizes of demo" in texts(app)
         assert "unknown (imported figures)" not in texts(app)
         assert "random" not in texts(app)
@@ -123,12 +131,7 @@ def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, importe
     open_page(app, "pages/results.py", run=imported)
     assert "**Imported**" in texts(app)
     assert "0 images" not in texts(app)
-    app.session_state["senseapp.session"].picked[imported] = "conv1"
-    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
-        app.session_state[f"results.tab.{imported}"] = label
-        app.run()
-        assert not app.exception
-        assert not app.error
+    for _ in opened_views(app, imported):
         assert "nan" not in texts(app)
     app.session_state[f"results.tab.{imported}"] = "Layers"
     app.run()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.__main__ import COLUMNS, Row, Runs, line, rows, run
+from benchmarks.__main__ import COLUMNS, Row, Runs, compare, line, rows, run
 from benchmarks.cases import clock
 
 
@@ -44,3 +44,19 @@ def test_a_clock_is_read_once_the_device_is_done(monkeypatch: pytest.MonkeyPatch
     assert waited == []
     assert clock(torch.device("cuda:1"))() > 0
     assert waited == [torch.device("cuda:1")]
+
+
+def test_a_row_goes_on_where_fasterai_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(arguments: list[str], **_: object) -> SimpleNamespace:
+        if "fasterai" in arguments:
+            raise subprocess.CalledProcessError(1, arguments, stderr="Traceback\nRuntimeError: shape\n")
+        return SimpleNamespace(stdout='{"seconds": 1.5, "peak_bytes": 1, "deltas": {}}')
+
+    monkeypatch.setattr(subprocess, "run", answered)
+    one = compare(Row("vit_tiny", "sparsity", 1, ("fasterai", "ours")), 2, Path("peer"), None, "cpu")
+    five = Row("vit_tiny", "sparsity", 5, ("fasterai", "ours"))
+    for runs in (one, compare(five, 1, Path("peer"), one, "cpu")):
+        assert runs.failed == "RuntimeError: shape"
+        cells = [cell.strip() for cell in line(five, runs).strip("|").split("|")]
+        told = dict(zip(COLUMNS, cells, strict=True))
+        assert (told["fasterai s"], told["ours s"], told["ours ×"]) == ("fails", "1.5", "–")
