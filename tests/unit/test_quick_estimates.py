@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from senseapp.data import TensorImages
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity import Layout, Sweep, quick_scan
 from senseapp.sensitivity.quick import scan
+from senseapp.sensitivity.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
 WIDTH, PIXELS = 6, 8
@@ -247,6 +249,24 @@ def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) 
     assert scan._graph_batch(sweep) == 32
     monkeypatch.setattr(scan, "_GRAPH_BYTES", 3 * 4 * 3 * (WIDTH * PIXELS**2 * 2 + 3))
     assert scan._graph_batch(sweep) == 3
+
+
+@pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])
+def test_one_batch_is_let_go_of_before_the_next_is_recorded(
+    compression: CompressionConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[weakref.ref[LayerCall]] = []
+    run = Recorder.run
+
+    def watched(self: Recorder, model: nn.Module, batch: Tensor) -> tuple[Tensor, Calls]:
+        assert not any(call() for call in recorded)
+        output, calls = run(self, model, batch)
+        recorded.extend(weakref.ref(call) for found in calls.values() for call in found)
+        return output, calls
+
+    monkeypatch.setattr(Recorder, "run", watched)
+    assert list(quick_scan(_sweep(Linear(), compression, micro_batch=4)))
+    assert len(recorded) >= 3
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.layers import tensors_in
 
-__all__ = ["LayerCall", "Recorder"]
+__all__ = ["Calls", "LayerCall", "Recorder"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class LayerCall:
     """One call of one watched module.
 
@@ -46,6 +46,10 @@ class LayerCall:
         return tuple(tensor._version for tensor in tensors_in((self.args, self.kwargs, self.output)))
 
 
+Calls: TypeAlias = dict[str, list[LayerCall]]
+"""By the dotted name of the module, in their order."""
+
+
 class Recorder:
     """Watches modules during differentiable passes; copies what the model writes into (in-place activations).
 
@@ -68,21 +72,21 @@ class Recorder:
         self._followers = followers or {}
         self._open = _Open()
         self._copied: set[str] = set()
-        self.calls: dict[str, list[LayerCall]] = {}
+        self._calls: Calls = {}
 
-    def run(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Return the differentiable output for ``batch``, keeping the watched modules' calls."""
-        self.calls = {}
+    def run(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, Calls]:
+        """Return the differentiable output for ``batch``, and the watched modules' calls on the way."""
+        self._calls = {}
         # The input asks for gradients, so that a graph exists although no parameter does.
         leaf = batch.detach().clone().requires_grad_()
         with torch.enable_grad(), self._watching():
             output: Tensor = model(leaf * 1)
-        self._open = _Open()  # it holds on to the graph
-        late = {name for name, calls in self.calls.items() if any(call.overwritten for call in calls)}
+        calls, self._calls, self._open = self._calls, {}, _Open()  # they hold on to the graph
+        late = {name for name, found in calls.items() if any(call.overwritten for call in found)}
         if late - self._copied:
             self._copied |= late
             return self.run(model, batch)
-        return output
+        return output, calls
 
     def pull(self, output: Tensor, directions: Sequence[Tensor]) -> None:
         """Send each of ``directions`` (N, classes) back through the graph of ``output``."""
@@ -122,7 +126,7 @@ class Recorder:
                 output=_detached(result, copied),
             )
             call.versions = call.versions_now()
-            calls = self.calls.setdefault(name, [])
+            calls = self._calls.setdefault(name, [])
             calls.append(call)
             if self._inputs:
                 _catch(args[0], call, call.input_gradients)

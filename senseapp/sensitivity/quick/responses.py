@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
@@ -12,13 +13,12 @@ from torch import Tensor, nn
 from senseapp.errors import MeasurementFailed
 from senseapp.layers import CallTrace, tensors_in
 from senseapp.sensitivity.quick.followers import followers_of
-from senseapp.sensitivity.quick.recorder import LayerCall
+from senseapp.sensitivity.quick.recorder import Calls, LayerCall
 from senseapp.transforms import Applied, ChannelCompressor, Compressor, Prepared, Target, WeightCompressor
 
 __all__ = ["ChannelResponses", "Key", "Responses", "WeightResponses", "batch_axis", "responses_of"]
 
 Key: TypeAlias = tuple[str, float]
-Calls: TypeAlias = Mapping[str, Sequence[LayerCall]]
 
 
 class Responses(Protocol):
@@ -38,8 +38,8 @@ class Responses(Protocol):
         """Make ready every target and level that can be estimated, and say what each would truly do."""
         ...
 
-    def observe(self, calls: Calls, num_images: int, num_directions: int) -> None:
-        """Take in what was recorded for a batch."""
+    def observing(self, calls: Calls, num_images: int, num_directions: int) -> AbstractContextManager[None]:
+        """Take in what was recorded for a batch, and let go of it at the end of the block."""
         ...
 
     def pulls(self, key: Key) -> Tensor | None:
@@ -103,14 +103,16 @@ class WeightResponses:
                     continue  # the exact measurement records the reason
         return {key: prepared.applied for key, prepared in self._prepared.items()}
 
-    def observe(self, calls: Calls, num_images: int, num_directions: int) -> None:
+    @contextmanager
+    def observing(self, calls: Calls, num_images: int, num_directions: int) -> Iterator[None]:
         """Lay out the gradients at the layers' outputs."""
-        self._seen = {}
         for name, found in calls.items():
             axes = self._axes(name, found, num_images)
             if axes is None or any(len(call.gradients) != num_directions for call in found):
                 continue
             self._seen[name] = [_laid_out(call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
+        yield
+        self._seen = {}  # before the next batch is recorded: both together would take twice the memory
 
     def _axes(self, name: str, found: Sequence[LayerCall], num_images: int) -> list[int] | None:
         shapes = self._single.get(name, [])
@@ -126,7 +128,7 @@ class WeightResponses:
             return None
         with self._prepared[key].active():
             products = [
-                seen.inner_products(self._rerun(name, seen.call) - seen.call.output)
+                seen.inner_products(self._rerun(name, seen.call).sub_(seen.call.output))
                 for name in names
                 for seen in self._seen[name]
             ]
@@ -170,15 +172,17 @@ class ChannelResponses:
                 self._removed[target.layer, level] = removed
         return applied
 
-    def observe(self, calls: Calls, num_images: int, num_directions: int) -> None:
+    @contextmanager
+    def observing(self, calls: Calls, num_images: int, num_directions: int) -> Iterator[None]:
         """Sum input times gradient over positions, for every channel."""
-        self._sums = {}
         for name, found in calls.items():
             axes = _batch_axes(self._single[name], [call.args[0].shape for call in found], num_images)
             if axes is None or any(len(call.input_gradients) != num_directions for call in found):
                 continue
             parts = [self._per_channel(name, call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
             self._sums[name] = torch.stack(parts).sum(dim=0).cpu()  # (N, directions, C)
+        yield
+        self._sums = {}
 
     def pulls(self, key: Key) -> Tensor | None:
         """Return minus the sum over removed channels of input times gradient, for each direction."""

@@ -129,20 +129,20 @@ def _scan_batch(
     high = low + len(signs)
     labels = None if sweep.yardstick.labels is None else sweep.yardstick.labels[low:high]
     with precision_context(sweep.bench.layout.precision, sweep.bench.device):
-        output = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
+        output, calls = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
     directions = choose_directions(output.float().cpu(), labels, signs, _DIRECTIONS)
     recorder.pull(output, [vector.to(output.device) for vector in directions.vectors])
     found: dict[Key, Sums] = {}
     with torch.inference_mode(), precision_context(sweep.bench.layout.precision, sweep.bench.device):
         loss = None if labels is None else F.cross_entropy(output.cpu().double(), labels, reduction="sum")
-        responses.observe(recorder.calls, high - low, len(directions.vectors))
-        for key in keys:
-            pulls = responses.pulls(key)
-            if pulls is None:
-                continue
-            found[key] = {"kl": (len(signs), 0.0, *_powers(directions.divergence(pulls)))}
-            if loss is not None:
-                found[key]["loss"] = (len(signs), float(loss), *_powers(directions.loss_change(pulls)))
+        with responses.observing(calls, high - low, len(directions.vectors)):
+            for key in keys:
+                pulls = responses.pulls(key)
+                if pulls is None:
+                    continue
+                found[key] = {"kl": (len(signs), 0.0, *_powers(directions.divergence(pulls)))}
+                if loss is not None:
+                    found[key]["loss"] = (len(signs), float(loss), *_powers(directions.loss_change(pulls)))
     return found
 
 

@@ -41,7 +41,9 @@ def sensitivity_heatmap(
     legend = alt.Legend(title=metric.axis, orient="bottom", gradientLength=260, titleLimit=320, format=".3~g")
     described = _described(rows)
     drawn = rows[list(dict.fromkeys(["layer", row, members, *_DRAWN, *described]))]
-    cells = alt.Chart(drawn).mark_rect(tooltip=layer_hover(metric, members=members), invalid=None)
+    # Vega would put words together for every cell that has none, and a canvas has no place for them.
+    hover = layer_hover(metric, members=members)
+    cells = alt.Chart(drawn).mark_rect(tooltip=hover, invalid=None, aria=bool(described))
     cells = cells.encode(
         y=layer_axis(list(order), field=row),
         x=x,
