@@ -111,6 +111,14 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
     assert "counts alike" not in texts(app)
 
 
+def test_the_schedule_begins_with_a_target_that_can_be_met(app: AppTest, service: Service) -> None:
+    run_id = service.import_csv("resnet18", TABLE.replace(",0.5,", ",0.45,"))
+    open_page(app, "pages/targets.py", run=run_id)
+    assert not app.exception
+    assert not app.error
+    assert app.slider(key=f"schedule.target.{run_id}").value == 30
+
+
 def test_parameters_that_the_model_lacks_are_named_and_the_rest_is_imported(app: AppTest, service: Service) -> None:
     run_id = imported_with_its_model(app, service, TABLE.replace("module.fc", "module.head"))
     assert "1 of the 3 parameters is not in demo and was left out (head)" in texts(app)

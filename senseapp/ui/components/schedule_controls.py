@@ -35,6 +35,9 @@ _BUDGET_HELP = (
     "multiply-accumulates, or the average number of bits per weight."
 )
 _BITS = (2, 8)
+_USUAL_PERCENT = 50
+_ROOM_LEFT = 2 / 3
+"""Of the strongest level measured; at all of it, every layer would be taken to its end."""
 
 
 def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
@@ -46,7 +49,7 @@ def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     target = 0.5 if kind != "bits" else 4.0
     allowed = _choose_loss(run_id, result) if method == "strongest" else None
     if allowed is None:
-        target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id)
+        target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
     limits = _bit_limits(run_id, result) if quantizes else _fraction_limits(run_id)
     return ScheduleSettings(
         method="gamma" if method == "gamma" else "optimal",
@@ -101,18 +104,26 @@ def _quantizes(result: SensitivityResult) -> bool:
     return result.spec.sensitivity.compression.kind == "quantization"
 
 
-def _choose_fraction(run_id: str) -> float:
+def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
     percent: int = st.slider(
         "Target",
         1,
         99,
-        50,
+        _first_percent(result),
         format="%d %%",
         key=f"schedule.target.{run_id}",
         help="How much must go, of what the budget counts.",
         persist_state="session",
     )
     return percent / 100
+
+
+def _first_percent(result: SensitivityResult) -> int:
+    """Return a target that can be met: no layer is taken further than it was measured."""
+    if _quantizes(result):
+        return _USUAL_PERCENT
+    strongest = 100 * max(result.levels)
+    return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
 
 
 def _choose_bits(run_id: str, result: SensitivityResult) -> float:
