@@ -85,6 +85,7 @@ class Recorder:
         late = {name for name, found in calls.items() if any(call.overwritten for call in found)}
         if late - self._copied:
             self._copied |= late
+            del output, calls  # or both passes would be held at once
             return self.run(model, batch)
         return output, calls
 

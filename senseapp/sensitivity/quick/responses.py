@@ -128,7 +128,7 @@ class WeightResponses:
             return None
         with self._prepared[key].active():
             products = [
-                seen.inner_products(self._rerun(name, seen.call).sub_(seen.call.output))
+                seen.inner_products(self._rerun(name, seen.call) - seen.call.output)
                 for name in names
                 for seen in self._seen[name]
             ]

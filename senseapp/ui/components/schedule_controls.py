@@ -119,7 +119,7 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
 
 
 def _first_percent(result: SensitivityResult) -> int:
-    """Return a target that can be met: no layer is taken further than it was measured."""
+    """Return a target to begin with: no layer is taken further than it was measured, so neither are all of them."""
     if _quantizes(result):
         return _USUAL_PERCENT
     strongest = 100 * max(result.levels)
