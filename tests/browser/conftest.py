@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 
 from tests.serving import free_port, wait_for_health
 
@@ -61,8 +63,12 @@ def browser() -> Iterator[Browser]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     report = yield
-    if report.failed and "server_log" in getattr(item, "funcargs", {}):
-        report.sections.append(("server log", item.funcargs["server_log"].read_text()[-4000:]))
+    given = getattr(item, "funcargs", {})
+    if report.failed and "server_log" in given:
+        report.sections.append(("server log", given["server_log"].read_text()[-4000:]))
+    if report.when == "call" and report.failed and "page" in given:
+        with suppress(PlaywrightError):  # of a page that answers no more
+            report.sections.append(("page", given["page"].locator("body").inner_text(timeout=5000)))
     return report
 
 

@@ -105,6 +105,24 @@ def test_curves_are_searched_and_a_click_picks_one(results: Page) -> None:
     expect_picked(results, "layer1.0.conv2")
 
 
+def test_a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results: Page) -> None:
+    results.evaluate(
+        """() => {
+            const places = window.places = new Set();
+            const note = () => {
+                const control = document.querySelector('[role=radiogroup][aria-label=Values]');
+                if (control) places.add(Math.round(control.getBoundingClientRect().top));
+                requestAnimationFrame(note);
+            };
+            note();
+        }"""
+    )
+    open_tab(results, "Histograms")
+    expect(results.get_by_text("Fold BatchNorm")).to_be_visible()
+    results.wait_for_timeout(300)  # for what would move it late
+    assert len(results.evaluate("[...window.places]")) == 1
+
+
 @pytest.mark.parametrize("values", ["Weights", "Input activations"])
 def test_a_histogram_with_the_sensitivity_of_its_bins(results: Page, values: str) -> None:
     open_tab(results, "Histograms")

@@ -17,7 +17,7 @@ _OBJECTIVES: dict[HistogramObjective, str] = {"output": "Highest score", "loss":
 def choose_histogram(view: RunView) -> HistogramSpec:
     """Show the controls; the layer is the picked one, or the most fragile while none is."""
     run_id = view.run_id
-    row = st.container(horizontal=True, vertical_alignment="bottom", gap="medium")
+    row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     tensor = row.segmented_control(
         "Values", list(_TENSORS), default="weights", required=True, format_func=_TENSORS.__getitem__,
         key=f"histogram.tensor.{run_id}", persist_state="session",

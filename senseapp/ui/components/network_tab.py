@@ -56,7 +56,7 @@ def network_tab(view: RunView) -> None:
 def _choose(view: RunView) -> tuple[str, bool]:
     """Return the block to show (empty: all), and whether lengths are MACs; set how many levels are open."""
     profile, run_id = view.result.profile, view.run_id
-    row = st.container(horizontal=True, vertical_alignment="bottom", gap="medium")
+    row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     blocks = [_WHOLE, *blocks_of(profile)]
     chosen = row.selectbox("Show", blocks, key=f"network.block.{run_id}", help="One block, or all of them.", width=260)
     block = "" if chosen == _WHOLE else chosen

@@ -113,7 +113,7 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
     if not metrics:
         st.info("No layer has a value yet.", icon=":material/hourglass_empty:")
         return None
-    row = st.container(horizontal=True, vertical_alignment="bottom", gap="medium")
+    row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     level = _choose_level(row, run_id, result, page)
     name = row.selectbox(
         "Metric",
