@@ -18,7 +18,7 @@ from senseapp.errors import InvalidInput
 from senseapp.evaluate.changes import check_metric
 from senseapp.results.metrics import METRIC_FACTS
 
-__all__ = ["METRICS", "metric_names", "moments_of"]
+__all__ = ["METRICS", "check_labels", "metric_names", "moments_of"]
 
 PairedMetric = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, ...]]
 
@@ -50,7 +50,9 @@ def moments_of(metric: str, baseline_logits: Tensor, logits: Tensor, labels: Ten
     check_metric(metric)
     _check_shapes(baseline_logits, logits)
     if METRIC_FACTS[metric].needs_labels:
-        _check_labels(metric, labels, logits)
+        if labels is None:
+            raise InvalidInput(f"The metric {metric} needs labelled images. Choose kl, agreement or sqnr.")
+        check_labels(labels, *logits.shape)
     with torch.inference_mode():
         terms = METRICS[metric](baseline_logits.double(), logits.double(), labels)
         return (float(len(logits)), *(float(term.sum()) for term in terms))
@@ -64,10 +66,12 @@ def _check_shapes(baseline_logits: Tensor, logits: Tensor) -> None:
         )
 
 
-def _check_labels(metric: str, labels: Tensor | None, logits: Tensor) -> None:
-    if labels is None:
-        raise InvalidInput(f"The metric {metric} needs labelled images. Choose kl, agreement or sqnr.")
-    num_images, num_classes = logits.shape
+def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
+    """Refuse labels that are not one class index for each image.
+
+    Raises:
+        InvalidInput: with what was wrong.
+    """
     if labels.shape != (num_images,):
         raise InvalidInput(f"{num_images} images need as many labels, got {tuple(labels.shape)}.")
     if bool(((labels < 0) | (labels >= num_classes)).any()):

@@ -105,7 +105,7 @@ class Session:
             alike = find_alike(content_key(spec, model, images, versions))
         if alike is not None:
             layout, span_images = arithmetic_of(alike)
-        progress("Measuring the uncompressed model")
+        progress("Preparing the passes" if spec.sensitivity.mode == "quick" else "Measuring the uncompressed model")
         sweep = Sweep.open(
             model.module,
             images,
@@ -134,7 +134,7 @@ class Session:
 
     @property
     def baseline(self) -> dict[str, float]:
-        """The uncompressed model's metrics."""
+        """The uncompressed model's metrics; none before the estimates of a quick run."""
         return self.sweep.yardstick.values()
 
     @property
@@ -168,9 +168,11 @@ class Session:
         yield from quick_scan(self.sweep)
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
-        """Yield the measurements that ``done`` does not hold yet; none in quick mode."""
+        """Yield the measurements that ``done`` does not hold yet; in quick mode none but that of the whole model."""
         if self.spec.sensitivity.mode == "exact":
             yield from self.sweep.measure(done)
+        else:
+            self.sweep.complete_baseline()
 
     def result(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from senseapp.data import ImageSet, draw
 from senseapp.errors import InvalidSpec
-from senseapp.evaluate import metric_names, undecided
+from senseapp.evaluate import check_labels, metric_names, undecided
 from senseapp.layers import select_layers
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.executor import Executor, LocalExecutor
@@ -104,7 +104,7 @@ class Sweep:
         executor: Executor | None = None,
         span_images: int | None = None,
     ) -> Sweep:
-        """Check the settings, choose how passes run, and measure the uncompressed model.
+        """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
 
         Args:
             model: the network; see :func:`measure`.
@@ -152,8 +152,10 @@ class Sweep:
         unmeasured = Yardstick(torch.empty(0, bench.profile.num_classes), images.labels, metrics)
         sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
-        sweep.yardstick = Yardstick(sweep.executor.baseline(sweep), images.labels, metrics)
-        sweep.yardstick.values()  # refuses labels that are not among the model's classes
+        if images.labels is not None:
+            check_labels(images.labels, len(images), bench.profile.num_classes)
+        if spec.mode != "quick":
+            sweep.complete_baseline()
         return sweep
 
     @property
@@ -189,8 +191,17 @@ class Sweep:
         """Return how long all measurements take, from the timed baseline and each target's share of a pass."""
         return self.executor.predicted_seconds(self)
 
+    def complete_baseline(self) -> None:
+        """Measure the uncompressed model on the images that it has not run on yet."""
+        seen = self.yardstick.baseline
+        if not len(seen):
+            self.yardstick.baseline = self.executor.baseline(self)
+        elif len(seen) < len(self.bench.images):
+            self.yardstick.baseline = torch.cat([seen, self.bench.baseline(len(seen))])
+
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
         """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
+        self.complete_baseline()
         chunks = self.chunks()
         tally = Tally(done, stops=[stop for _, stop in chunks])
         yield from self._not_applicable(tally)

@@ -20,7 +20,7 @@ class Yardstick:
     """The uncompressed model's output, which every other is compared with.
 
     Args:
-        baseline: float32 (N, classes).
+        baseline: float32 (N, classes); fewer rows while it is being measured.
         labels: int64 (N,), or None.
         metrics: names of the metrics that these allow.
     """
@@ -36,7 +36,9 @@ class Yardstick:
         return {name: moments_of(name, self.baseline[start:stop], logits, labels) for name in self.metrics}
 
     def values(self) -> dict[str, float]:
-        """Return the uncompressed model's own metrics."""
+        """Return the uncompressed model's own metrics; none before anything is measured."""
+        if not len(self.baseline):
+            return {}
         moments = self.moments(self.baseline, 0, len(self.baseline))
         return {name: change_of(name, sums).baseline for name, sums in moments.items()}
 

@@ -163,10 +163,10 @@ class Workbench:
         """Return the model's output for images ``start`` to ``stop``, float32 (n, classes), by whole passes."""
         return self._gather(self.model, self.batches(start, stop))
 
-    def baseline(self) -> Tensor:
-        """Return the output for all images, float32 (N, classes), and time the passes."""
-        spans = micro_batches(0, len(self.images), self.layout.micro_batch)
-        with self._timed():
+    def baseline(self, start: int = 0) -> Tensor:
+        """Return the output for all images from ``start`` on, float32 (n, classes), and time the passes."""
+        spans = micro_batches(start, len(self.images), self.layout.micro_batch)
+        with self._timed(len(self.images) - start):
             return torch.cat([self.logits(low, high) for low, high in spans])
 
     def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
@@ -179,7 +179,7 @@ class Workbench:
             ReplayMismatch: the calls come in another order for these images than for those that were watched.
         """
         replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
-        with self._timed(), replay.installed():
+        with self._timed(len(self.images)), replay.installed():
             return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes
 
     def advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
@@ -194,11 +194,11 @@ class Workbench:
             return self._gather(replay.resume, prefixes)
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Take the block for one pass over all images."""
+    def _timed(self, num_images: int) -> Iterator[None]:
+        """Take the block for one pass over so many images."""
         started = time.perf_counter()
         yield
-        self.seconds_per_image = (time.perf_counter() - started) / len(self.images)
+        self.seconds_per_image = (time.perf_counter() - started) / num_images
 
     def _gather(self, run: Callable[[_PartT], Tensor], parts: Sequence[_PartT]) -> Tensor:
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):

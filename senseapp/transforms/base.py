@@ -67,10 +67,12 @@ class Prepared:
     Attributes:
         applied: what it does.
         active: returns a context inside which the model is compressed; may be entered as often as wanted.
+        weight: what stands in for the layer's weight inside, if nothing else changes there.
     """
 
     applied: Applied
     active: Callable[[], AbstractContextManager[object]]
+    weight: torch.Tensor | None = None
 
 
 class Compressor(Protocol):

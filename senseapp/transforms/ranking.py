@@ -64,9 +64,10 @@ class Ranking:
             more = following.argsort(stable=True)[:extra]
             quotas[more] += 1
             threshold = threshold.index_put((more,), following[more, None])
-        below = self._scores < threshold
-        missing = quotas - below.sum(dim=1, keepdim=True)
-        tied = self._scores == threshold
-        if bool((tied.sum(dim=1, keepdim=True) > missing).any()):
-            tied &= tied.cumsum(dim=1) <= missing
-        return ~(below | tied)
+        kept = self._scores > threshold
+        spared = self._scores.shape[1] - quotas - kept.sum(dim=1, keepdim=True)  # per contest
+        if bool(spared.any()):  # some of those at the threshold
+            tied = self._scores == threshold
+            lost = tied.sum(dim=1, keepdim=True) - spared
+            kept |= tied & (tied.cumsum(dim=1) > lost)
+        return kept

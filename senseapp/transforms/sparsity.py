@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from senseapp.transforms.ranking import Ranking, num_zeroed
 from senseapp.transforms.weights import LayerWeight, PreparedCompressor, find_weights, ordinary_tensors, swapped
 
 __all__ = ["SparsityCompressor", "build_sparsity"]
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class SparsityCompressor(PreparedCompressor):
@@ -41,7 +44,7 @@ class SparsityCompressor(PreparedCompressor):
         self._norms = self._gather_norms(request)
         self.not_applicable: Mapping[str, str] = self._reasons
         self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
-        self._latest: tuple[str, Ranking] | None = None
+        self._latest: _Ranked | None = None
 
     def _leave_out(self, layer: str, reason: str) -> None:
         del self._weights[layer]
@@ -75,19 +78,18 @@ class SparsityCompressor(PreparedCompressor):
         weight = self._weights[target.layer]
         with ordinary_tensors():
             sparse = self._sparse(weight, level)
-            num_zeros = int((sparse == 0).sum())  # four times as fast as count_nonzero
+            num_zeros = int((sparse == 0).count_nonzero())
         fraction = num_zeros / sparse.numel()
         applied = Applied(
             achieved_level=fraction,
             removed_params=num_zeros,
             removed_macs=round(weight.profile.macs * fraction),
         )
-        return Prepared(applied=applied, active=lambda: swapped(weight.parameter, sparse))
+        return Prepared(applied=applied, active=lambda: swapped(weight.parameter, sparse), weight=sparse)
 
     def _sparse(self, weight: LayerWeight, level: float) -> Tensor:
-        parameter = weight.parameter
-        split = weight.layout.split(parameter.detach())  # (G, O/G, I/G, D, H, W)
-        ranking = self._ranking_of(weight, split)
+        ranked = self._ranked(weight)
+        split, ranking = ranked.split, ranked.ranking
         num_lost = num_zeroed(level, ranking.num_units)
         if num_lost == 0:
             raise MeasurementFailed(
@@ -95,13 +97,14 @@ class SparsityCompressor(PreparedCompressor):
                 f"than one; choose a level of at least {100 / ranking.num_units:.3g} %."
             )
         kept = self._granularity.arrange_back(ranking.kept(num_lost), split.shape)
-        return weight.layout.merge(torch.where(kept, split, 0), parameter)
+        return weight.layout.merge(_zero_others(split, kept), weight.parameter)
 
-    def _ranking_of(self, weight: LayerWeight, split: Tensor) -> Ranking:
+    def _ranked(self, weight: LayerWeight) -> _Ranked:
         layer = weight.profile.name
-        if self._latest is None or self._latest[0] != layer:
-            self._latest = layer, self._rank(weight, split)
-        return self._latest[1]
+        if self._latest is None or self._latest.layer != layer:
+            split = weight.layout.split(weight.parameter.detach())  # (G, O/G, I/G, D, H, W)
+            self._latest = _Ranked(layer, split, self._rank(weight, split))
+        return self._latest
 
     def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
         layer = weight.profile.name
@@ -111,6 +114,22 @@ class SparsityCompressor(PreparedCompressor):
         inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
         scores = self._granularity.unit_scores(self._criterion.score(inputs))
         return Ranking(self._granularity.arrange(scores, per_output=self._criterion.per_output))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """The layer that was made sparse last: its split weight, and the order of its units."""
+
+    layer: str
+    split: Tensor
+    ranking: Ranking
+
+
+def _zero_others(values: Tensor, kept: Tensor) -> Tensor:
+    """Return ``torch.where(kept, values, 0)``, in a third of the time: bits of other values are cleared."""
+    bits = _BITS[values.element_size()]
+    mask = kept.to(bits).neg_()  # -1 has all bits set
+    return (values.view(bits) & mask).view(values.dtype)
 
 
 @register_compressor(SparsityConfig)

@@ -6,10 +6,13 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
-from senseapp.errors import InvalidSpec
+from senseapp.data import TensorImages
+from senseapp.errors import InvalidInput, InvalidSpec
 from senseapp.results import LayerMeasurement, SensitivityResult, Status, latest
-from senseapp.sensitivity import Session
+from senseapp.sensitivity import Session, Sweep
+from senseapp.sensitivity.quick import scan
 from senseapp.spec import (
     CompressionConfig,
     DataSpec,
@@ -22,6 +25,7 @@ from senseapp.spec import (
     dumps,
     loads,
 )
+from tests.small_models import small_network
 
 CASES: list[tuple[CompressionConfig, float]] = [
     (SparsityConfig(), 0.5),
@@ -104,6 +108,31 @@ def test_quick_mode_only_estimates() -> None:
     assert estimates
     assert all(item.estimated for item in estimates if item.status is Status.MEASURED)
     session.close()
+
+
+@pytest.mark.parametrize("seen", [NUM_SAMPLES, 12, 0], ids=["all images", "some images", "none"])
+def test_a_quick_run_leaves_the_uncompressed_model_to_its_scan(seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the scan sees of it; nothing where it fails."""
+
+    def num_images(_sweep: Sweep) -> int:
+        if not seen:
+            raise RuntimeError("autograd refuses")
+        return seen
+
+    exact = Session.open(_spec())
+    session = Session.open(_spec(mode="quick"))
+    assert session.baseline == session.result(()).baseline == {}
+    monkeypatch.setattr(scan, "_num_images", num_images)
+    estimates = list(session.estimates())
+    assert bool(estimates) == bool(seen)
+    assert list(session.measure()) == []
+    assert session.result((), estimates).baseline == pytest.approx(exact.baseline, rel=1e-5)
+
+
+def test_a_quick_run_refuses_labels_that_the_model_does_not_know() -> None:
+    images = TensorImages(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 9]))
+    with pytest.raises(InvalidInput, match="class indices from 0 to 5, got 0 to 9"):
+        Sweep.open(small_network(), images, SensitivitySpec(levels=(0.5,), mode="quick"))
 
 
 def test_bad_settings_are_refused_before_anything_is_measured(tmp_path: Path) -> None:

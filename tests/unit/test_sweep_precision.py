@@ -20,7 +20,7 @@ class Clock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds = seconds
 
-    def __call__(self, bench: Workbench, _images: int) -> float:
+    def __call__(self, bench: Workbench) -> float:
         return self.seconds[bench.layout.precision]
 
 

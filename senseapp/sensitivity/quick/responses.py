@@ -14,6 +14,7 @@ from senseapp.errors import MeasurementFailed
 from senseapp.layers import CallTrace, tensors_in
 from senseapp.sensitivity.quick.followers import followers_of
 from senseapp.sensitivity.quick.recorder import Calls, LayerCall
+from senseapp.sensitivity.quick.weight_gradients import inner_products, weight_gradients
 from senseapp.transforms import Applied, ChannelCompressor, Compressor, Prepared, Target, WeightCompressor
 
 __all__ = ["ChannelResponses", "Key", "Responses", "WeightResponses", "batch_axis", "responses_of"]
@@ -71,14 +72,19 @@ class _SeenCall:
 
 
 class WeightResponses:
-    """Runs the layer again with compressed weights (and inputs) on what it took in, and its followers on the answer."""
+    """Runs the layer again with compressed weights (and inputs) on what it took in, and its followers on the answer.
+
+    Where nothing bends the answer, :mod:`senseapp.sensitivity.quick.weight_gradients` spares a pass for each level.
+    """
 
     at_inputs = False
 
     def __init__(self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor
         self._prepared: dict[Key, Prepared] = {}
+        self._num_levels = 0
         self._seen: dict[str, list[_SeenCall]] = {}
+        self._latest: tuple[str, list[Tensor | None]] | None = None
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
         self._modules: dict[str, tuple[str, ...]] = {target.layer: target.modules for target in compressor.targets}
@@ -95,6 +101,7 @@ class WeightResponses:
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Compute every compressed weight once."""
+        self._num_levels = len(levels)
         for target in targets:
             for level in levels:
                 try:
@@ -112,7 +119,7 @@ class WeightResponses:
                 continue
             self._seen[name] = [_laid_out(call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
         yield
-        self._seen = {}  # before the next batch is recorded: both together would take twice the memory
+        self._seen, self._latest = {}, None  # before the next batch is recorded: both would take twice the memory
 
     def _axes(self, name: str, found: Sequence[LayerCall], num_images: int) -> list[int] | None:
         shapes = self._single.get(name, [])
@@ -126,13 +133,29 @@ class WeightResponses:
         names = self._modules[key[0]]
         if not all(name in self._seen for name in names):
             return None
-        with self._prepared[key].active():
-            products = [
-                seen.inner_products(self._rerun(name, seen.call) - seen.call.output)
-                for name in names
-                for seen in self._seen[name]
-            ]
+        prepared = self._prepared[key]
+        products = [
+            self._products(name, seen, prepared, gradients)
+            for name in names
+            for seen, gradients in zip(self._seen[name], self._weight_gradients(name, prepared), strict=True)
+        ]
         return torch.stack(products).sum(dim=0).cpu()
+
+    def _products(self, name: str, seen: _SeenCall, prepared: Prepared, gradients: Tensor | None) -> Tensor:
+        if gradients is not None and prepared.weight is not None:
+            return inner_products(gradients, prepared.weight - self.watched[name].get_parameter("weight"))
+        with prepared.active():
+            return seen.inner_products(self._rerun(name, seen.call) - seen.call.output)
+
+    def _weight_gradients(self, name: str, prepared: Prepared) -> list[Tensor | None]:
+        """Return, for each call of a module, the weight's gradients; kept until another module is asked for."""
+        if prepared.weight is None:
+            return [None] * len(self._seen[name])
+        if self._latest is None or self._latest[0] != name:
+            module, levels = self.watched[name], self._num_levels
+            found = [weight_gradients(module, s.call, s.order, s.gradients, levels) for s in self._seen[name]]
+            self._latest = name, found
+        return self._latest[1]
 
     def _rerun(self, name: str, call: LayerCall) -> Tensor:
         output = next(tensors_in(self.watched[name](*call.args, **call.kwargs)))

@@ -6,7 +6,8 @@ A few directions per image (see :mod:`senseapp.sensitivity.quick.directions`) gi
 it is the Gauss-Newton estimate ½ δzᵀ F δz, and for large ones it saturates as the KL of the softmax does. Positions
 are summed before anything is squared. Where the layer's output runs straight into an activation, r and g are taken
 after that (see :mod:`senseapp.sensitivity.quick.followers`), so that its bend is exact. Cost: one
-forward, a backward pass for each direction, and one forward of each layer per level.
+forward, a backward pass for each direction, and one forward of each layer per level, or for some layers less
+(see :mod:`senseapp.sensitivity.quick.weight_gradients`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -95,12 +96,16 @@ def _scan(sweep: Sweep, responses: Responses, keys: list[Key]) -> dict[Key, Sums
     stop = _num_images(sweep)
     # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
-    signs = torch.randint(0, 2, (stop, sweep.yardstick.baseline.shape[1]), generator=generator) * 2 - 1
+    signs = torch.randint(0, 2, (stop, sweep.bench.profile.num_classes), generator=generator) * 2 - 1
     recorder = Recorder(responses.watched, inputs=responses.at_inputs, followers=responses.followers)
     sums: dict[Key, Sums] = {key: {} for key in keys}
+    outputs = []
     for low, high in micro_batches(0, stop, _graph_batch(sweep)):
-        found = _scan_batch(sweep, responses, recorder, list(sums), signs[low:high], low)
+        output, found = _scan_batch(sweep, responses, recorder, list(sums), signs[low:high], low)
+        outputs.append(output)
         sums = {key: _added(sums[key], moments) for key, moments in found.items()}
+    if not len(sweep.yardstick.baseline):  # what a quick run left to the scan
+        sweep.yardstick.baseline = torch.cat(outputs)
     return {key: total for key, total in sums.items() if all(math.isfinite(v) for m in total.values() for v in m)}
 
 
@@ -125,16 +130,18 @@ def _graph_batch(sweep: Sweep) -> int:
 
 def _scan_batch(
     sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key], signs: Tensor, low: int
-) -> dict[Key, Sums]:
+) -> tuple[Tensor, dict[Key, Sums]]:
+    """Return the uncompressed model's output, float32 (n, classes), and the sums of each key that was seen."""
     high = low + len(signs)
     labels = None if sweep.yardstick.labels is None else sweep.yardstick.labels[low:high]
     with precision_context(sweep.bench.layout.precision, sweep.bench.device):
-        output, calls = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
-    directions = choose_directions(output.float().cpu(), labels, signs, _DIRECTIONS)
-    recorder.pull(output, [vector.to(output.device) for vector in directions.vectors])
+        scores, calls = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
+    output = scores.detach().float().cpu()
+    directions = choose_directions(output, labels, signs, _DIRECTIONS)
+    recorder.pull(scores, [vector.to(scores.device) for vector in directions.vectors])
     found: dict[Key, Sums] = {}
     with torch.inference_mode(), precision_context(sweep.bench.layout.precision, sweep.bench.device):
-        loss = None if labels is None else F.cross_entropy(output.cpu().double(), labels, reduction="sum")
+        loss = None if labels is None else F.cross_entropy(output.double(), labels, reduction="sum")
         with responses.observing(calls, high - low, len(directions.vectors)):
             for key in keys:
                 pulls = responses.pulls(key)
@@ -143,7 +150,7 @@ def _scan_batch(
                 found[key] = {"kl": (len(signs), 0.0, *_powers(directions.divergence(pulls)))}
                 if loss is not None:
                     found[key]["loss"] = (len(signs), float(loss), *_powers(directions.loss_change(pulls)))
-    return found
+    return output, found
 
 
 def _powers(values: Tensor) -> tuple[float, float, float]:

@@ -1,0 +1,82 @@
+"""Every level of a layer at once, where its answer at each position is its weight times what it took in there.
+
+Such a layer answers a change ΔW of its weight with r = ΔW a, so g·r summed over positions is ⟨Σ g aᵀ, ΔW⟩: the
+gradient of each image's pull with respect to the weight, made once, takes the place of one pass for each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.sensitivity.quick.recorder import LayerCall
+
+__all__ = ["inner_products", "weight_gradients"]
+
+# About as many weights are multiplied in the time that one is read from memory.
+_READ = 20
+_MOST_BYTES = 256 * 2**20
+
+
+def weight_gradients(
+    module: nn.Module, call: LayerCall, order: Sequence[int], gradients: Tensor, num_levels: int
+) -> Tensor | None:
+    """Return the gradient of each image's pull with respect to the weight of ``module``, (N, directions, O, I).
+
+    Args:
+        module: was called.
+        call: what it took in.
+        order: axes of its output, the batch first, as those of ``gradients``.
+        gradients: at its output, (N, directions, values).
+        num_levels: how many compressed weights there are.
+
+    Returns:
+        None where the module is none that multiplies position by position, or a pass for each level costs less.
+    """
+    num_images, directions, _ = gradients.shape
+    inputs = _by_position(module, call, order, num_images)
+    if inputs is None:
+        return None
+    positions, width = inputs.shape[1:]
+    held = num_images * directions * width * (gradients.shape[2] // positions) * 4
+    if directions * (positions + _READ * num_levels) >= num_levels * positions or held > _MOST_BYTES:
+        return None
+    outward = gradients.view(num_images, directions, positions, -1).transpose(2, 3)  # (N, directions, O, P)
+    inputs = inputs.to(outward.dtype)
+    return torch.stack([torch.bmm(each, inputs) for each in outward.unbind(dim=1)], dim=1).float()
+
+
+def inner_products(gradients: Tensor, change: Tensor) -> Tensor:
+    """Return the inner products of ``gradients``, (N, directions, O, I), with a change of the weight."""
+    with torch.autocast(change.device.type, enabled=False):
+        return gradients.flatten(2) @ change.float().flatten()
+
+
+def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_images: int) -> Tensor | None:
+    """Return what was multiplied by the weight at each position of the output, (N, positions, I), in its order."""
+    channels = _channel_axis(module)
+    if channels is None or call.followers or call.kwargs or len(call.args) != 1:
+        return None
+    data: Tensor = call.args[0]
+    if data.dim() != len(order) or order[-1] != channels % data.dim():
+        return None
+    if isinstance(module, nn.Conv2d):
+        if data.dim() != 4:
+            return None
+        rows, columns = module.stride
+        data = data[:, :, ::rows, ::columns]
+    return data.permute(*order).reshape(num_images, -1, data.shape[channels])
+
+
+def _channel_axis(module: nn.Module) -> int | None:
+    """Return the axis of the channels if ``module`` multiplies position by position, and does nothing else."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if type(module) is nn.Linear:
+        return -1
+    if type(module) is nn.Conv2d:
+        pointwise = module.kernel_size == (1, 1) and module.padding == (0, 0) and module.groups == 1
+        return 1 if pointwise else None
+    return None
