@@ -15,6 +15,7 @@ from senseapp.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from senseapp.layers import profile_model
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.sensitivity.histograms import SUB_BINS, GridBins, PlacedGrid, fold_following_norm, quantization_histogram
+from senseapp.sensitivity.histograms.folding import norms_folded_behind
 from senseapp.spec import dumps, loads
 from senseapp.spec.histogram import HistogramSpec
 
@@ -176,23 +177,59 @@ def test_what_cannot_be_folded_is_left_and_said(model, images):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+class TwoReaders(nn.Module):
+    """What the second norm reads is read by more than it."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.bn0 = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
+        self.conv, self.bn = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+        nn.init.constant_(self.bn.running_var, 4)
+
+    def forward(self, images):
+        found = self.conv(self.bn0(self.stem(images)))
+        return (self.bn(found) + found).mean(dim=(2, 3))
+
+
 def test_folding_is_undone_where_the_output_is_read_twice():
-    class TwoReaders(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.bn = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
-
-        def forward(self, images):
-            found = self.conv(images)
-            return (self.bn(found) + found).mean(dim=(2, 3))
-
     torch.manual_seed(0)
     model = TwoReaders().eval()
-    with torch.no_grad():
-        model.bn.running_var.fill_(4)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert not fold_following_norm(model, model.conv, torch.randn(2, 1, 4, 4))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_norms_behind_a_layer_are_folded_for_a_while():
+    torch.manual_seed(0)
+    parts = [part for _ in range(3) for part in (nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU())]
+    model = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval().requires_grad_(False)
+    for norm in (model[1], model[4], model[7]):
+        for values in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            values.uniform_(0.5, 2)
+    images = torch.randn(2, 2, 6, 6)
+    expected, kept = model(images), dict(model.named_parameters())
+    with norms_folded_behind(model, model[3], images[:1]):
+        torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-5)
+        assert [model[at](images) is images for at in (1, 4, 7)] == [False, False, True]  # whether it does nothing
+        assert model[3].weight is kept["3.weight"]
+    assert all(value is kept[name] for name, value in model.named_parameters())
+    assert torch.equal(model(images), expected)
+
+
+def test_no_norm_is_folded_where_the_output_would_change():
+    torch.manual_seed(0)
+    model, images = TwoReaders().eval(), torch.randn(1, 1, 4, 4)
+    with norms_folded_behind(model, model.stem, images):
+        assert model.bn(torch.ones(1, 2, 1, 1)).ne(1).all()
+    assert "forward" not in vars(model.bn)
+
+
+@pytest.mark.parametrize("tensor", ["weights", "activations"])
+def test_the_model_is_left_as_it_was(model, images, tensor):
+    kept = {name: (value, value.clone()) for name, value in model.named_parameters()}
+    look(model, images, layer="conv1", tensor=tensor)
+    assert all(value is kept[name][0] and torch.equal(value, kept[name][1]) for name, value in model.named_parameters())
+    assert not any(module._forward_hooks or "forward" in vars(module) for module in model.modules())
 
 
 def test_the_size_does_not_grow_with_the_images(model, images):

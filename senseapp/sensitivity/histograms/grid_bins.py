@@ -82,7 +82,7 @@ class GridBins:
         low, high = (float(end) for end in torch.aminmax(values))
         self.low, self.high = min(self.low, low), max(self.high, high)
         places = self.grid.places(values)
-        self.zeros += float(((places + 0.5).floor() == self.grid.zero_point).sum())
+        self.zeros += float(((places + 0.5).floor() == self.grid.zero_point).count_nonzero())
         pairs = zip(torch.split(places.flatten(), _CHUNK), torch.split(gradients.flatten(), _CHUNK), strict=True)
         for place, gradient in pairs:
             self._add(place, gradient.double())
@@ -90,7 +90,7 @@ class GridBins:
     def _add(self, places: Tensor, gradients: Tensor) -> None:
         cells = self.grid.cells
         fine = ((places + 0.5) * SUB_BINS).floor()
-        self.clamped += float(((fine < 0) | (fine >= cells * SUB_BINS)).sum())
+        self.clamped += float(((fine < 0) | (fine >= cells * SUB_BINS)).count_nonzero())
         index = fine.clamp_(0, cells * SUB_BINS - 1).long()
         self.counts += torch.bincount(index, minlength=len(self.counts))
         self.gradient_sums += torch.bincount(index, gradients, minlength=len(self.counts))

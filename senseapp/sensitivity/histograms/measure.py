@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from senseapp.layers import tensors_in
 from senseapp.models.load import load_model
 from senseapp.results import LayerProfile, SensitivityResult
 from senseapp.results.histogram import QuantizationHistogram
-from senseapp.sensitivity.histograms.folding import fold_following_norm
+from senseapp.sensitivity.histograms.folding import fold_following_norm, norms_folded_behind
 from senseapp.sensitivity.histograms.grid_bins import SUB_BINS, GridBins, PlacedGrid
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.transforms.number_format import fake_quantize_input
@@ -100,12 +100,21 @@ def quantization_histogram(
     module, notes = model.get_submodule(layer.name), []
     if spec.fold and not fold_following_norm(model, module, images.batch(0, min(2, len(images)))):
         notes.append(_NOT_FOLDED)
-    if spec.tensor == "weights":
-        bins = _weight_bins(model, images, layer, spec)
-    else:
-        bins = _input_bins(model, module, images, spec)
+    with _faster(model, module, images, spec):
+        if spec.tensor == "weights":
+            bins = _weight_bins(model, images, layer, spec)
+        else:
+            bins = _input_bins(model, module, images, spec)
+    if spec.tensor == "activations":
         notes.append(_CALIBRATED.format(count=min(_CALIBRATION_IMAGES, len(images))))
     return _record(bins, spec, len(images), tuple(notes))
+
+
+def _faster(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec) -> AbstractContextManager[None]:
+    """Fold what only the gradients pass through, where there are enough passes to gain by it."""
+    if spec.objective == "none" or len(images) <= _BATCH:
+        return nullcontext()
+    return norms_folded_behind(model, module, images.batch(0, 1))
 
 
 def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec) -> GridBins:
