@@ -48,27 +48,40 @@ class Responses(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _SeenCall:
-    """A call with its gradients laid out for inner products.
+    """A call with its gradients as rows for inner products.
 
     Attributes:
         call: what was recorded.
         order: axes of the output, the batch first, then as they lie in memory.
-        gradients: (N, directions, values).
+        gradients: (N, values) for each direction.
     """
 
     call: LayerCall
     order: tuple[int, ...]
-    gradients: Tensor
+    gradients: list[Tensor]
+    _stacked: Tensor | None = None
+
+    @classmethod
+    def of(cls, call: LayerCall, batch: int, num_images: int) -> _SeenCall:
+        """Return ``call``, whose output counts images along the axis ``batch``."""
+        strides = call.output.stride()
+        # In the order that lies in memory, the many responses to come need no copy, and gradients mostly none.
+        order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
+        rows = [_rows(gradient, order, num_images) for gradient in call.gradients]
+        call.gradients.clear()
+        return cls(call, order, rows)
 
     def inner_products(self, response: Tensor) -> Tensor:
         """Return the inner product of each image's response with each gradient, (N, directions)."""
-        rows = _rows(response, self.order, len(self.gradients)).to(self.gradients.dtype)
+        rows = _rows(response, self.order, len(self.gradients[0])).to(self.gradients[0].dtype)
         if rows.dtype is torch.bfloat16:  # four times as fast as bmm, which is the faster one in float32
-            products = [torch.linalg.vecdot(gradient, rows) for gradient in self.gradients.unbind(dim=1)]
-            return torch.stack(products, dim=1).float()
-        return torch.bmm(rows[:, None], self.gradients.transpose(1, 2))[:, 0]
+            return torch.stack([torch.linalg.vecdot(each, rows) for each in self.gradients], dim=1).float()
+        if self._stacked is None:
+            self._stacked = torch.stack(self.gradients, dim=1)
+            self.gradients = list(self._stacked.unbind(dim=1))  # not held twice
+        return torch.bmm(rows[:, None], self._stacked.transpose(1, 2))[:, 0]
 
 
 class WeightResponses:
@@ -112,12 +125,12 @@ class WeightResponses:
 
     @contextmanager
     def observing(self, calls: Calls, num_images: int, num_directions: int) -> Iterator[None]:
-        """Lay out the gradients at the layers' outputs."""
+        """Take the gradients at the layers' outputs."""
         for name, found in calls.items():
             axes = self._axes(name, found, num_images)
             if axes is None or any(len(call.gradients) != num_directions for call in found):
                 continue
-            self._seen[name] = [_laid_out(call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
+            self._seen[name] = [_SeenCall.of(call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
         yield
         self._seen, self._latest = {}, None  # before the next batch is recorded: both would take twice the memory
 
@@ -263,15 +276,6 @@ def _shapes(trace: CallTrace, names: set[str], *, of_inputs: bool) -> dict[str, 
         if call.module in shapes:
             shapes[call.module].append(call.input_shape if of_inputs else call.output_shape)
     return shapes
-
-
-def _laid_out(call: LayerCall, batch: int, num_images: int) -> _SeenCall:
-    strides = call.output.stride()
-    # In the order that lies in memory, the many responses to come need no copy.
-    order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
-    rows = torch.stack([_rows(gradient, order, num_images) for gradient in call.gradients], dim=1)
-    call.gradients.clear()  # not held twice
-    return _SeenCall(call, order, rows)
 
 
 def _rows(values: Tensor, order: tuple[int, ...], num_images: int) -> Tensor:

@@ -21,7 +21,7 @@ _MOST_BYTES = 256 * 2**20
 
 
 def weight_gradients(
-    module: nn.Module, call: LayerCall, order: Sequence[int], gradients: Tensor, num_levels: int
+    module: nn.Module, call: LayerCall, order: Sequence[int], gradients: Sequence[Tensor], num_levels: int
 ) -> Tensor | None:
     """Return the gradient of each image's pull with respect to the weight of ``module``, (N, directions, O, I).
 
@@ -29,23 +29,23 @@ def weight_gradients(
         module: was called.
         call: what it took in.
         order: axes of its output, the batch first, as those of ``gradients``.
-        gradients: at its output, (N, directions, values).
+        gradients: at its output, (N, values) for each direction.
         num_levels: how many compressed weights there are.
 
     Returns:
         None where the module is none that multiplies position by position, or a pass for each level costs less.
     """
-    num_images, directions, _ = gradients.shape
+    num_images, directions = len(gradients[0]), len(gradients)
     inputs = _by_position(module, call, order, num_images)
     if inputs is None:
         return None
     positions, width = inputs.shape[1:]
-    held = num_images * directions * width * (gradients.shape[2] // positions) * 4
+    held = 4 * width * sum(gradient.numel() for gradient in gradients) // positions
     if directions * (positions + _READ * num_levels) >= num_levels * positions or held > _MOST_BYTES:
         return None
-    outward = gradients.view(num_images, directions, positions, -1).transpose(2, 3)  # (N, directions, O, P)
-    inputs = inputs.to(outward.dtype)
-    return torch.stack([torch.bmm(each, inputs) for each in outward.unbind(dim=1)], dim=1).float()
+    inputs = inputs.to(gradients[0].dtype)
+    outward = [gradient.view(num_images, positions, -1).transpose(1, 2) for gradient in gradients]  # (N, O, P) each
+    return torch.stack([torch.bmm(each, inputs) for each in outward], dim=1).float()
 
 
 def inner_products(gradients: Tensor, change: Tensor) -> Tensor:
