@@ -67,6 +67,15 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
     assert charts(results)[0]["layer"][0]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
 
+def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    run = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(mode="quick")))
+    open_page(app, PAGE, run=run)
+    assert "Most fragile by estimate: layer2.0.conv1, +0.080 nats of KL divergence at 50 %" in texts(app)
+    assert app.selectbox(key=f"results.metric.{run}").value == "kl"
+
+
 def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finished_run: str) -> None:
     results.number_input(key=f"layers.top.{finished_run}").set_value(2).run()
     assert list(table(results, "## Most fragile at 50 %")["row"]) == [FRAGILE, "fc"]

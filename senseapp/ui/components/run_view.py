@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.results import SensitivityResult
+from senseapp.service import shown_metric
 from senseapp.ui import format as fmt
 from senseapp.ui.frames import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.ui.state import pick, picked_layer
@@ -161,8 +162,9 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
 
 
 def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
-    """Return the metric to show first: the ranking one, unless a run that goes on has estimates of another only."""
-    return max(metrics, key=lambda name: result.shown_metrics[name])
+    """Return the metric to show first: of those with the most values that of the headline, else that of estimates."""
+    spoken_of = shown_metric(result)
+    return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, name == "kl"))
 
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
