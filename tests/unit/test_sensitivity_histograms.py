@@ -216,6 +216,17 @@ def test_norms_behind_a_layer_are_folded_for_a_while():
     assert torch.equal(model(images), expected)
 
 
+def test_a_layer_behind_that_shares_the_weight_keeps_its_norm():
+    """Its gradients belong to the weight that is looked at."""
+    torch.manual_seed(0)
+    first, second, images = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
+    second.weight = first.weight
+    parts = (first, nn.BatchNorm2d(2), second, nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(*parts).eval()
+    with norms_folded_behind(model, first, images):
+        assert second.weight is first.weight
+
+
 def test_no_norm_is_folded_where_the_output_would_change():
     torch.manual_seed(0)
     model, images = TwoReaders().eval(), torch.randn(1, 1, 4, 4)

@@ -62,11 +62,12 @@ def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> I
         layer: of it.
         sample: one image (1, C, H, W), to see what follows what and to check that the model's output stays.
     """
+    shared = getattr(layer, "weight", None)  # where another layer has it too, gradients pass there as well
     layers = [module for module in model.modules() if type(module) in _FOLDABLE or module is layer]
     with torch.no_grad(), ExitStack() as stack:
         called, norms, before = _watched(model, layers, sample)
         for other in called[called.index(layer) + 1 :] if layer in called else ():
-            if type(norms.get(other)) is nn.BatchNorm2d:
+            if type(norms.get(other)) is nn.BatchNorm2d and other.weight is not shared:
                 stack.enter_context(_folded(other, norms[other]))
         folded = stack.pop_all() if _alike(model(sample), before) else nullcontext()
     with folded:

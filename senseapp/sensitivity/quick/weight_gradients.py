@@ -44,7 +44,7 @@ def weight_gradients(
     if directions * (positions + _READ * num_levels) >= num_levels * positions or held > _MOST_BYTES:
         return None
     inputs = inputs.to(gradients[0].dtype)
-    outward = [gradient.view(num_images, positions, -1).transpose(1, 2) for gradient in gradients]  # (N, O, P) each
+    outward = [gradient.reshape(num_images, positions, -1).transpose(1, 2) for gradient in gradients]  # (N, O, P) each
     return torch.stack([torch.bmm(each, inputs) for each in outward], dim=1).float()
 
 
