@@ -156,7 +156,9 @@ def test_an_imported_table_shows_its_numbers(page: Page, app_url: str, tmp_path:
     (tmp_path / "resnet18.csv").write_text(TABLE)
     page.goto(f"{app_url}/runs")
     page.get_by_text("Import a sensitivity CSV").click()
-    page.locator("input[type=file]").first.set_input_files(tmp_path / "resnet18.csv")
+    uploader = page.get_by_test_id("stFileUploader").filter(has_text="Sensitivity CSV")  # there is another below it
+    uploader.locator("input[type=file]").set_input_files(tmp_path / "resnet18.csv")
+    expect(uploader.get_by_text("resnet18.csv")).to_be_visible()
     page.get_by_role("button", name="Import", exact=True).click()
     expect(page.get_by_role("heading", name=re.compile(r"Most fragile: conv1, −28\.5 points at 50 %"))).to_be_visible()
     expect(mark(page, "conv1")).to_have_attribute("aria-label", "conv1: −28.5 points at 50 %, measured")
