@@ -32,7 +32,9 @@ class Call:
         parent: index of the enclosing call; -1 for the outermost.
         start, end: events.
         after: index of the first call that is not inside this one and starts later.
+        source: index of the call (the innermost) that returned its first argument as it is; -1 if none did.
         last_needed: the last event at which code that cannot be skipped by then reads the output.
+        passes_on: whether the output is the first argument as it is.
         overwritten: whether later code writes into the output, so that only copies may be handed out.
         output_bytes: of the output's tensors, for the whole traced batch.
         input_shape, output_shape: of its first tensors, batch axis included; empty where there is none.
@@ -44,7 +46,9 @@ class Call:
     start: int
     end: float = NEVER
     after: int = 0
+    source: int = -1
     last_needed: float = -1
+    passes_on: bool = False
     overwritten: bool = False
     output_bytes: int = 0
     input_shape: tuple[int, ...] = ()
@@ -198,10 +202,16 @@ class _Watcher:
         parent = self.stack[-1] if self.stack else -1
         shape = _first_shape(arguments)
         call = Call(index=len(self.calls), module=name, parent=parent, start=self.events, input_shape=shape)
+        call.source = self._source(arguments)
         self.events += 1
         self.calls.append(call)
         self.stack.append(call.index)
         return call
+
+    def _source(self, arguments: Any) -> int:
+        first = next(tensors_in(arguments), None)
+        made = self.producers.get(id(first), ())
+        return next((index for index, version in made if first is not None and version == first._version), -1)
 
     def _close(self, call: Call) -> None:
         self.stack.pop()
@@ -212,6 +222,7 @@ class _Watcher:
     def _end(self, call: Call, output: Any) -> None:
         self._close(call)
         call.output_shape = _first_shape(output)
+        call.passes_on = isinstance(output, Tensor) and call.source >= 0 and call.source == self._source(output)
         for tensor in tensors_in(output):
             self.producers.setdefault(id(tensor), []).append((call.index, tensor._version))
             self.returned.append((call.index, tensor, tensor._version))

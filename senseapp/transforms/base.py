@@ -67,12 +67,14 @@ class Prepared:
     Attributes:
         applied: what it does.
         active: returns a context inside which the model is compressed; may be entered as often as wanted.
-        weight: what stands in for the layer's weight inside, if nothing else changes there.
+        weight: returns what stands in for the layer's weight inside; None where anything else changes there.
+        release: lets go of the memory that only spares computing a little again, until it is needed.
     """
 
     applied: Applied
     active: Callable[[], AbstractContextManager[object]]
-    weight: torch.Tensor | None = None
+    weight: Callable[[], torch.Tensor] | None = None
+    release: Callable[[], None] = lambda: None
 
 
 class Compressor(Protocol):

@@ -37,6 +37,6 @@ class WeightLayout:
         return (grouped.transpose(OUTPUT, INPUT) if self.transposed else grouped).contiguous()
 
     def merge(self, split: Tensor, like: Tensor) -> Tensor:
-        """Undo :meth:`split`; the result has the shape, dtype and strides of ``like``."""
+        """Undo :meth:`split`; the result has the shape and strides of ``like``, and its own dtype."""
         grouped = split.transpose(OUTPUT, INPUT) if self.transposed else split
-        return torch.empty_like(like).copy_(grouped.reshape(like.shape))
+        return torch.empty_like(like, dtype=split.dtype).copy_(grouped.reshape(like.shape))

@@ -80,7 +80,7 @@ class QuantizationCompressor(PreparedCompressor):
             with swapped(weight.parameter, rounded), self._rounded_inputs(weight, bits, input_range):
                 yield
 
-        alone = rounded if input_range is None else None
+        alone = (lambda: rounded) if input_range is None else None
         return Prepared(applied=Applied(achieved_level=level), active=active, weight=alone)
 
     def _rounded_inputs(

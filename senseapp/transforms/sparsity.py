@@ -77,33 +77,39 @@ class SparsityCompressor(PreparedCompressor):
         """
         weight = self._weights[target.layer]
         with ordinary_tensors():
-            sparse = self._sparse(weight, level)
-            num_zeros = int((sparse == 0).count_nonzero())
-        fraction = num_zeros / sparse.numel()
+            sparse = _Sparse(weight.parameter.detach(), self._kept(weight, level))
+            num_zeros = sparse.num_zeros()
+        fraction = num_zeros / weight.parameter.numel()
         applied = Applied(
             achieved_level=fraction,
             removed_params=num_zeros,
             removed_macs=round(weight.profile.macs * fraction),
         )
-        return Prepared(applied=applied, active=lambda: swapped(weight.parameter, sparse), weight=sparse)
+        return Prepared(
+            applied=applied,
+            active=lambda: swapped(weight.parameter, sparse.weight()),
+            weight=sparse.weight,
+            release=sparse.release,
+        )
 
-    def _sparse(self, weight: LayerWeight, level: float) -> Tensor:
+    def _kept(self, weight: LayerWeight, level: float) -> Tensor:
+        """Return which weights stay: bool, laid out as the weight."""
         ranked = self._ranked(weight)
-        split, ranking = ranked.split, ranked.ranking
+        ranking = ranked.ranking
         num_lost = num_zeroed(level, ranking.num_units)
         if num_lost == 0:
             raise MeasurementFailed(
                 f"The layer has {ranking.num_units} {self._granularity.unit}s, and {100 * level:g} % of them is less "
                 f"than one; choose a level of at least {100 / ranking.num_units:.3g} %."
             )
-        kept = self._granularity.arrange_back(ranking.kept(num_lost), split.shape)
-        return weight.layout.merge(_zero_others(split, kept), weight.parameter)
+        kept = self._granularity.arrange_back(ranking.kept(num_lost), ranked.shape)
+        return weight.layout.merge(kept.expand(ranked.shape), weight.parameter)
 
     def _ranked(self, weight: LayerWeight) -> _Ranked:
         layer = weight.profile.name
         if self._latest is None or self._latest.layer != layer:
             split = weight.layout.split(weight.parameter.detach())  # (G, O/G, I/G, D, H, W)
-            self._latest = _Ranked(layer, split, self._rank(weight, split))
+            self._latest = _Ranked(layer, split.shape, self._rank(weight, split))
         return self._latest
 
     def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
@@ -118,11 +124,32 @@ class SparsityCompressor(PreparedCompressor):
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """The layer that was made sparse last: its split weight, and the order of its units."""
+    """The layer that was made sparse last: the shape of its split weight, and the order of its units."""
 
     layer: str
-    split: Tensor
+    shape: torch.Size
     ranking: Ranking
+
+
+@dataclass(slots=True)
+class _Sparse:
+    """A weight that some values of another are left of; it takes a byte for each value until it is asked for."""
+
+    _values: Tensor
+    _kept: Tensor
+    _made: Tensor | None = None
+
+    def num_zeros(self) -> int:
+        return self._kept.numel() - int((self._kept & (self._values != 0)).count_nonzero())
+
+    def weight(self) -> Tensor:
+        if self._made is None:
+            with ordinary_tensors():
+                self._made = _zero_others(self._values, self._kept)
+        return self._made
+
+    def release(self) -> None:
+        self._made = None
 
 
 def _zero_others(values: Tensor, kept: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from senseapp.data import TensorImages
 from senseapp.layers import trace_calls
 from senseapp.sensitivity import Layout, Sweep, quick_scan
-from senseapp.sensitivity.quick import responses
+from senseapp.sensitivity.quick import responses, scan
 from senseapp.sensitivity.quick.followers import followers_of
 from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 from tests.small_models import chain, small_network
@@ -158,6 +158,7 @@ def _same_for_small_changes(model: nn.Module, pixels: int = PIXELS) -> bool:
     followed = _kl(quick_scan(sweep))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(responses, "followers_of", _nothing_followed)
+        patch.setattr(scan, "foldable_norms", _no_norms)
         plain = _kl(quick_scan(sweep))
     assert followed.keys() == plain.keys()
     assert len(followed) > 1
@@ -165,7 +166,11 @@ def _same_for_small_changes(model: nn.Module, pixels: int = PIXELS) -> bool:
     return all(followed[key] == pytest.approx(plain[key], rel=0.25, abs=1e-12) for key in plain)
 
 
-def _nothing_followed(trace: Any, model: nn.Module) -> Any:
+def _no_norms(_trace: Any, _model: nn.Module) -> dict[str, Any]:
+    return {}
+
+
+def _nothing_followed(trace: Any, model: nn.Module, _norms: Any) -> Any:
     return {name: [() for _ in calls] for name, calls in followers_of(trace, model).items()}
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from senseapp.sensitivity.folding import FOLDABLE, folded, folded_values
+
 __all__ = ["fold_following_norm", "norms_folded_behind"]
 
-_FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is read by more than the norm
 
 
@@ -31,7 +32,7 @@ def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> b
     Returns:
         Whether a norm was folded. The model is unchanged if none follows, or if folding would change its output.
     """
-    if type(layer) not in _FOLDABLE:
+    if type(layer) not in FOLDABLE:
         return False
     weight, bias = layer.get_parameter("weight"), layer.bias
     with torch.no_grad():
@@ -63,14 +64,14 @@ def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> I
         sample: one image (1, C, H, W), to see what follows what and to check that the model's output stays.
     """
     shared = getattr(layer, "weight", None)  # where another layer has it too, gradients pass there as well
-    layers = [module for module in model.modules() if type(module) in _FOLDABLE or module is layer]
+    layers = [module for module in model.modules() if type(module) in FOLDABLE or module is layer]
     with torch.no_grad(), ExitStack() as stack:
         called, norms, before = _watched(model, layers, sample)
         for other in called[called.index(layer) + 1 :] if layer in called else ():
             if type(norms.get(other)) is nn.BatchNorm2d and other.weight is not shared:
-                stack.enter_context(_folded(other, norms[other]))
-        folded = stack.pop_all() if _alike(model(sample), before) else nullcontext()
-    with folded:
+                stack.enter_context(folded(other, norms[other]))
+        kept = stack.pop_all() if _alike(model(sample), before) else nullcontext()
+    with kept:
         yield
 
 
@@ -108,37 +109,11 @@ def _alike(output: Tensor, before: Tensor) -> bool:
     return float((output - before).abs().max()) <= _TOLERANCE * max(1.0, float(before.abs().max()))
 
 
-def _folded_values(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
-    """Return the weight and the bias of ``layer`` that do what it and ``norm`` do together."""
-    factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # (O,)
-    bias = layer.bias if layer.bias is not None else torch.zeros_like(norm.running_mean)
-    weight = layer.weight * factor.reshape(-1, *[1] * (layer.weight.dim() - 1))
-    return weight, (bias - norm.running_mean) * factor + norm.bias
-
-
 def _fold(layer: Any, norm: Any) -> None:
-    weight, bias = _folded_values(layer, norm)
+    weight, bias = folded_values(layer, norm)
     layer.bias = nn.Parameter(bias, requires_grad=False)
     layer.weight.copy_(weight)
     norm.running_mean.zero_()
     norm.running_var.fill_(1 - norm.eps)
     norm.weight.fill_(1)
     norm.bias.zero_()
-
-
-@contextmanager
-def _folded(layer: Any, norm: Any) -> Iterator[None]:
-    """Let ``layer`` do what it and ``norm`` do together inside, and ``norm`` nothing."""
-    weight, bias = layer.weight, layer.bias
-    folded = _folded_values(layer, norm)
-    layer.weight, layer.bias = (nn.Parameter(values, requires_grad=False) for values in folded)
-    norm.__dict__["forward"] = _identity
-    try:
-        yield
-    finally:
-        layer.weight, layer.bias = weight, bias
-        del norm.__dict__["forward"]
-
-
-def _identity(values: Tensor) -> Tensor:
-    return values

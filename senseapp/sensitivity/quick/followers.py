@@ -6,8 +6,9 @@ through BatchNorm and activation before anything is linearised rank layers bette
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import nn
 
@@ -37,7 +38,9 @@ class Follower:
     shape: tuple[int, ...]
 
 
-def followers_of(trace: CallTrace, model: nn.Module) -> dict[str, list[tuple[Follower, ...]]]:
+def followers_of(
+    trace: CallTrace, model: nn.Module, norms: Mapping[str, nn.Module] = MappingProxyType({})
+) -> dict[str, list[tuple[Follower, ...]]]:
     """Return the chain of modules after each call, by module name and in order of calls.
 
     A chain goes on as long as the next call is all that reads the output, and multiplies by no weights.
@@ -45,13 +48,14 @@ def followers_of(trace: CallTrace, model: nn.Module) -> dict[str, list[tuple[Fol
     Args:
         trace: of one image.
         model: the traced network.
+        norms: by layer, what will be folded into it: without these no chain of that layer is as good.
     """
     layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
     within = {name[:end] for name in layers for end in (*_dots(name), len(name))}  # they hold a layer, or are one
     chains: dict[str, list[tuple[Follower, ...]]] = {}
     for call in trace.calls:
         chain = [Follower(model.get_submodule(c.module), c.output_shape) for c in _readers(trace, call, within)]
-        while chain and type(chain[-1].module) in _LINEAR:
+        while chain and type(chain[-1].module) in _LINEAR and chain[-1].module is not norms.get(call.module):
             chain.pop()
         chains.setdefault(call.module, []).append(tuple(chain))
     return chains
@@ -60,7 +64,9 @@ def followers_of(trace: CallTrace, model: nn.Module) -> dict[str, list[tuple[Fol
 def _readers(trace: CallTrace, call: Call, within: set[str]) -> Iterator[Call]:
     while call.after < len(trace.calls):
         reader = trace.calls[call.after]
-        if reader.module in within or call.last_needed > reader.end:
+        if reader.module in within:
+            return
+        if call.last_needed > reader.end and not reader.passes_on:  # what reads its output reads this one
             return
         yield reader
         call = reader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.layers import tensors_in
+from senseapp.sensitivity.folding import norms_folded
 
 __all__ = ["Calls", "LayerCall", "Recorder"]
 
@@ -23,7 +24,7 @@ class LayerCall:
         args, kwargs: what it was called with, detached.
         followers: modules that its output ran straight into.
         output: what it, or the last of them, returned, detached.
-        versions: version counters of all these tensors at the call, to notice later overwriting.
+        versions: version counters of the arguments and of the output at the call, to notice later overwriting.
         gradients: of the probes' pull with respect to the output, one per backward pass.
         input_gradients: with respect to the first argument, through this module only.
     """
@@ -32,18 +33,29 @@ class LayerCall:
     kwargs: dict[str, Any]
     output: Tensor
     followers: list[nn.Module] = field(default_factory=list)
-    versions: tuple[int, ...] = ()
+    versions: tuple[tuple[int, ...], int] = ((), 0)
     gradients: list[Tensor] = field(default_factory=list)
     input_gradients: list[Tensor] = field(default_factory=list)
 
-    @property
-    def overwritten(self) -> bool:
-        """Whether the model wrote into an argument or the output after the call."""
-        return self.versions != self.versions_now()
+    def clear(self) -> None:
+        """Let go of all tensors."""
+        self.args, self.kwargs, self.output = (), {}, self.output.new_empty(0)
+        self.gradients.clear()
+        self.input_gradients.clear()
 
-    def versions_now(self) -> tuple[int, ...]:
+    @property
+    def arguments_overwritten(self) -> bool:
+        """Whether the model wrote into an argument after the call."""
+        return self.versions[0] != self.versions_now()[0]
+
+    @property
+    def output_overwritten(self) -> bool:
+        """Whether the model wrote into the output after the call: calling again gives it."""
+        return self.versions[1] != self.versions_now()[1]
+
+    def versions_now(self) -> tuple[tuple[int, ...], int]:
         """Return the version counters as they are."""
-        return tuple(tensor._version for tensor in tensors_in((self.args, self.kwargs, self.output)))
+        return tuple(tensor._version for tensor in tensors_in((self.args, self.kwargs))), self.output._version
 
 
 Calls: TypeAlias = dict[str, list[LayerCall]]
@@ -51,13 +63,14 @@ Calls: TypeAlias = dict[str, list[LayerCall]]
 
 
 class Recorder:
-    """Watches modules during differentiable passes; copies what the model writes into (in-place activations).
+    """Watches modules during differentiable passes; copies arguments that the model writes into later.
 
     Args:
         modules: by dotted name.
         inputs: whether to keep gradients with respect to the input rather than the output.
         followers: modules whose output is kept in place of that of a watched one, if they are called with nothing
             but its output; by name, for each call.
+        norms: left out of the passes, folded into the layers of these names; as followers they return what they get.
     """
 
     def __init__(
@@ -66,33 +79,57 @@ class Recorder:
         *,
         inputs: bool,
         followers: Mapping[str, Sequence[Sequence[nn.Module]]] | None = None,
+        norms: Mapping[str, nn.BatchNorm2d] | None = None,
     ) -> None:
         self._modules = modules
         self._inputs = inputs
         self._followers = followers or {}
+        self._norms = norms or {}
         self._open = _Open()
         self._copied: set[str] = set()
         self._calls: Calls = {}
+        self._arrived: Callable[[str], None] = _ignore
 
     def run(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, Calls]:
         """Return the differentiable output for ``batch``, and the watched modules' calls on the way."""
         self._calls = {}
         # The input asks for gradients, so that a graph exists although no parameter does.
         leaf = batch.detach().clone().requires_grad_()
-        with torch.enable_grad(), self._watching():
+        with torch.enable_grad(), norms_folded(model, self._norms), self._watching():
             output: Tensor = model(leaf * 1)
         calls, self._calls, self._open = self._calls, {}, _Open()  # they hold on to the graph
-        late = {name for name, found in calls.items() if any(call.overwritten for call in found)}
+        late = {name for name, found in calls.items() if any(call.arguments_overwritten for call in found)}
         if late - self._copied:
             self._copied |= late
             del output, calls  # or both passes would be held at once
             return self.run(model, batch)
         return output, calls
 
-    def pull(self, output: Tensor, directions: Sequence[Tensor]) -> None:
-        """Send each of ``directions`` (N, classes) back through the graph of ``output``."""
-        for index, direction in enumerate(directions):
-            torch.autograd.backward(output, direction.to(output.dtype), retain_graph=index + 1 < len(directions))
+    def pull(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
+        """Send each of ``directions`` (N, classes) back through the graph of ``output``.
+
+        Args:
+            output: what the model returned.
+            directions: one or more.
+            calls: on the way to ``output``.
+            seen: is told the name of each module once all its calls have all their gradients, last modules first.
+                Then these calls are emptied, which spares holding all gradients of the last direction.
+        """
+        missing = {name: len(found) * len(directions) for name, found in calls.items()}
+
+        def arrived(name: str) -> None:
+            missing[name] -= 1
+            if not missing[name]:
+                seen(name)
+                for call in calls[name]:
+                    call.clear()
+
+        self._arrived = arrived
+        try:
+            for index, direction in enumerate(directions):
+                torch.autograd.backward(output, direction.to(output.dtype), retain_graph=index + 1 < len(directions))
+        finally:
+            self._arrived = _ignore  # it holds on to the calls
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -124,18 +161,18 @@ class Recorder:
             call = LayerCall(
                 args=tuple(_detached(item, copied) for item in args),
                 kwargs={key: _detached(item, copied) for key, item in kwargs.items()},
-                output=_detached(result, copied),
+                output=result.detach(),
             )
             call.versions = call.versions_now()
             calls = self._calls.setdefault(name, [])
             calls.append(call)
             if self._inputs:
-                _catch(args[0], call, call.input_gradients)
+                self._catch(args[0], name, call, call.input_gradients)
                 return
-            _catch(result, call, call.gradients)
+            self._catch(result, name, call, call.gradients)
             chains = self._followers.get(name, ())
             expected = chains[len(calls) - 1] if len(calls) <= len(chains) else ()
-            self._open = _Open(call=call, output=output, copied=copied, expected=tuple(expected))
+            self._open = _Open(name=name, call=call, output=output, expected=tuple(expected))
 
         return hook
 
@@ -148,36 +185,40 @@ class Recorder:
             self._open = _Open()
             return
         last.call.followers.append(module)
-        last.call.output = _detached(output, last.copied)
+        last.call.output = output.detach()
         last.call.versions = last.call.versions_now()
-        _catch(output, last.call, last.call.gradients)
+        self._catch(output, last.name, last.call, last.call.gradients)
         self._open = replace(last, output=output, expected=last.expected[1:])
+
+    def _catch(self, tensor: Tensor, name: str, call: LayerCall, found: list[Tensor]) -> None:
+        """Add gradients with respect to ``tensor`` as it is now to ``found``, unless a follower takes its place."""
+        place = len(call.followers)
+
+        def catch(gradient: Tensor) -> None:
+            if len(call.followers) == place:
+                found.append(gradient)
+                self._arrived(name)
+
+        if tensor.requires_grad:  # not where the model itself has switched gradients off
+            # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
+            tensor.register_hook(catch)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The latest watched call, what was returned last, and the modules expected to be called with that."""
+    """The latest watched call of a module, what was returned last, and the modules expected to be called with that."""
 
+    name: str = ""
     call: LayerCall | None = None
     output: Any = None
-    copied: bool = False
     expected: tuple[nn.Module, ...] = ()
-
-
-def _catch(tensor: Tensor, call: LayerCall, found: list[Tensor]) -> None:
-    """Add gradients with respect to ``tensor`` as it is now to ``found``, unless a follower takes its place."""
-    place = len(call.followers)
-
-    def catch(gradient: Tensor) -> None:
-        if len(call.followers) == place:
-            found.append(gradient)
-
-    if tensor.requires_grad:  # not where the model itself has switched gradients off
-        # A hook set now belongs to the value as it is now, whatever is written into the tensor later.
-        tensor.register_hook(catch)  # type: ignore[no-untyped-call]
 
 
 def _detached(value: Any, copied: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone() if copied else value.detach()
+
+
+def _ignore(_name: str) -> None:
+    """Let gradients go that nobody waits for."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from senseapp.errors import MeasurementFailed
 from senseapp.layers import CallTrace, tensors_in
+from senseapp.sensitivity.folding import folded
 from senseapp.sensitivity.quick.followers import followers_of
-from senseapp.sensitivity.quick.recorder import Calls, LayerCall
+from senseapp.sensitivity.quick.recorder import LayerCall
 from senseapp.sensitivity.quick.weight_gradients import inner_products, weight_gradients
 from senseapp.transforms import Applied, ChannelCompressor, Compressor, Prepared, Target, WeightCompressor
 
@@ -39,12 +40,12 @@ class Responses(Protocol):
         """Make ready every target and level that can be estimated, and say what each would truly do."""
         ...
 
-    def observing(self, calls: Calls, num_images: int, num_directions: int) -> AbstractContextManager[None]:
-        """Take in what was recorded for a batch, and let go of it at the end of the block."""
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+        """Take in all calls of the watched module ``name`` for a batch, with their gradients."""
         ...
 
-    def pulls(self, key: Key) -> Tensor | None:
-        """Return the inner products for ``key``, (N, directions); None if the recorded calls do not show it."""
+    def collect(self) -> dict[Key, Tensor]:
+        """Return the batch's inner products of all that the observed calls show, (N, directions), and forget them."""
         ...
 
 
@@ -92,16 +93,17 @@ class WeightResponses:
 
     at_inputs = False
 
-    def __init__(self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace) -> None:
+    def __init__(
+        self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace, norms: Mapping[str, nn.BatchNorm2d]
+    ) -> None:
         self._compressor = compressor
+        self._norms = norms
         self._prepared: dict[Key, Prepared] = {}
-        self._num_levels = 0
-        self._seen: dict[str, list[_SeenCall]] = {}
-        self._latest: tuple[str, list[Tensor | None]] | None = None
+        self._products: dict[Key, dict[str, Tensor]] = {}
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
-        self._modules: dict[str, tuple[str, ...]] = {target.layer: target.modules for target in compressor.targets}
-        chains = {name: found for name, found in followers_of(trace, model).items() if name in names}
+        self._modules = {target.layer: target.modules for target in compressor.targets}
+        chains = {name: found for name, found in followers_of(trace, model, norms).items() if name in names}
         self.followers: Mapping[str, Sequence[Sequence[nn.Module]]] = {
             name: [[link.module for link in chain] for chain in found] for name, found in chains.items()
         }
@@ -114,7 +116,6 @@ class WeightResponses:
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Compute every compressed weight once."""
-        self._num_levels = len(levels)
         for target in targets:
             for level in levels:
                 try:
@@ -123,58 +124,63 @@ class WeightResponses:
                     continue  # the exact measurement records the reason
         return {key: prepared.applied for key, prepared in self._prepared.items()}
 
-    @contextmanager
-    def observing(self, calls: Calls, num_images: int, num_directions: int) -> Iterator[None]:
-        """Take the gradients at the layers' outputs."""
-        for name, found in calls.items():
-            axes = self._axes(name, found, num_images)
-            if axes is None or any(len(call.gradients) != num_directions for call in found):
-                continue
-            self._seen[name] = [_SeenCall.of(call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
-        yield
-        self._seen, self._latest = {}, None  # before the next batch is recorded: both would take twice the memory
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+        """Compute the inner products of the module's changed output with each direction's gradient."""
+        axes = self._axes(name, calls, num_images)
+        if axes is None or any(len(call.gradients) != num_directions for call in calls):
+            return
+        seen = [_SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
+        keys = [key for key in self._prepared if name in self._modules[key[0]]]
+        products = [self._each(name, each, keys) for each in seen]
+        for key, parts in zip(keys, zip(*products, strict=True), strict=True):
+            self._products.setdefault(key, {})[name] = torch.stack(parts).sum(dim=0)
+
+    def collect(self) -> dict[Key, Tensor]:
+        """Return the inner products of each target whose modules were all seen."""
+        found, self._products = self._products, {}
+        return {
+            key: torch.stack([parts[name] for name in self._modules[key[0]]]).sum(dim=0).cpu()
+            for key, parts in found.items()
+            if parts.keys() >= set(self._modules[key[0]])
+        }
 
     def _axes(self, name: str, found: Sequence[LayerCall], num_images: int) -> list[int] | None:
-        shapes = self._single.get(name, [])
-        if len(shapes) != len(found):
+        shapes, norm = self._single.get(name, []), self._norms.get(name)
+        if len(shapes) != len(found) or (norm is not None and any(norm not in call.followers[:1] for call in found)):
             return None
         single = [own[len(call.followers)] for own, call in zip(shapes, found, strict=True)]
         return _batch_axes(single, [call.output.shape for call in found], num_images)
 
-    def pulls(self, key: Key) -> Tensor | None:
-        """Return the inner products of the layer's changed output with each direction's gradient."""
-        names = self._modules[key[0]]
-        if not all(name in self._seen for name in names):
+    def _each(self, name: str, seen: _SeenCall, keys: Sequence[Key]) -> list[Tensor]:
+        """Return the inner products of one call for each of ``keys``, (N, directions)."""
+        gradients = self._weight_gradients(name, seen, keys)
+        before = seen.call.output
+        if gradients is None and seen.call.output_overwritten:
+            before = self._rerun(name, seen.call)
+        products = []
+        for prepared in (self._prepared[key] for key in keys):
+            if gradients is not None and prepared.weight is not None:
+                change = prepared.weight() - self.watched[name].get_parameter("weight")
+                products.append(inner_products(gradients, change))
+            else:
+                with prepared.active():
+                    products.append(seen.inner_products(self._rerun(name, seen.call) - before))
+            prepared.release()
+        return products
+
+    def _weight_gradients(self, name: str, seen: _SeenCall, keys: Sequence[Key]) -> Tensor | None:
+        if any(self._prepared[key].weight is None for key in keys):
             return None
-        prepared = self._prepared[key]
-        products = [
-            self._products(name, seen, prepared, gradients)
-            for name in names
-            for seen, gradients in zip(self._seen[name], self._weight_gradients(name, prepared), strict=True)
-        ]
-        return torch.stack(products).sum(dim=0).cpu()
-
-    def _products(self, name: str, seen: _SeenCall, prepared: Prepared, gradients: Tensor | None) -> Tensor:
-        if gradients is not None and prepared.weight is not None:
-            return inner_products(gradients, prepared.weight - self.watched[name].get_parameter("weight"))
-        with prepared.active():
-            return seen.inner_products(self._rerun(name, seen.call) - seen.call.output)
-
-    def _weight_gradients(self, name: str, prepared: Prepared) -> list[Tensor | None]:
-        """Return, for each call of a module, the weight's gradients; kept until another module is asked for."""
-        if prepared.weight is None:
-            return [None] * len(self._seen[name])
-        if self._latest is None or self._latest[0] != name:
-            module, levels = self.watched[name], self._num_levels
-            found = [weight_gradients(module, s.call, s.order, s.gradients, levels) for s in self._seen[name]]
-            self._latest = name, found
-        return self._latest[1]
+        norm = self._norms.get(name)
+        return weight_gradients(self.watched[name], seen.call, seen.order, seen.gradients, len(keys), norm)
 
     def _rerun(self, name: str, call: LayerCall) -> Tensor:
-        output = next(tensors_in(self.watched[name](*call.args, **call.kwargs)))
-        for follower in call.followers:
-            output = follower(output)
-        return output
+        module, norm = self.watched[name], self._norms.get(name)
+        with nullcontext() if norm is None else folded(module, norm):
+            output = next(tensors_in(module(*call.args, **call.kwargs)))
+            for follower in call.followers:
+                output = follower(output)
+            return output
 
 
 class ChannelResponses:
@@ -208,25 +214,23 @@ class ChannelResponses:
                 self._removed[target.layer, level] = removed
         return applied
 
-    @contextmanager
-    def observing(self, calls: Calls, num_images: int, num_directions: int) -> Iterator[None]:
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
         """Sum input times gradient over positions, for every channel."""
-        for name, found in calls.items():
-            axes = _batch_axes(self._single[name], [call.args[0].shape for call in found], num_images)
-            if axes is None or any(len(call.input_gradients) != num_directions for call in found):
-                continue
-            parts = [self._per_channel(name, call, axis, num_images) for call, axis in zip(found, axes, strict=True)]
-            self._sums[name] = torch.stack(parts).sum(dim=0).cpu()  # (N, directions, C)
-        yield
-        self._sums = {}
+        axes = _batch_axes(self._single[name], [call.args[0].shape for call in calls], num_images)
+        if axes is None or any(len(call.input_gradients) != num_directions for call in calls):
+            return
+        parts = [self._per_channel(name, call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
+        self._sums[name] = torch.stack(parts).sum(dim=0).cpu()  # (N, directions, C)
 
-    def pulls(self, key: Key) -> Tensor | None:
-        """Return minus the sum over removed channels of input times gradient, for each direction."""
-        removed = self._removed[key]
-        if not removed or not all(name in self._sums for name in removed):
-            return None
-        lost = [self._sums[name][:, :, channels].sum(dim=2) for name, channels in removed.items()]
-        return -torch.stack(lost).sum(dim=0)
+    def collect(self) -> dict[Key, Tensor]:
+        """Return minus the sum over removed channels of input times gradient, for each target and level."""
+        sums, self._sums = self._sums, {}
+        found = {}
+        for key, removed in self._removed.items():
+            if removed and sums.keys() >= removed.keys():
+                lost = [sums[name][:, :, channels].sum(dim=2) for name, channels in removed.items()]
+                found[key] = -torch.stack(lost).sum(dim=0)
+        return found
 
     def _per_channel(self, name: str, call: LayerCall, batch: int, num_images: int) -> Tensor:
         data = call.args[0]
@@ -237,11 +241,20 @@ class ChannelResponses:
         return torch.stack([p.reshape(num_images, -1, p.shape[-1]).sum(dim=1) for p in products], dim=1)
 
 
-def responses_of(compressor: Compressor, model: nn.Module, trace: CallTrace) -> Responses:
-    """Return the way to estimate what ``compressor`` does; ``trace`` shows the model's calls on one image."""
+def responses_of(
+    compressor: Compressor, model: nn.Module, trace: CallTrace, norms: Mapping[str, nn.BatchNorm2d]
+) -> Responses:
+    """Return the way to estimate what ``compressor`` does.
+
+    Args:
+        compressor: of ``model``.
+        model: the network.
+        trace: shows its calls on one image.
+        norms: by layer, what is folded into it whenever calls are recorded.
+    """
     if isinstance(compressor, ChannelCompressor):
         return ChannelResponses(compressor, model, trace)
-    return WeightResponses(cast(WeightCompressor, compressor), model, trace)
+    return WeightResponses(cast(WeightCompressor, compressor), model, trace, norms)
 
 
 def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:

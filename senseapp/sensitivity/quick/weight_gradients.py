@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from senseapp.sensitivity.folding import norm_scale
 from senseapp.sensitivity.quick.recorder import LayerCall
 
 __all__ = ["inner_products", "weight_gradients"]
@@ -21,7 +22,12 @@ _MOST_BYTES = 256 * 2**20
 
 
 def weight_gradients(
-    module: nn.Module, call: LayerCall, order: Sequence[int], gradients: Sequence[Tensor], num_levels: int
+    module: nn.Module,
+    call: LayerCall,
+    order: Sequence[int],
+    gradients: Sequence[Tensor],
+    num_levels: int,
+    norm: nn.BatchNorm2d | None,
 ) -> Tensor | None:
     """Return the gradient of each image's pull with respect to the weight of ``module``, (N, directions, O, I).
 
@@ -31,13 +37,14 @@ def weight_gradients(
         order: axes of its output, the batch first, as those of ``gradients``.
         gradients: at its output, (N, values) for each direction.
         num_levels: how many compressed weights there are.
+        norm: was folded into the module, so that it is the call's first follower; None if none was.
 
     Returns:
         None where the module is none that multiplies position by position, or a pass for each level costs less.
     """
     num_images, directions = len(gradients[0]), len(gradients)
     inputs = _by_position(module, call, order, num_images)
-    if inputs is None:
+    if inputs is None or call.followers != [each for each in (norm,) if each is not None]:
         return None
     positions, width = inputs.shape[1:]
     held = 4 * width * sum(gradient.numel() for gradient in gradients) // positions
@@ -45,7 +52,8 @@ def weight_gradients(
         return None
     inputs = inputs.to(gradients[0].dtype)
     outward = [gradient.reshape(num_images, positions, -1).transpose(1, 2) for gradient in gradients]  # (N, O, P) each
-    return torch.stack([torch.bmm(each, inputs) for each in outward], dim=1).float()
+    found = torch.stack([torch.bmm(each, inputs) for each in outward], dim=1).float()
+    return found if norm is None else found.mul_(norm_scale(norm)[:, None])
 
 
 def inner_products(gradients: Tensor, change: Tensor) -> Tensor:
@@ -57,7 +65,7 @@ def inner_products(gradients: Tensor, change: Tensor) -> Tensor:
 def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_images: int) -> Tensor | None:
     """Return what was multiplied by the weight at each position of the output, (N, positions, I), in its order."""
     channels = _channel_axis(module)
-    if channels is None or call.followers or call.kwargs or len(call.args) != 1:
+    if channels is None or call.kwargs or len(call.args) != 1:
         return None
     data: Tensor = call.args[0]
     if data.dim() != len(order) or order[-1] != channels % data.dim():
