@@ -5,7 +5,8 @@
 Tools: ``fasterai`` (in its own environment), ``plain`` (our loop of whole passes), ``ours``, ``ours-auto``
 (precision auto), ``ours-apart`` (one level a pass), ``quick`` (precision auto), ``floor`` (the sum of suffix passes,
 one level each), ``forward`` (one plain evaluation). All run on DEVICE (``cpu``), and clocks are read once it has done
-what it was asked for. Imports and starting the device are not timed; building the model and everything after it is.
+what it was asked for. Imports, starting the device, and building the model and the images are not timed; everything
+after that is, the copy to the device included.
 The peak of memory is that of the process, or on a graphics card that of the card.
 """
 
@@ -35,24 +36,21 @@ Deltas = dict[str, list[float]]
 class Task:
     """What every tool is asked for."""
 
-    model: str
+    model: torch.nn.Module
+    pictures: torch.Tensor
+    labels: torch.Tensor
     compression: str
     levels: int
-    images: int
     device: torch.device
 
-    def network(self) -> torch.nn.Module:
-        return model_of(self.model).to(self.device)
-
-    def pictures(self) -> tuple[torch.Tensor, torch.Tensor]:
-        pictures, labels = images_of(self.images)
-        return pictures.to(self.device), labels.to(self.device)
+    def on_device(self) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+        return self.model.to(self.device), self.pictures.to(self.device), self.labels.to(self.device)
 
 
 def fasterai(task: Task) -> Deltas:
     from fasterai.analyze.sensitivity import SensitivityAnalyzer
 
-    model, (pictures, labels) = task.network(), task.pictures()
+    model, pictures, labels = task.on_device()
 
     def loss(network: torch.nn.Module) -> float:
         with torch.no_grad():
@@ -77,9 +75,8 @@ def _sweep(task: Task, *, precision: str = "fp32", mode: str = "exact") -> Any:
     ]()
     chosen = LEVELS[task.compression][: task.levels]
     inner = chosen if task.compression == "quantization" else tuple(level / 100 for level in chosen)
-    pictures, labels = images_of(task.images)
     spec = SensitivitySpec(compression=config, levels=inner, precision=precision, mode=mode, device=str(task.device))
-    return Sweep.open(model_of(task.model), TensorImages(pictures, labels), spec, own=True)
+    return Sweep.open(task.model, TensorImages(task.pictures, task.labels), spec, own=True)
 
 
 def ours(task: Task, *, precision: str = "fp32", apart: bool = False) -> Deltas:
@@ -125,7 +122,8 @@ def floor(task: Task) -> Deltas:
     from senseapp.sensitivity.replay import Replay
 
     sweep, now = _sweep(task), clock(task.device)
-    replay, prefixes, seconds = Replay(sweep.bench.model, sweep.bench.trace), sweep.bench.prefixes(0, task.images), 0.0
+    replay, seconds = Replay(sweep.bench.model, sweep.bench.trace), 0.0
+    prefixes = sweep.bench.prefixes(0, len(task.pictures))
     for item in sweep.planned:
         sweep.bench.advance(replay, prefixes, item.position)
         started = now()
@@ -136,7 +134,7 @@ def floor(task: Task) -> Deltas:
 
 
 def forward(task: Task) -> Deltas:
-    model, (pictures, labels) = task.network(), task.pictures()
+    model, pictures, labels = task.on_device()
     with torch.inference_mode():
         return {"loss": [float(F.cross_entropy(model(pictures[:BATCH_SIZE]), labels[:BATCH_SIZE]))]}
 
@@ -156,10 +154,8 @@ TOOLS: dict[str, Callable[..., Deltas]] = {
 def main() -> None:
     tool, case, compression, levels, *rest = sys.argv[1:]
     images, device = [*rest, *("32", "cpu")[len(rest) :]]
-    task = Task(case, compression, int(levels), int(images), torch.device(device))
-    # Imports are paid for before the clock starts.
+    task = Task(model_of(case), *images_of(int(images)), compression, int(levels), torch.device(device))
     importlib.import_module("fasterai.analyze.sensitivity" if tool == "fasterai" else "senseapp.sensitivity")
-    model_of(case)
     torch.randn(8, 8, device=task.device) @ torch.randn(8, 8, device=task.device)
     now = clock(task.device)
     started, cpu = now(), time.process_time()

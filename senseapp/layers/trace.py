@@ -34,6 +34,7 @@ class Call:
         after: index of the first call that is not inside this one and starts later.
         source: index of the call (the innermost) that returned its first argument as it is; -1 if none did.
         last_needed: the last event at which code that cannot be skipped by then reads the output.
+        alone: whether it was called with one tensor and nothing else.
         passes_on: whether the output is the first argument as it is.
         overwritten: whether later code writes into the output, so that only copies may be handed out.
         output_bytes: of the output's tensors, for the whole traced batch.
@@ -48,6 +49,7 @@ class Call:
     after: int = 0
     source: int = -1
     last_needed: float = -1
+    alone: bool = False
     passes_on: bool = False
     overwritten: bool = False
     output_bytes: int = 0
@@ -188,6 +190,7 @@ class _Watcher:
     def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             call = self._start(name, args)
+            call.alone = len(args) == 1 and isinstance(args[0], Tensor) and not kwargs
             try:
                 output = forward(*args, **kwargs)
             except BaseException:  # the model itself may catch it and go on

@@ -246,9 +246,9 @@ def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyP
 
 def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear())
-    assert scan._graph_batch(sweep) == 32
+    assert scan._graph_batch(sweep, ()) == 32
     monkeypatch.setattr(scan, "_GRAPH_BYTES", 3 * 4 * 2 * (WIDTH * PIXELS**2 * 2 + 3))
-    assert scan._graph_batch(sweep) == 3
+    assert scan._graph_batch(sweep, ()) == 3
 
 
 @pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])

@@ -135,8 +135,7 @@ TRAPS = (ReadAround, ReadTwice, ReadLater, ChangedBefore, NotAlone, Functional)
 def test_what_is_read_elsewhere_too_is_not_followed(trap: type[Trap]) -> None:
     torch.manual_seed(0)
     model = trap()
-    expected = [["Gate"]] if trap is NotAlone else [[]]  # seen by its one reader; how it is called shows later
-    assert _names(model)["layer"] == expected
+    assert _names(model)["layer"] == [[]]
     assert _same_for_small_changes(model)
 
 

@@ -43,7 +43,8 @@ def followers_of(
 ) -> dict[str, list[tuple[Follower, ...]]]:
     """Return the chain of modules after each call, by module name and in order of calls.
 
-    A chain goes on as long as the next call is all that reads the output, and multiplies by no weights.
+    A chain goes on as long as the next call is all that reads the output, takes nothing else, and multiplies by no
+    weights.
 
     Args:
         trace: of one image.
@@ -64,7 +65,7 @@ def followers_of(
 def _readers(trace: CallTrace, call: Call, within: set[str]) -> Iterator[Call]:
     while call.after < len(trace.calls):
         reader = trace.calls[call.after]
-        if reader.module in within:
+        if reader.module in within or not reader.alone:
             return
         if call.last_needed > reader.end and not reader.passes_on:  # what reads its output reads this one
             return

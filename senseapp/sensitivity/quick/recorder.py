@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from senseapp.layers import tensors_in
+from senseapp.layers import map_tensors, tensors_in
 from senseapp.sensitivity.folding import norms_folded
 
 __all__ = ["Calls", "LayerCall", "Recorder"]
@@ -84,7 +84,7 @@ class Recorder:
         self._modules = modules
         self._inputs = inputs
         self._followers = followers or {}
-        self._norms = norms or {}
+        self.norms = norms or {}
         self._open = _Open()
         self._copied: set[str] = set()
         self._calls: Calls = {}
@@ -93,10 +93,8 @@ class Recorder:
     def run(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, Calls]:
         """Return the differentiable output for ``batch``, and the watched modules' calls on the way."""
         self._calls = {}
-        # The input asks for gradients, so that a graph exists although no parameter does.
-        leaf = batch.detach().clone().requires_grad_()
-        with torch.enable_grad(), norms_folded(model, self._norms), self._watching():
-            output: Tensor = model(leaf * 1)
+        with torch.enable_grad(), norms_folded(model, self.norms), self._watching():
+            output: Tensor = model(batch.detach().clone())
         calls, self._calls, self._open = self._calls, {}, _Open()  # they hold on to the graph
         late = {name for name, found in calls.items() if any(call.arguments_overwritten for call in found)}
         if late - self._copied:
@@ -124,6 +122,8 @@ class Recorder:
                 for call in calls[name]:
                     call.clear()
 
+        if not output.requires_grad:  # nothing that is watched leads to it
+            return
         self._arrived = arrived
         try:
             for index, direction in enumerate(directions):
@@ -150,12 +150,13 @@ class Recorder:
         """Give the module a view of its own, so that the gradient on it passes through this module only."""
 
         def hook(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (args[0].view_as(args[0]), *args[1:])
+            taken = args[0].view_as(args[0]) if args[0].requires_grad else _graph_begins(args[0])
+            return (taken, *args[1:])
 
         return hook
 
     def _keep(self, name: str) -> Any:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             result = next(tensors_in(output))
             copied = name in self._copied
             call = LayerCall(
@@ -168,27 +169,35 @@ class Recorder:
             calls.append(call)
             if self._inputs:
                 self._catch(args[0], name, call, call.input_gradients)
-                return
-            self._catch(result, name, call, call.gradients)
+                return None
             chains = self._followers.get(name, ())
-            expected = chains[len(calls) - 1] if len(calls) <= len(chains) else ()
-            self._open = _Open(name=name, call=call, output=output, expected=tuple(expected))
+            expected = tuple(chains[len(calls) - 1]) if len(calls) <= len(chains) else ()
+            if not expected and not result.requires_grad:
+                begun = _graph_begins(result)
+                output = map_tensors(output, lambda tensor: begun if tensor is result else tensor)
+                result = begun
+            self._catch(result, name, call, call.gradients)
+            self._open = _Open(name=name, call=call, output=output, expected=expected)
+            return output
 
         return hook
 
-    def _pass_on(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _pass_on(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Keep the output of a follower in place of what it was called with."""
         last = self._open
         if last.call is None or not last.expected or module is not last.expected[0]:
-            return
+            return None
         if kwargs or len(args) != 1 or args[0] is not last.output or not isinstance(output, Tensor):
             self._open = _Open()
-            return
+            return None
         last.call.followers.append(module)
         last.call.output = output.detach()
         last.call.versions = last.call.versions_now()
+        if not last.expected[1:] and not output.requires_grad:
+            output = _graph_begins(output)
         self._catch(output, last.name, last.call, last.call.gradients)
         self._open = replace(last, output=output, expected=last.expected[1:])
+        return output
 
     def _catch(self, tensor: Tensor, name: str, call: LayerCall, found: list[Tensor]) -> None:
         """Add gradients with respect to ``tensor`` as it is now to ``found``, unless a follower takes its place."""
@@ -212,6 +221,14 @@ class _Open:
     call: LayerCall | None = None
     output: Any = None
     expected: tuple[nn.Module, ...] = ()
+
+
+def _graph_begins(value: Tensor) -> Tensor:
+    """Return ``value`` asking for gradients, so that a graph exists although no parameter does.
+
+    It begins where gradients are first wanted: nothing before is gone back through. The product may be written into.
+    """
+    return value.detach().requires_grad_() * 1
 
 
 def _detached(value: Any, copied: bool) -> Any:

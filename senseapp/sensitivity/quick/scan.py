@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,7 +42,7 @@ _DIRECTIONS = 2
 # About twenty seconds on two cores. Estimates are compared best with measurements on the same images.
 _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
-_GRAPH_BYTES = 2 * 2**30
+_GRAPH_BYTES = 3 * 2**28  # more is hardly faster, and memory that no pass has used yet is slow
 
 Sums = dict[str, tuple[float, ...]]
 
@@ -109,7 +109,8 @@ def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key
     signs = torch.randint(0, 2, (stop, sweep.bench.profile.num_classes), generator=generator) * 2 - 1
     sums: dict[Key, Sums] = {key: {} for key in keys}
     outputs = []
-    for low, high in micro_batches(0, stop, _graph_batch(sweep)):
+    num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
+    for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         output, found = _scan_batch(sweep, responses, recorder, signs[low:high], low)
         outputs.append(output)
         sums = {key: _added(sums[key], found[key]) for key in sums if key in found}
@@ -129,10 +130,11 @@ def _num_images(sweep: Sweep) -> int:
     return min(len(sweep.bench.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
 
 
-def _graph_batch(sweep: Sweep) -> int:
+def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
     """Return how many images a pass may hold: it keeps each output, and gradients there of all directions but one."""
     trace = sweep.bench.trace
-    held = sum(call.output_bytes for call in trace.calls if call.after == call.index + 1) // trace.batch_size
+    kept = (c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten)
+    held = sum(call.output_bytes for call in kept if call.module not in norms) // trace.batch_size
     most = _GRAPH_BYTES // max(1, _DIRECTIONS * held)
     return max(1, min(sweep.bench.layout.micro_batch * 2, most))
 

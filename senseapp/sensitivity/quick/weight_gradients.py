@@ -28,8 +28,8 @@ def weight_gradients(
     gradients: Sequence[Tensor],
     num_levels: int,
     norm: nn.BatchNorm2d | None,
-) -> Tensor | None:
-    """Return the gradient of each image's pull with respect to the weight of ``module``, (N, directions, O, I).
+) -> list[Tensor] | None:
+    """Return, for each direction, the gradient of each image's pull with respect to the weight, (N, O, I).
 
     Args:
         module: was called.
@@ -52,14 +52,14 @@ def weight_gradients(
         return None
     inputs = inputs.to(gradients[0].dtype)
     outward = [gradient.reshape(num_images, positions, -1).transpose(1, 2) for gradient in gradients]  # (N, O, P) each
-    found = torch.stack([torch.bmm(each, inputs) for each in outward], dim=1).float()
-    return found if norm is None else found.mul_(norm_scale(norm)[:, None])
+    found = [torch.bmm(each, inputs).float() for each in outward]
+    return found if norm is None else [each.mul_(norm_scale(norm)[:, None]) for each in found]
 
 
-def inner_products(gradients: Tensor, change: Tensor) -> Tensor:
-    """Return the inner products of ``gradients``, (N, directions, O, I), with a change of the weight."""
+def inner_products(gradients: Sequence[Tensor], change: Tensor) -> Tensor:
+    """Return the inner products of ``gradients``, (N, O, I) each, with a change of the weight, (N, directions)."""
     with torch.autocast(change.device.type, enabled=False):
-        return gradients.flatten(2) @ change.float().flatten()
+        return torch.stack([each.flatten(1) @ change.float().flatten() for each in gradients], dim=1)
 
 
 def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_images: int) -> Tensor | None:
