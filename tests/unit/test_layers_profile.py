@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from senseapp.errors import NoLayersSelected, UnsupportedModel
-from senseapp.layers import compressible_weights, profile_model, select_layers
+from senseapp.layers import compressible_weights, profile_model, select_layers, trace_calls
 from tests.small_models import NUM_CLASSES, chain, small_network
 from tests.trap_models import PIXELS, Attention, CrossAttention, EncoderLayer, FunctionalUse, NeverRuns, TiedWeights
 
@@ -170,6 +172,32 @@ def test_the_image_that_is_watched_stays_as_it_is() -> None:
     before = image.clone()
     profile_model(WritesIntoInput(), image)
     assert torch.equal(image, before)
+
+
+class HandsOn(nn.Module):
+    """Calls that take what another returned: as it is, written into, with something else, computed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 1)
+        self.idle, self.norm, self.bend, self.last = nn.Identity(), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.ReLU()
+        self.mixed = nn.Bilinear(4, 4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.bend(self.norm(self.idle(self.layer(x))))
+        z = self.last(y * 2).mean((2, 3))
+        return self.mixed(z, z)
+
+
+def test_calls_know_whose_output_they_take() -> None:
+    calls = {call.module: call for call in trace_calls(HandsOn().eval(), torch.randn(1, 3, 5, 5)).calls}
+    sources = {name: call.source for name, call in calls.items()}
+    layer = calls["layer"].index
+    assert sources == {
+        "": -1, "layer": -1, "idle": layer, "norm": layer, "bend": calls["norm"].index, "last": -1, "mixed": -1
+    }  # fmt: skip
+    assert [name for name, call in calls.items() if call.passes_on] == ["idle"]
+    assert [name for name, call in calls.items() if not call.alone] == ["mixed"]
 
 
 def test_forwards_are_put_back_also_after_an_error() -> None:

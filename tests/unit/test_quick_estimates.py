@@ -251,6 +251,65 @@ def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) 
     assert scan._graph_batch(sweep, ()) == 3
 
 
+def test_memory_is_that_of_tensors_that_differ() -> None:
+    """An activation in place, and what hands on its argument, take none; a folded norm none either."""
+    network = nn.Sequential(
+        nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(inplace=True), nn.Identity(), nn.Flatten()
+    )
+    sweep = _sweep(nn.Sequential(*network, nn.Linear(WIDTH * PIXELS**2, 3)))
+    each = 2 * 4  # two directions, float32
+    outputs = WIDTH * PIXELS**2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_GRAPH_BYTES", 6 * each * (3 * outputs + 3))  # layer, norm and its activation, flattened
+        assert scan._graph_batch(sweep, ()) == 6
+        patch.setattr(scan, "_GRAPH_BYTES", 6 * each * (2 * outputs + 3))
+        assert scan._graph_batch(sweep, ("0",)) == 6
+
+
+class Refused(torch.autograd.Function):
+    """Gives nothing back."""
+
+    @staticmethod
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> Any:
+        raise AssertionError("went back further than any layer")
+
+
+class Refusing(Network):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(Refused.apply(x))
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [SparsityConfig(), QuantizationConfig(), PruningConfig()],
+    ids=["sparsity", "quantization", "pruning"],
+)
+def test_nothing_before_the_first_layer_is_gone_back_through(compression: CompressionConfig) -> None:
+    levels = (4,) if isinstance(compression, QuantizationConfig) else (0.5,)
+    torch.manual_seed(0)
+    sweep = _sweep(Refusing(), compression, levels)
+    torch.manual_seed(0)
+    plain = _sweep(Network(), compression, levels)
+    assert _by_key(list(quick_scan(sweep))) == pytest.approx(_by_key(list(quick_scan(plain))), rel=1e-4, abs=1e-9)
+    assert sweep.notes == plain.notes
+
+
+def test_calls_are_emptied_as_soon_as_they_are_seen() -> None:
+    model, seen = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))).eval(), []
+    recorder = Recorder(dict(model.named_children()), inputs=False)
+    output, calls = recorder.run(model, torch.randn(2, 3))
+
+    def watched(name: str) -> None:
+        seen.append((name, len(calls[name][0].gradients), [bool(found[0].args) for found in calls.values()]))
+
+    recorder.pull(output, [torch.ones(2, 3), torch.ones(2, 3)], calls, watched)
+    assert seen == [(f"{left - 1}", 2, [True] * left + [False] * (4 - left)) for left in (4, 3, 2, 1)]
+
+
 @pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])
 def test_one_batch_is_let_go_of_before_the_next_is_recorded(
     compression: CompressionConfig, monkeypatch: pytest.MonkeyPatch

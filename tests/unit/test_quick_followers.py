@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from senseapp.data import TensorImages
 from senseapp.layers import trace_calls
 from senseapp.sensitivity import Layout, Sweep, quick_scan
-from senseapp.sensitivity.quick import responses, scan
+from senseapp.sensitivity.quick import scan, weight_responses
 from senseapp.sensitivity.quick.followers import followers_of
-from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 from tests.small_models import chain, small_network
 
 WIDTH, PIXELS, CLASSES = 6, 8, 3
@@ -151,12 +151,58 @@ def test_what_is_linear_at_the_end_of_a_chain_is_left_out() -> None:
     assert _names(chain()) == {f"conv{index}": [["ReLU"]] for index in range(4)} | {"head": [[]]}
 
 
+class HandedOn(Trap):
+    """The layer's output passes through a module that does nothing, and is read by the one behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.Identity()
+
+    def middle(self, y: Tensor) -> Any:
+        return self.one(self.idle(self.norm(y)))
+
+
+class HandedOnAndRead(HandedOn):
+    def middle(self, y: Tensor) -> Any:
+        z = self.norm(y)
+        return self.one(self.idle(z)) + z
+
+
+def test_what_hands_its_argument_on_is_passed_through() -> None:
+    torch.manual_seed(0)
+    assert _names(HandedOn())["layer"] == [["BatchNorm2d", "Identity", "ReLU"]]
+    assert _names(HandedOnAndRead())["layer"] == [[]]
+    assert _same_for_small_changes(HandedOn())
+    assert _same_for_small_changes(HandedOnAndRead())
+
+
+@pytest.mark.parametrize("model", [small_network(), bent_once(inplace=True), HandedOn()], ids=["two", "one", "idle"])
+@pytest.mark.parametrize(
+    ("config", "levels"),
+    [
+        (SparsityConfig(), (0.5, 0.9)),
+        (QuantizationConfig(), (8, 3, 2)),
+        (QuantizationConfig(activations=True), (4, 2)),
+        (PruningConfig(), (0.5,)),
+    ],
+    ids=["sparsity", "quantization", "activations", "pruning"],
+)
+def test_estimates_are_the_same_whether_norms_are_folded_or_not(
+    model: nn.Module, config: CompressionConfig, levels: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = _sweep(model, config, levels)
+    folded = _kl(quick_scan(sweep))
+    monkeypatch.setattr(scan, "foldable_norms", _no_norms)
+    assert folded == pytest.approx(_kl(quick_scan(sweep)), rel=2e-3, abs=1e-8)
+    assert folded
+
+
 def _same_for_small_changes(model: nn.Module, pixels: int = PIXELS) -> bool:
     """Return whether 8 bits hurt each layer alike with and without following: no other path was missed."""
     sweep = _sweep(model, QuantizationConfig(), (8,), pixels)
     followed = _kl(quick_scan(sweep))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(responses, "followers_of", _nothing_followed)
+        patch.setattr(weight_responses, "followers_of", _nothing_followed)
         patch.setattr(scan, "foldable_norms", _no_norms)
         plain = _kl(quick_scan(sweep))
     assert followed.keys() == plain.keys()

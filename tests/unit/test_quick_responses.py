@@ -1,10 +1,14 @@
-"""Which axis of a recorded tensor counts images."""
+"""Which axis of a recorded tensor counts images, and inner products image by image."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
-from senseapp.sensitivity.quick.responses import batch_axis
+from senseapp.sensitivity.quick import weight_responses
+from senseapp.sensitivity.quick.call_axes import batch_axis
+from senseapp.sensitivity.quick.recorder import LayerCall
 
 
 @pytest.mark.parametrize(
@@ -26,3 +30,17 @@ def test_batch_axis(single: tuple[int, ...], seen: tuple[int, ...], expected: in
 
 def test_all_belongs_to_a_single_image() -> None:
     assert batch_axis((64, 1, 96), (64, 1, 96), 1) == 0
+
+
+@pytest.mark.parametrize("long", [1, 2**16], ids=["one by one", "side by side"])
+@pytest.mark.parametrize(("shape", "batch"), [((3, 4, 5, 6), 0), ((5, 3, 4), 1)])
+def test_inner_products_are_those_of_numpy(
+    shape: tuple[int, ...], batch: int, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_responses, "_LONG", long)
+    output, response, *gradients = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    call = LayerCall(args=(), kwargs={}, output=output, gradients=list(gradients))
+    seen = weight_responses._SeenCall.of(call, batch, 3)
+    rows = [np.moveaxis(each.numpy(), batch, 0).reshape(3, -1) for each in (response, *gradients)]
+    expected = np.stack([np.einsum("nv,nv->n", rows[0], each) for each in rows[1:]], axis=1)
+    np.testing.assert_allclose(seen.inner_products(response).numpy(), expected, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from senseapp.data import TensorImages
 from senseapp.sensitivity import Layout, Sweep, quick_scan
-from senseapp.sensitivity.quick import responses
+from senseapp.sensitivity.quick import weight_responses
 from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -68,13 +68,13 @@ def _scan(model: nn.Module, compression: CompressionConfig, levels: tuple[float,
 def products(monkeypatch: pytest.MonkeyPatch) -> list[Tensor | None]:
     """What was made of the weight's gradients, for each batch."""
     made: list[Tensor | None] = []
-    wrapped = responses.weight_gradients
+    wrapped = weight_responses.weight_gradients
 
     def watched(*args: Any) -> Tensor | None:
         made.append(wrapped(*args))
         return made[-1]
 
-    monkeypatch.setattr(responses, "weight_gradients", watched)
+    monkeypatch.setattr(weight_responses, "weight_gradients", watched)
     return made
 
 

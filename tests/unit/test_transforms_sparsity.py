@@ -246,3 +246,20 @@ def test_norms_without_any_input_and_wanda_without_norms_say_so():
         InputNorms(0).matched_to(WeightLayout(), 4)
     with pytest.raises(ValueError, match="norms"):
         CRITERIA["wanda"].score(ScoreInputs(weight=torch.ones(1), generator=layer_generator(0, "")))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["usual", "last"])
+@pytest.mark.parametrize("granularity", sorted(GRANULARITIES))
+def test_a_released_weight_is_made_again(granularity, memory_format):
+    model = _layer(nn.Conv2d(8, 8, 3)).to(memory_format=memory_format)
+    compressor = compressor_of(model, SparsityConfig(granularity=granularity))
+    prepared = compressor.prepare(compressor.targets[0], 0.5)
+    first = prepared.weight()
+    assert prepared.weight() is first
+    prepared.release()
+    with torch.inference_mode(), prepared.active():
+        assert model[0].weight is not first
+        assert torch.equal(model[0].weight, first)
+        assert model[0].weight.stride() == first.stride()
+    assert not prepared.weight().is_inference()
+    assert int((first == 0).sum()) == prepared.applied.removed_params

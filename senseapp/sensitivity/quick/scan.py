@@ -29,8 +29,9 @@ from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.folding import foldable_norms
 from senseapp.sensitivity.layout import micro_batches, precision_context
 from senseapp.sensitivity.quick.directions import choose_directions
+from senseapp.sensitivity.quick.protocol import Key, Responses
 from senseapp.sensitivity.quick.recorder import Recorder
-from senseapp.sensitivity.quick.responses import Key, Responses, responses_of
+from senseapp.sensitivity.quick.responses import responses_of
 from senseapp.transforms import Applied
 
 if TYPE_CHECKING:
