@@ -129,9 +129,8 @@ def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False)
     return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
 
 
-def top_frame(frame: pd.DataFrame, level: float, number: int, *, fragile: bool) -> pd.DataFrame:
-    """Return the ``number`` most fragile rows of a level, or the most robust ones."""
-    ranked = at_level(frame, level, by_sensitivity=True)
+def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFrame:
+    """Return the ``number`` most fragile of a level's rows, which come the most fragile first, or the most robust."""
     return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
 
 

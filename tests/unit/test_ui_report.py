@@ -169,7 +169,7 @@ def test_a_frame_is_kept_once_with_the_columns_that_are_drawn() -> None:
     assert numbers == [0, 1]
     assert data.specs[0] == data.specs[1]
     assert data.specs[0]["width"] == 5
-    kept = pd.read_json(io.StringIO(data.frames[data.specs[0]["layer"][1]["data"]["name"]]))
+    kept = pd.read_json(io.StringIO(data.frames[data.specs[0]["data"]["name"]]))
     assert list(kept["row"]) == list(rows["row"])
     assert list(kept["drop"]) == pytest.approx(list(rows["drop"]), abs=1e-6)
     assert pd.isna(kept["high"][0])

@@ -48,6 +48,6 @@ def choose_histogram(view: RunView) -> HistogramSpec:
 
 
 def _layer(view: RunView) -> str:
-    fragile = top_frame(view.frame, view.level, 1, fragile=True)
+    fragile = top_frame(view.ranked, 1, fragile=True)
     usual = str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name
     return view.picked or usual

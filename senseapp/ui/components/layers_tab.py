@@ -158,7 +158,7 @@ def _top_tables(view: RunView) -> None:
     for title, fragile in (("Most fragile", True), ("Most robust", False)):
         st.markdown(f"## {title} at {view.level_text}")
         show_table(
-            top_frame(view.frame, view.level, int(number), fragile=fragile),
+            top_frame(view.ranked, int(number), fragile=fragile),
             top_columns(view.metric),
             alt_text=f"{title} layers at {view.level_text}",
             key=f"layers.{'fragile' if fragile else 'robust'}.{view.run_id}",

@@ -90,12 +90,16 @@ class RunView:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows of the level, in network order."""
-        return at_level(self.frame, self.level)
+        return self._kept_rows(by_sensitivity=False)
 
     @cached_property
     def ranked(self) -> pd.DataFrame:
         """The rows of the level, the most fragile first."""
-        return at_level(self.frame, self.level, by_sensitivity=True)
+        return self._kept_rows(by_sensitivity=True)
+
+    def _kept_rows(self, *, by_sensitivity: bool) -> pd.DataFrame:
+        state = _state(self.result)
+        return _made_rows(self.run_id, self.metric.name, state, self.level, by_sensitivity, self.frame)
 
 
 def answer_first(view: RunView, *, chart: Callable[[], None], side: Callable[[], None]) -> None:
@@ -135,13 +139,24 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
 
 def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
     """Return :func:`senseapp.ui.frames.measurement_frame`, made once for each state of a run; not to be changed."""
-    state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
-    return _made_frame(run_id, metric, state, result)
+    return _made_frame(run_id, metric, _state(result), result)
 
 
 @st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
 def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: SensitivityResult) -> pd.DataFrame:
     return measurement_frame(_result, metric)
+
+
+@st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
+def _made_rows(
+    run_id: str, metric: str, state: tuple[float, ...], level: float, by_sensitivity: bool, _frame: pd.DataFrame
+) -> pd.DataFrame:
+    return at_level(_frame, level, by_sensitivity=by_sensitivity)
+
+
+def _state(result: SensitivityResult) -> tuple[float, ...]:
+    """Return what changes with every measurement that a run adds."""
+    return (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
 
 
 def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult) -> None:

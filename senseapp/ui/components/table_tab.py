@@ -27,7 +27,7 @@ def table_tab(view: RunView) -> None:
 
 def _one_layer(view: RunView) -> None:
     """Show every metric of the picked layer at every level; without a pick, of the most fragile one."""
-    fragile = top_frame(view.frame, view.level, 1, fragile=True)
+    fragile = top_frame(view.ranked, 1, fragile=True)
     layer = view.picked or (str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name)
     rows = layer_frame(view.result, layer)
     st.markdown(f"## {layer} at every level")

@@ -126,7 +126,7 @@ def _curves(
 ) -> Figure:
     kind = result.spec.sensitivity.compression.kind
     bits = kind == "quantization"
-    fragile = list(top_frame(frame, levels[-1], _CURVES, fragile=True)["row"])
+    fragile = list(top_frame(at_level(frame, levels[-1], by_sensitivity=True), _CURVES, fragile=True)["row"])
     chart = sensitivity_curves(
         curve_rows(frame[frame["row"].isin(fragile)], metric, CURVE_AXES["drop"], bits=bits),
         all_layers=list(dict.fromkeys(frame["row"])),
