@@ -298,6 +298,27 @@ def test_nothing_before_the_first_layer_is_gone_back_through(compression: Compre
     assert sweep.notes == plain.notes
 
 
+class Chosen(Network):
+    """A layer in front says which of two gains an image gets: whole numbers, which nothing can be followed through."""
+
+    class Choice(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).argmax(dim=1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = self.Choice(3 * PIXELS**2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x * (1 + self.choice(x.flatten(1)))[:, None, None, None])
+
+
+def test_a_layer_that_returns_whole_numbers_is_left_out() -> None:
+    sweep = _sweep(Chosen())
+    assert {item.layer for item in quick_scan(sweep)} == {"stem", "inner", "head"}
+    assert sweep.notes == ["The quick scan has no estimate for 1 of 4 targets."]
+
+
 def test_calls_are_emptied_as_soon_as_they_are_seen() -> None:
     model, seen = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))).eval(), []
     recorder = Recorder(dict(model.named_children()), inputs=False)

@@ -227,7 +227,10 @@ def _graph_begins(value: Tensor) -> Tensor:
     """Return ``value`` asking for gradients, so that a graph exists although no parameter does.
 
     It begins where gradients are first wanted: nothing before is gone back through. The product may be written into.
+    Whole numbers are returned as they are.
     """
+    if not value.is_floating_point():
+        return value
     return value.detach().requires_grad_() * 1
 
 
