@@ -21,8 +21,8 @@ FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm2d]:
     """Return the norms that can be folded into what they follow, by the name of that layer.
 
-    The trace vouches for them: both are called once, the norm with the very tensor that the layer returned, nothing
-    else reads that tensor, and nothing else reads the layer's weight.
+    The trace vouches for them: both are called once, the norm right after the layer and with the very tensor that it
+    returned, nothing else reads that tensor, and nothing else reads the layer's weight or bias.
 
     Args:
         trace: of ``model``.
@@ -32,7 +32,10 @@ def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm
     found = {}
     for reader in (call for call in trace.calls if call.source >= 0):
         call = trace.calls[reader.source]
-        if call.last_needed > reader.end or times[call.module] + times[reader.module] > 2:
+        # Right after it, not inside a block that begins there: what follows a layer is looked at block by block.
+        if call.after != reader.index or call.last_needed > reader.end:
+            continue
+        if times[call.module] + times[reader.module] > 2:
             continue
         layer, norm = model.get_submodule(call.module), model.get_submodule(reader.module)
         if type(norm) is nn.BatchNorm2d and _is_plain(norm) and _reads_alone(layer, call, trace):
@@ -47,8 +50,8 @@ def _is_plain(norm: nn.BatchNorm2d) -> bool:
 def _reads_alone(layer: nn.Module, call: Call, trace: CallTrace) -> bool:
     if type(layer) not in FOLDABLE or "weight" not in layer._parameters or _has_hooks(layer):
         return False
-    use = trace.uses.get(f"{call.module}.weight")  # where it is tied, by its first name only
-    return use is not None and use.readers == {call.index}
+    uses = [trace.uses.get(f"{call.module}.{name}") for name, _ in layer.named_parameters()]  # tied: by the first name
+    return all(use is not None and use.readers == {call.index} for use in uses)
 
 
 def _has_hooks(module: nn.Module) -> bool:

@@ -134,6 +134,25 @@ class WeightReadElsewhere(Trap):
         return super().forward(x) + self.layer.weight.mean()
 
 
+class BiasReadElsewhere(Trap):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) + self.layer.bias.mean()
+
+
+class InABlock(Trap):
+    """The norm stands in front of another layer, in a block of theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Sequential(nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 1))
+
+
+class NotNext(Trap):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Sequential(nn.Identity(), nn.BatchNorm2d(WIDTH))
+
+
 class TiedWeight(Trap):
     def __init__(self) -> None:
         super().__init__()
@@ -186,6 +205,9 @@ TRAPS = (
     LayerTwice,
     NormTwice,
     WeightReadElsewhere,
+    BiasReadElsewhere,
+    InABlock,
+    NotNext,
     TiedWeight,
     NotAffine,
     OfTheBatch,

@@ -176,7 +176,24 @@ def test_what_hands_its_argument_on_is_passed_through() -> None:
     assert _same_for_small_changes(HandedOnAndRead())
 
 
-@pytest.mark.parametrize("model", [small_network(), bent_once(inplace=True), HandedOn()], ids=["two", "one", "idle"])
+class NormsFirst(Trap):
+    """Blocks of norm, activation and layer: each norm follows the layer of the block before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            *(nn.Sequential(nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 1)) for _ in range(3))
+        )
+
+    def middle(self, y: Tensor) -> Any:
+        return self.blocks(y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [small_network(), bent_once(inplace=True), HandedOn(), NormsFirst()],
+    ids=["two", "one", "idle", "norms first"],
+)
 @pytest.mark.parametrize(
     ("config", "levels"),
     [
@@ -195,6 +212,7 @@ def test_estimates_are_the_same_whether_norms_are_folded_or_not(
     monkeypatch.setattr(scan, "foldable_norms", _no_norms)
     assert folded == pytest.approx(_kl(quick_scan(sweep)), rel=2e-3, abs=1e-8)
     assert folded
+    assert not sweep.notes
 
 
 def _same_for_small_changes(model: nn.Module, pixels: int = PIXELS) -> bool:
