@@ -65,9 +65,9 @@ class Ranking:
             quotas[more] += 1
             threshold = threshold.index_put((more,), following[more, None])
         kept = self._scores > threshold
-        spared = self._scores.shape[1] - quotas - kept.sum(dim=1, keepdim=True)  # per contest
-        if bool(spared.any()):  # some of those at the threshold
-            tied = self._scores == threshold
-            lost = tied.sum(dim=1, keepdim=True) - spared
-            kept |= tied & (tied.cumsum(dim=1) > lost)
-        return kept
+        if int(kept.count_nonzero()) == self.num_units - num_lost:
+            return kept  # to count in each contest takes as long as all of the above
+        spared = self._scores.shape[1] - quotas - kept.sum(dim=1, keepdim=True)  # of those at the threshold
+        tied = self._scores == threshold
+        lost = tied.sum(dim=1, keepdim=True) - spared
+        return kept | (tied & (tied.cumsum(dim=1) > lost))

@@ -77,8 +77,9 @@ class SparsityCompressor(PreparedCompressor):
         """
         weight = self._weights[target.layer]
         with ordinary_tensors():
-            sparse = _Sparse(weight.parameter.detach(), self._kept(weight, level))
-            num_zeros = sparse.num_zeros()
+            kept = self._kept(weight, level)
+            num_zeros = self._ranked(weight).num_zeros(kept)
+            sparse = self._ranked(weight).made_sparse(kept)
         fraction = num_zeros / weight.parameter.numel()
         applied = Applied(
             achieved_level=fraction,
@@ -108,8 +109,9 @@ class SparsityCompressor(PreparedCompressor):
     def _ranked(self, weight: LayerWeight) -> _Ranked:
         layer = weight.profile.name
         if self._latest is None or self._latest.layer != layer:
-            split = weight.layout.split(weight.parameter.detach())  # (G, O/G, I/G, D, H, W)
-            self._latest = _Ranked(layer, split.shape, self._rank(weight, split))
+            values = weight.parameter.detach()
+            split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
+            self._latest = _Ranked(layer, values, split.shape, self._rank(weight, split))
         return self._latest
 
     def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
@@ -122,41 +124,72 @@ class SparsityCompressor(PreparedCompressor):
         return Ranking(self._granularity.arrange(scores, per_output=self._criterion.per_output))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ranked:
-    """The layer that was made sparse last: the shape of its split weight, and the order of its units."""
+    """The layer that was made sparse last: its weight, the shape of that when split, and the order of its units."""
 
     layer: str
+    values: Tensor
     shape: torch.Size
     ranking: Ranking
+    _marks: _Marks | None = None
+    _has_zeros: bool | None = None
+
+    def num_zeros(self, kept: Tensor) -> int:
+        """Return how many values are zero when ``kept`` are left, those included that were zero before."""
+        if self._has_zeros is None:
+            self._has_zeros = int(self.values.count_nonzero()) < self.values.numel()
+        left = kept & (self.values != 0) if self._has_zeros else kept
+        return kept.numel() - int(left.count_nonzero())
+
+    def made_sparse(self, kept: Tensor) -> _Sparse:
+        if self._marks is None or self._marks.full:
+            self._marks = _Marks(torch.zeros_like(self.values, dtype=torch.int8))
+        return _Sparse(self.values, self._marks, self._marks.add(kept))
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Which values of a weight are left at each of up to eight levels: a bit each."""
+
+    _bits: Tensor
+    _num_levels: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self._num_levels == 8
+
+    def add(self, kept: Tensor) -> int:
+        """Return the place of the bit that stands for ``kept``."""
+        self._bits |= kept.view(torch.int8) << self._num_levels
+        self._num_levels += 1
+        return self._num_levels - 1
+
+    def masks(self, place: int) -> Tensor:
+        """Return all bits set, -1, for values that are left, and 0 for the others."""
+        return (self._bits << (7 - place)).__irshift__(7)  # the bit becomes the sign, and spreads
 
 
 @dataclass(slots=True)
 class _Sparse:
-    """A weight that some values of another are left of; it takes a byte for each value until it is asked for."""
+    """A weight that some values of another are left of; it takes a bit for each value until it is asked for."""
 
     _values: Tensor
-    _kept: Tensor
+    _marks: _Marks
+    _place: int
     _made: Tensor | None = None
 
-    def num_zeros(self) -> int:
-        return self._kept.numel() - int((self._kept & (self._values != 0)).count_nonzero())
-
     def weight(self) -> Tensor:
+        """Return ``torch.where(kept, values, 0)``, in a third of the time: bits of other values are cleared."""
         if self._made is None:
             with ordinary_tensors():
-                self._made = _zero_others(self._values, self._kept)
+                bits = _BITS[self._values.element_size()]
+                masks = self._marks.masks(self._place).to(bits)
+                self._made = masks.bitwise_and_(self._values.view(bits)).view(self._values.dtype)
         return self._made
 
     def release(self) -> None:
         self._made = None
-
-
-def _zero_others(values: Tensor, kept: Tensor) -> Tensor:
-    """Return ``torch.where(kept, values, 0)``, in a third of the time: bits of other values are cleared."""
-    bits = _BITS[values.element_size()]
-    mask = kept.to(bits).neg_()  # -1 has all bits set
-    return (values.view(bits) & mask).view(values.dtype)
 
 
 @register_compressor(SparsityConfig)

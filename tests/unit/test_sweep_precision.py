@@ -26,11 +26,13 @@ class Clock:
 
 @pytest.fixture
 def half_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_product_gain", lambda _device: 4.0)
     monkeypatch.setattr(precision, "_seconds", Clock({"fp32": 3.0, "bf16": 1.0}))
 
 
 @pytest.fixture
 def half_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_product_gain", lambda _device: 4.0)
     monkeypatch.setattr(precision, "_seconds", Clock({"fp32": 1.0, "bf16": 1.0}))
 
 
@@ -52,6 +54,15 @@ def test_auto_keeps_float32_where_bfloat16_is_not_faster(mode: str) -> None:
     sweep = _open(mode=mode)
     assert sweep.bench.layout.precision == "fp32"
     assert "Precision auto kept float32: bfloat16 is 1.0 times as fast here, which is not worth it." in sweep.notes
+
+
+def test_no_pass_is_timed_where_products_gain_nothing_from_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {torch.float32: 1.0, torch.bfloat16: 2.0}
+    monkeypatch.setattr(precision, "_product_seconds", lambda _device, dtype: seconds[dtype])
+    monkeypatch.setattr(precision, "_seconds", lambda _bench: pytest.fail("timed"))
+    sweep = _open()
+    assert sweep.bench.layout.precision == "fp32"
+    assert "Precision auto kept float32: matrix products in bfloat16 are 0.5 times as fast here." in sweep.notes
 
 
 @pytest.mark.usefixtures("half_is_fast")
