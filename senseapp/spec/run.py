@@ -147,7 +147,8 @@ class SensitivitySpec:
         layers: shell patterns of layer names (``layer1.*``); empty means all.
         layer_types: class names (``Conv2d``); empty means all.
         mode: ``exact`` measures, ``quick`` only estimates.
-        precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
+        precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike, and
+            elsewhere may estimate convolutions with weights and inputs rounded to 8-bit integers.
         until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
         seed: of everything drawn at random.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.

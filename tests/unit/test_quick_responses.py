@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from senseapp.sensitivity.quick import weight_responses
+from senseapp.sensitivity.quick import seen_call
 from senseapp.sensitivity.quick.call_axes import batch_axis
 from senseapp.sensitivity.quick.recorder import LayerCall
+from senseapp.sensitivity.quick.seen_call import SeenCall
 
 
 @pytest.mark.parametrize(
@@ -37,10 +38,10 @@ def test_all_belongs_to_a_single_image() -> None:
 def test_inner_products_are_those_of_numpy(
     shape: tuple[int, ...], batch: int, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_responses, "_LONG", long)
+    monkeypatch.setattr(seen_call, "_LONG", long)
     output, response, *gradients = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
     call = LayerCall(args=(), kwargs={}, output=output, gradients=list(gradients))
-    seen = weight_responses._SeenCall.of(call, batch, 3)
+    seen = SeenCall.of(call, batch, 3)
     rows = [np.moveaxis(each.numpy(), batch, 0).reshape(3, -1) for each in (response, *gradients)]
     expected = np.stack([np.einsum("nv,nv->n", rows[0], each) for each in rows[1:]], axis=1)
     np.testing.assert_allclose(seen.inner_products(response).numpy(), expected, rtol=1e-5, atol=1e-5)

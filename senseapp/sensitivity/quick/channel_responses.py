@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class ChannelResponses:
 
     at_inputs = True
     followers: Mapping[str, Sequence[Sequence[nn.Module]]] = {}
+    rounded: Set[str] = frozenset()
 
     def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor

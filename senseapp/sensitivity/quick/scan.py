@@ -7,7 +7,8 @@ it is the Gauss-Newton estimate ½ δzᵀ F δz, and for large ones it saturates
 are summed before anything is squared. Where the layer's output runs straight into an activation, r and g are taken
 after that (see :mod:`senseapp.sensitivity.quick.followers`), so that its bend is exact. Cost: one
 forward, a backward pass for each direction, and one forward of each layer per level, or for some layers less
-(see :mod:`senseapp.sensitivity.quick.weight_gradients`).
+(see :mod:`senseapp.sensitivity.quick.weight_gradients`, and for cheaper ones with precision ``auto``
+:mod:`senseapp.sensitivity.quick.integer_answers`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -29,6 +30,7 @@ from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.folding import foldable_norms
 from senseapp.sensitivity.layout import micro_batches, precision_context
 from senseapp.sensitivity.quick.directions import choose_directions
+from senseapp.sensitivity.quick.integer_answers import multiplies_integers
 from senseapp.sensitivity.quick.protocol import Key, Responses
 from senseapp.sensitivity.quick.recorder import Recorder
 from senseapp.sensitivity.quick.responses import responses_of
@@ -57,7 +59,8 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
     sums: dict[Key, Sums] = {}
     prepared: dict[Key, Applied] = {}
     norms = _norms_to_fold(sweep)
-    responses = responses_of(sweep.compressor, sweep.bench.model, sweep.bench.trace, norms)
+    integers = _may_round(sweep)
+    responses = responses_of(sweep.compressor, sweep.bench.model, sweep.bench.trace, norms, integers=integers)
     try:
         prepared = responses.prepare([item.target for item in sweep.planned], sweep.spec.levels)
         recorder = Recorder(responses.watched, inputs=responses.at_inputs, followers=responses.followers, norms=norms)
@@ -68,6 +71,8 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
     unseen = len({key[0] for key in prepared.keys() - sums.keys()})
     if unseen:
         _note(sweep, f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
+    if responses.rounded:
+        _note(sweep, f"Precision auto estimated {len(responses.rounded)} convolutions with weights in 8-bit integers.")
     each = (time.perf_counter() - started) / max(1, len(sums))
     for item in sweep.planned:
         for level in sweep.spec.levels:
@@ -100,6 +105,11 @@ def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
     if sweep.bench.layout.precision != "fp32":  # folded weights would be rounded in other places
         return {}
     return foldable_norms(sweep.bench.trace, sweep.bench.model)
+
+
+def _may_round(sweep: Sweep) -> bool:
+    layout = sweep.bench.layout
+    return sweep.spec.precision == "auto" and layout.precision == "fp32" and multiplies_integers(sweep.bench.device)
 
 
 def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key]) -> dict[Key, Sums]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,32 +12,41 @@ from torch import Tensor, nn
 from senseapp.errors import MeasurementFailed
 from senseapp.layers import CallTrace, tensors_in
 from senseapp.sensitivity.folding import folded
-from senseapp.sensitivity.quick.call_axes import batch_axes, rows, shapes_in
+from senseapp.sensitivity.quick.call_axes import batch_axes, shapes_in
 from senseapp.sensitivity.quick.followers import followers_of
+from senseapp.sensitivity.quick.integer_answers import RoundedChange, rounded_inputs
 from senseapp.sensitivity.quick.protocol import Key
 from senseapp.sensitivity.quick.recorder import LayerCall
+from senseapp.sensitivity.quick.seen_call import SeenCall
 from senseapp.sensitivity.quick.weight_gradients import inner_products, weight_gradients
 from senseapp.transforms import Applied, Prepared, Target, WeightCompressor
 
 __all__ = ["WeightResponses"]
 
-# From so many values on, to lay gradients side by side takes a processor longer than it spares.
-_LONG = 2**16
-
 
 class WeightResponses:
     """Runs the layer again with compressed weights (and inputs) on what it took in, and its followers on the answer.
 
-    Where nothing bends the answer, :mod:`senseapp.sensitivity.quick.weight_gradients` spares a pass for each level.
+    Where nothing bends the answer, :mod:`senseapp.sensitivity.quick.weight_gradients` spares a pass for each level;
+    where integers may be used, :mod:`senseapp.sensitivity.quick.integer_answers` makes the passes faster.
     """
 
     at_inputs = False
 
     def __init__(
-        self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace, norms: Mapping[str, nn.BatchNorm2d]
+        self,
+        compressor: WeightCompressor,
+        model: nn.Module,
+        trace: CallTrace,
+        norms: Mapping[str, nn.BatchNorm2d],
+        *,
+        integers: bool,
     ) -> None:
         self._compressor = compressor
         self._norms = norms
+        self._integers = integers
+        self._changes: dict[str, list[RoundedChange] | None] = {}  # by module, one for each of its keys
+        self.rounded: Set[str] = set()
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
@@ -72,7 +81,7 @@ class WeightResponses:
         axes = self._axes(name, calls, num_images)
         if axes is None or any(len(call.gradients) != num_directions for call in calls):
             return
-        seen = [_SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
+        seen = [SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
         keys = self._keys.get(name, [])
         products = [self._each(name, each, keys) for each in seen]
         for key, parts in zip(keys, zip(*products, strict=True), strict=True):
@@ -94,70 +103,69 @@ class WeightResponses:
         single = [own[len(call.followers)] for own, call in zip(shapes, found, strict=True)]
         return batch_axes(single, [call.output.shape for call in found], num_images)
 
-    def _each(self, name: str, seen: _SeenCall, keys: Sequence[Key]) -> list[Tensor]:
+    def _each(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor]:
         """Return the inner products of one call for each of ``keys``, (N, directions)."""
-        gradients = self._weight_gradients(name, seen, keys)
-        before = seen.call.output
-        if gradients is None and seen.call.output_overwritten:
-            before = self._rerun(name, seen.call)
+        products = None
+        if all(self._prepared[key].weight is not None for key in keys):
+            products = self._from_gradients(name, seen, keys) or self._from_integers(name, seen, keys)
+        return products or self._from_passes(name, seen, keys)
+
+    def _from_gradients(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
+        module, norm = self.watched[name], self._norms.get(name)
+        gradients = weight_gradients(module, seen.call, seen.order, seen.gradients, len(keys), norm)
+        return (
+            None if gradients is None else [inner_products(gradients, each) for each in self._differences(name, keys)]
+        )
+
+    def _from_integers(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
+        module = self.watched[name]
+        inputs = rounded_inputs(module, seen.call) if self._integers else None
+        if inputs is None or (changes := self._rounded_changes(name, keys)) is None:
+            return None
+        self.rounded |= {name}
+        norm = self._norms.get(name)
+        if seen.call.followers == [each for each in (norm,) if each is not None]:
+            return [seen.inner_products(change.answer(inputs)) for change in changes]
+        with nullcontext() if norm is None else folded(module, norm):
+            output = module(*seen.call.args)
+            before = _followed(seen.call, output.clone())
+            after = (_followed(seen.call, change.answer(inputs).add_(output)) for change in changes)
+            return [seen.inner_products(each - before) for each in after]
+
+    def _from_passes(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor]:
+        before = self._rerun(name, seen.call) if seen.call.output_overwritten else seen.call.output
         products = []
         for prepared in (self._prepared[key] for key in keys):
-            if gradients is not None and prepared.weight is not None:
-                change = prepared.weight() - self.watched[name].get_parameter("weight")
-                products.append(inner_products(gradients, change))
-            else:
-                with prepared.active():
-                    products.append(seen.inner_products(self._rerun(name, seen.call) - before))
+            with prepared.active():
+                products.append(seen.inner_products(self._rerun(name, seen.call) - before))
             prepared.release()
         return products
 
-    def _weight_gradients(self, name: str, seen: _SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
-        if any(self._prepared[key].weight is None for key in keys):
-            return None
-        norm = self._norms.get(name)
-        return weight_gradients(self.watched[name], seen.call, seen.order, seen.gradients, len(keys), norm)
+    def _rounded_changes(self, name: str, keys: Sequence[Key]) -> list[RoundedChange] | None:
+        if name not in self._changes:
+            module = cast(nn.Conv2d, self.watched[name])
+            norm = self._norms.get(name)
+            changes = [RoundedChange.of(module, each, norm) for each in self._differences(name, keys)]
+            found = [each for each in changes if each is not None]
+            self._changes[name] = found if len(found) == len(changes) else None
+        return self._changes[name]
+
+    def _differences(self, name: str, keys: Sequence[Key]) -> Iterator[Tensor]:
+        """Yield by how much each compressed weight of the module differs from its own."""
+        own = self.watched[name].get_parameter("weight")
+        for prepared in (self._prepared[key] for key in keys):
+            assert prepared.weight is not None
+            yield prepared.weight() - own
+            prepared.release()
 
     def _rerun(self, name: str, call: LayerCall) -> Tensor:
         module, norm = self.watched[name], self._norms.get(name)
         with nullcontext() if norm is None else folded(module, norm):
-            output = next(tensors_in(module(*call.args, **call.kwargs)))
-            for follower in call.followers:
-                output = follower(output)
-            return output
+            return _followed(call, next(tensors_in(module(*call.args, **call.kwargs))))
 
 
-@dataclass(slots=True)
-class _SeenCall:
-    """A call with its gradients as rows for inner products.
-
-    Attributes:
-        call: what was recorded.
-        order: axes of the output, the batch first, then as they lie in memory.
-        gradients: (N, values) for each direction.
-    """
-
-    call: LayerCall
-    order: tuple[int, ...]
-    gradients: list[Tensor]
-    _stacked: Tensor | None = None
-
-    @classmethod
-    def of(cls, call: LayerCall, batch: int, num_images: int) -> _SeenCall:
-        """Return ``call``, whose output counts images along the axis ``batch``."""
-        strides = call.output.stride()
-        # In the order that lies in memory, the many responses to come need no copy, and gradients mostly none.
-        order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
-        gradients = [rows(gradient, order, num_images) for gradient in call.gradients]
-        call.gradients.clear()
-        return cls(call, order, gradients)
-
-    def inner_products(self, response: Tensor) -> Tensor:
-        """Return the inner product of each image's response with each gradient, (N, directions)."""
-        moved = rows(response, self.order, len(self.gradients[0])).to(self.gradients[0].dtype)
-        if moved.dtype is torch.bfloat16:  # four times as fast as the others, which are faster in float32
-            return torch.stack([torch.linalg.vecdot(each, moved) for each in self.gradients], dim=1).float()
-        if moved.shape[1] >= _LONG and moved.device.type == "cpu":
-            return torch.stack([torch.stack([*map(torch.dot, each, moved)]) for each in self.gradients], dim=1)
-        if self._stacked is None:
-            self._stacked = torch.stack(self.gradients, dim=1)
-        return torch.bmm(moved[:, None], self._stacked.transpose(1, 2))[:, 0]
+def _followed(call: LayerCall, output: Tensor) -> Tensor:
+    """Return what the followers make of ``output``, which they may write into."""
+    for follower in call.followers:
+        output = follower(output)
+    return output

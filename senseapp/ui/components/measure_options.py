@@ -26,7 +26,10 @@ _DEVICES = {
     "cuda": "NVIDIA graphics card",
     "mps": "Apple graphics processor",
 }
-_PRECISION_HELP = "Of the numbers inside the network while measuring."
+_PRECISION_HELP = (
+    "Of the numbers inside the network while measuring. Automatic may also estimate with 8-bit integers; "
+    "what was used is said beside the results."
+)
 _DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
 
 
