@@ -11,7 +11,7 @@ from torch import Tensor
 from senseapp.spec.compression import NumberFormat, QuantizationGranularity
 from senseapp.spec.levels import check_bits
 
-__all__ = ["GRIDS", "Grid", "affine_of", "fake_quantize_input", "fake_quantize_weight", "scale_of"]
+__all__ = ["GRIDS", "Grid", "affine_of", "extremes_of", "fake_quantize_input", "fake_quantize_weight", "scale_of"]
 
 # The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
@@ -45,6 +45,14 @@ def _float8_e4m3(_bits: int) -> Grid:
 
 
 GRIDS: Mapping[NumberFormat, Callable[[int], Grid]] = {"int": _integers, "fp8_e4m3": _float8_e4m3}
+
+
+def extremes_of(values: Tensor) -> tuple[float, float]:
+    """Return the least and the greatest of ``values``; NaN if one of them is.
+
+    ``torch.aminmax`` takes several times as long where tensors are in the channels-last order.
+    """
+    return float(values.amin()), float(values.amax())
 
 
 def scale_of(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from senseapp.spec.compression import ActivationObserver
+from senseapp.transforms.number_format import extremes_of
 
 __all__ = ["OBSERVERS", "HistogramObserver", "MinMaxObserver", "MseObserver", "PercentileObserver", "RangeObserver"]
 
@@ -49,7 +50,7 @@ class MinMaxObserver:
 
     def update(self, values: Tensor) -> None:
         """Take in ``values``, any shape."""
-        low, high = (float(end) for end in torch.aminmax(values))
+        low, high = extremes_of(values)
         self._finite = self._finite and math.isfinite(high - low)
         self._low, self._high = min(self._low, low), max(self._high, high)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from senseapp.spec.compression import QuantizationGranularity
-from senseapp.transforms.number_format import affine_of, scale_of
+from senseapp.transforms.number_format import affine_of, extremes_of, scale_of
 
 __all__ = ["SUB_BINS", "GridBins", "PlacedGrid"]
 
@@ -79,7 +79,7 @@ class GridBins:
 
     def add(self, values: Tensor, gradients: Tensor) -> None:
         """Take in values and the objective's gradient there, of one shape; nothing of them is kept."""
-        low, high = (float(end) for end in torch.aminmax(values))
+        low, high = extremes_of(values)
         self.low, self.high = min(self.low, low), max(self.high, high)
         places = self.grid.places(values)
         self.zeros += float(((places + 0.5).floor() == self.grid.zero_point).count_nonzero())

@@ -22,7 +22,7 @@ from senseapp.results.histogram import QuantizationHistogram
 from senseapp.sensitivity.histograms.folding import fold_following_norm, norms_folded_behind
 from senseapp.sensitivity.histograms.grid_bins import SUB_BINS, GridBins, PlacedGrid
 from senseapp.spec.histogram import HistogramSpec
-from senseapp.transforms.number_format import fake_quantize_input
+from senseapp.transforms.number_format import extremes_of, fake_quantize_input
 from senseapp.transforms.observers import MseObserver
 
 __all__ = ["histogram_of", "quantization_histogram"]
@@ -233,7 +233,7 @@ def _first_input(model: nn.Module, module: nn.Module, batch: Tensor) -> Tensor |
 
 
 def _require_finite(values: Tensor, layer: str, *, what: str) -> None:
-    if not all(map(math.isfinite, map(float, torch.aminmax(values.detach())))):  # NaN is the extreme of what holds one
+    if not all(map(math.isfinite, extremes_of(values.detach()))):  # NaN is the extreme of what holds one
         raise MeasurementFailed(f"The {what} of {layer} holds values that are not finite, so it has no histogram.")
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from senseapp.sensitivity.folding import norm_scale
 from senseapp.sensitivity.quick.recorder import LayerCall
+from senseapp.transforms.number_format import extremes_of
 
 __all__ = ["RoundedChange", "RoundedInputs", "multiplies_integers", "rounded_inputs"]
 
@@ -54,7 +55,7 @@ def rounded_inputs(module: nn.Module, call: LayerCall) -> RoundedInputs | None:
     if not isinstance(module, nn.Conv2d) or not (_is_plain(module) and _takes_long(module, call)):
         return None
     data: Tensor = call.args[0]
-    least, most = float(data.amin()), float(data.amax())
+    least, most = extremes_of(data)
     zero = 0 if least >= 0 else 128
     step = max(most, -least) / (255 - zero)
     spread = float(torch.linalg.vector_norm(data)) / math.sqrt(data.numel())
