@@ -71,7 +71,7 @@ def choose_precision(
 def _product_gain(device: torch.device) -> float:
     """Return how many times as fast a matrix product is in bfloat16.
 
-    It takes a hundredth of the passes that would be timed, and where products gain nothing, no network does.
+    It takes a hundredth of the passes that would be timed, and where products gain nothing, no network was seen to.
     """
     return _product_seconds(device, torch.float32) / _product_seconds(device, torch.bfloat16)
 
