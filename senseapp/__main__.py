@@ -4,8 +4,8 @@ import sys
 
 from senseapp.allocator import share_one_arena
 from senseapp.cli import main
-from senseapp.threads import sleep_while_waiting
+from senseapp.threads import limit_spinning
 
 share_one_arena()
-sleep_while_waiting()
+limit_spinning()
 sys.exit(main())

@@ -18,7 +18,7 @@ from senseapp.allocator import share_one_arena
 from senseapp.service import UploadLimits
 from senseapp.service.json_lines import log_to
 from senseapp.store import home
-from senseapp.threads import sleep_while_waiting
+from senseapp.threads import limit_spinning
 from senseapp.ui.serving.application import APP_SCRIPT, application
 
 __all__ = ["options_of", "serve"]
@@ -33,7 +33,7 @@ def serve(arguments: list[str]) -> None:
     """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``."""
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
     share_one_arena()
-    sleep_while_waiting()
+    limit_spinning()
     log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
     PagesManager.uses_pages_directory = False

@@ -1,4 +1,4 @@
-"""Threads that wait for each other sleep, in the app as on the command line, unless the environment says otherwise."""
+"""Threads that wait soon sleep, in the app as on the command line, unless the environment says otherwise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with mock.patch.object({owner}, "{name}", side_effect=SystemExit(0)):
         {call}
     except SystemExit:
         pass
-print(os.environ.get("OMP_WAIT_POLICY"))
+print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
 """
 STARTS = {
     "app": {"owner": "serve", "name": "application", "call": "serve.serve([])"},
@@ -34,14 +34,21 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["passive", "3000"]),
+        ({"OMP_WAIT_POLICY": "active"}, ["active", "None"]),
+        ({"GOMP_SPINCOUNT": "7"}, ["passive", "7"]),
+    ],
+)
 @pytest.mark.parametrize("start", STARTS)
-def test_each_start_sets_the_policy_before_torch_is_loaded(start: str, given: str | None, expected: str) -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    if given:
-        environment["OMP_WAIT_POLICY"] = given
+def test_each_start_sets_the_policy_before_torch_is_loaded(
+    start: str, given: dict[str, str], expected: list[str]
+) -> None:
+    inherited = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     program = PROGRAM.format(**STARTS[start])
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=ROOT, env=inherited | given, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == [expected]
+    assert done.stdout.split() == expected

@@ -29,7 +29,7 @@ from senseapp.service.memory import MemoryGuard
 from senseapp.spec import RunSpec
 from senseapp.spec.codec import decode, encode
 from senseapp.store import RunFolder
-from senseapp.threads import sleep_while_waiting
+from senseapp.threads import limit_spinning
 
 if TYPE_CHECKING:
     from senseapp.sensitivity import Session
@@ -187,7 +187,7 @@ _ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {"warm": _warm, "ope
 def main() -> None:
     """Serve the app at the other end of standard input and output; what libraries print goes to standard error."""
     share_one_arena()
-    sleep_while_waiting()
+    limit_spinning()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin.buffer, answers)

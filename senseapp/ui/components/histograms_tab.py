@@ -21,7 +21,7 @@ from senseapp.ui.wording import caveat_of
 
 __all__ = ["histograms_tab"]
 
-_POLL_SECONDS = 0.7
+_POLL_SECONDS = 0.3
 _READING = (
     "Bars count the values around each grid point, the orange line is how much each place matters, dashed lines are "
     "the means of the cells and, in red, the true range. Where sensitive values crowd into few cells or vanish into "
