@@ -167,8 +167,12 @@ def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> N
 def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
     page.get_by_text("Library", exact=True).click()
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
-    page.get_by_role("searchbox", name="Search").press_sequentially("mobilenetv3_large_07")  # no Enter
+    a_slow_computer = page.context.new_cdp_session(page)  # letters were lost on one
+    a_slow_computer.send("Emulation.setCPUThrottlingRate", {"rate": 4})
+    page.get_by_role("searchbox", name="Search").press_sequentially("mobilenetv3_large_07", delay=25)  # no Enter
     expect(page.get_by_role("radiogroup", name="Found 2 networks")).to_be_visible()  # until then the list moves
+    expect(page.get_by_role("searchbox", name="Search")).to_have_value("mobilenetv3_large_07")
+    a_slow_computer.send("Emulation.setCPUThrottlingRate", {"rate": 1})
     page.get_by_text("timm/mobilenetv3_large_075").click()
     expect(page.get_by_text("Chosen: timm/mobilenetv3_large_075")).to_be_visible()
     expect(page.get_by_test_id("stMarkdown").get_by_text("3.99 M", exact=True)).to_be_visible()
