@@ -25,7 +25,8 @@ help:
 run: $(RUNTIME)
 	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
-# Three workers share two cores, one thread each, as a quarter of the time goes by waiting for pages. Files stay whole, so that their servers and networks are made once.
+# Three workers share two cores, one thread each: a quarter of their time is waiting for pages. Files stay whole, so that
+# their servers and networks are made once.
 test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
