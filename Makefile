@@ -12,7 +12,7 @@ SHELL := /usr/bin/env bash
 .PHONY: help run test check audit format lock bench bench-schedule soak
 
 PORT ?= 8501
-WORKERS ?= 3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
@@ -25,8 +25,7 @@ help:
 run: $(RUNTIME)
 	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
-# Three workers share two cores, one thread each: a quarter of their time is waiting for pages. Files stay whole, so that
-# their servers and networks are made once.
+# Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once.
 test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -69,11 +69,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     if report.when == "call" and report.failed and "page" in given:
         with suppress(PlaywrightError):  # of a page that answers no more
             report.sections.append(("page", given["page"].locator("body").inner_text(timeout=5000)))
+        report.sections.append(("what its scripts said", "\n".join(given["script_errors"])))
     return report
 
 
 @pytest.fixture
-def page(browser: Browser, app_url: str, server_log: Path) -> Iterator[Page]:
+def script_errors() -> list[str]:
+    """What the scripts of ``page`` complain about; shown where a test fails."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, app_url: str, server_log: Path, script_errors: list[str]) -> Iterator[Page]:
     """A page of a visitor who has just come; nothing may be fetched from anywhere but the app."""
     context = browser.new_context(viewport={"width": 1280, "height": 1000}, accept_downloads=True)
     context.set_default_timeout(ANSWER_MILLISECONDS)
@@ -83,6 +90,10 @@ def page(browser: Browser, app_url: str, server_log: Path) -> Iterator[Page]:
     local = (app_url, app_url.replace("http", "ws"), "data:", "blob:")
     opened.on("request", lambda request: None if request.url.startswith(local) else foreign.append(request.url))
     opened.on("console", lambda said: foreign.append(said.text) if "Content Security Policy" in said.text else None)
+    opened.on("console", lambda said: script_errors.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: script_errors.append(error.stack or error.message))
+    opened.on("requestfailed", lambda request: script_errors.append(f"{request.url}: {request.failure}"))
+    opened.on("crash", lambda _: script_errors.append("The browser ended this page."))
     opened.goto(app_url)
     yield opened
     context.close()
