@@ -11,7 +11,16 @@ from torch import Tensor
 from senseapp.spec.compression import NumberFormat, QuantizationGranularity
 from senseapp.spec.levels import check_bits
 
-__all__ = ["GRIDS", "Grid", "affine_of", "extremes_of", "fake_quantize_input", "fake_quantize_weight", "scale_of"]
+__all__ = [
+    "GRIDS",
+    "Grid",
+    "affine_of",
+    "extremes_of",
+    "fake_quantize_input",
+    "fake_quantize_weight",
+    "in_memory_order",
+    "scale_of",
+]
 
 # The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
@@ -53,6 +62,15 @@ def extremes_of(values: Tensor) -> tuple[float, float]:
     ``torch.aminmax`` takes several times as long where tensors are in the channels-last order.
     """
     return float(values.amin()), float(values.amax())
+
+
+def in_memory_order(values: Tensor, *, like: Tensor | None = None) -> Tensor:
+    """Return ``values`` in one dimension, in the order in which ``like``, of the same shape, lies in memory.
+
+    Nothing is copied where that is their own order; ``flatten`` copies what is in the channels-last order.
+    """
+    strides = (values if like is None else like).stride()
+    return values.permute(sorted(range(values.dim()), key=strides.__getitem__, reverse=True)).reshape(-1)
 
 
 def scale_of(

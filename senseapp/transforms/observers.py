@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from senseapp.spec.compression import ActivationObserver
-from senseapp.transforms.number_format import extremes_of
+from senseapp.transforms.number_format import extremes_of, in_memory_order
 
 __all__ = ["OBSERVERS", "HistogramObserver", "MinMaxObserver", "MseObserver", "PercentileObserver", "RangeObserver"]
 
@@ -81,7 +81,7 @@ class HistogramObserver(MinMaxObserver):
 
     def update(self, values: Tensor) -> None:
         """Take in ``values``, any shape."""
-        flat = values.detach().float().flatten()
+        flat = in_memory_order(values.detach().float())
         super().update(flat)
         if self.extremes is None:
             return

@@ -18,6 +18,7 @@ from senseapp.sensitivity.histograms import SUB_BINS, GridBins, PlacedGrid, fold
 from senseapp.sensitivity.histograms.folding import norms_folded_behind
 from senseapp.spec import dumps, loads
 from senseapp.spec.histogram import HistogramSpec
+from senseapp.transforms.number_format import in_memory_order
 
 
 class SmallNet(nn.Module):
@@ -151,6 +152,32 @@ def test_centroids_and_profile_describe_the_cells(model, images):
     assert all(cell - 0.5 <= place <= cell + 0.5 for cell, place in enumerate(found.centroids) if place == place)
     assert sum(found.cell_counts) == 6 * 6 * 9
     assert found.value_at(found.zero_cell) == 0
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("gradients_last", [False, True])
+def test_bins_do_not_depend_on_the_order_in_memory(per_channel, gradients_last):
+    values, gradients = torch.randn(5, 7, 9, 8), torch.randn(5, 7, 9, 8)
+    scale = torch.linspace(0.01, 0.2, 7)[:, None, None] if per_channel else torch.tensor(0.03)
+    plain, other = (
+        GridBins(PlacedGrid(cells=15, scale=scale, zero_point=torch.full_like(scale, 7.0))) for _ in range(2)
+    )
+    plain.add(values, gradients)
+    last = torch.channels_last
+    other.add(values.to(memory_format=last), gradients.to(memory_format=last) if gradients_last else gradients)
+    assert torch.equal(plain.counts, other.counts)
+    assert (plain.zeros, plain.clamped, plain.low, plain.high) == (other.zeros, other.clamped, other.low, other.high)
+    for name in ("gradient_sums", "gradient_magnitudes", "place_sums"):
+        torch.testing.assert_close(getattr(plain, name), getattr(other, name), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("like", [None, torch.zeros(2, 3, 4, 5), torch.zeros(2, 5, 4, 3).transpose(1, 3)])
+def test_memory_order_holds_every_value_once_and_pairs_them(like):
+    values = torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    flat = in_memory_order(values, like=like)
+    assert sorted(flat.tolist()) == list(range(120))
+    assert flat.tolist() == in_memory_order(values.contiguous(), like=values if like is None else like).tolist()
+    assert (flat.data_ptr() == values.data_ptr()) == (like is None)
 
 
 def test_a_record_is_read_back_the_same(model, images):

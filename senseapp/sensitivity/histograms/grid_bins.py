@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from senseapp.spec.compression import QuantizationGranularity
-from senseapp.transforms.number_format import affine_of, extremes_of, scale_of
+from senseapp.transforms.number_format import affine_of, extremes_of, in_memory_order, scale_of
 
 __all__ = ["SUB_BINS", "GridBins", "PlacedGrid"]
 
 SUB_BINS = 16
 """Bins per cell: 4,096 for 8 bits, whatever is put in."""
 
-_CHUNK = 2**22  # values at a time, so that the memory of the index does not grow with the tensor
+_CHUNK = 2**18  # values at a time, so that the memory of the index does not grow with the tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +83,22 @@ class GridBins:
         self.low, self.high = min(self.low, low), max(self.high, high)
         places = self.grid.places(values)
         self.zeros += float(((places + 0.5).floor() == self.grid.zero_point).count_nonzero())
-        pairs = zip(torch.split(places.flatten(), _CHUNK), torch.split(gradients.flatten(), _CHUNK), strict=True)
-        for place, gradient in pairs:
-            self._add(place, gradient.double())
+        flat = zip(
+            *(torch.split(in_memory_order(each, like=places), _CHUNK) for each in (places, gradients)), strict=True
+        )
+        for place, gradient in flat:
+            self._add(place, gradient)
 
     def _add(self, places: Tensor, gradients: Tensor) -> None:
-        cells = self.grid.cells
-        fine = ((places + 0.5) * SUB_BINS).floor()
-        self.clamped += float(((fine < 0) | (fine >= cells * SUB_BINS)).count_nonzero())
-        index = fine.clamp_(0, cells * SUB_BINS - 1).long()
-        self.counts += torch.bincount(index, minlength=len(self.counts))
-        self.gradient_sums += torch.bincount(index, gradients, minlength=len(self.counts))
-        self.gradient_magnitudes += torch.bincount(index, gradients.abs(), minlength=len(self.counts))
-        inside = places.clamp(0, cells - 1).double()
-        self.place_sums += torch.bincount(index.div(SUB_BINS, rounding_mode="floor"), inside, minlength=cells)
+        cells, bins = self.grid.cells, len(self.counts)
+        fine = ((places + 0.5) * SUB_BINS).floor_()
+        self.clamped += float(((fine < 0) | (fine >= bins)).count_nonzero())
+        index = fine.clamp_(0, bins - 1).long()
+        self.counts += torch.bincount(index, minlength=bins)
+        inside = torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins)
+        self.place_sums += inside.view(cells, SUB_BINS).sum(dim=1)
+        # Sums of positive and of negative gradients, side by side: one pass for both that are wanted.
+        signed = index.add_(gradients < 0, alpha=bins)
+        sides = torch.bincount(signed, gradients.double().abs_(), minlength=2 * bins)
+        self.gradient_sums += sides[:bins] - sides[bins:]
+        self.gradient_magnitudes += sides[:bins] + sides[bins:]

@@ -176,9 +176,9 @@ def _branched_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
     leaves: list[Tensor] = []
 
     def branch(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        leaf = args[0].detach().clone().requires_grad_()
+        leaf = args[0].detach().clone().requires_grad_()  # what comes later may write into the input itself
         leaves.append(leaf)
-        return (leaf * 1, *args[1:])  # a leaf itself must not be written into by the module
+        return (leaf, *args[1:])
 
     handle = module.register_forward_pre_hook(branch)
     try:
