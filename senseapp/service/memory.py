@@ -23,7 +23,8 @@ class MemoryGuard:
     """Limits this process's data segment while jobs run; where the system knows no such limit, nothing happens.
 
     What does not fit is refused at once when it is asked for, as an error in the code that asks. Without the limit the
-    system would grant it, and later kill the process with everything in it.
+    system would grant it, and later kill the process with everything in it. What the process holds already, such as
+    memory that earlier work has freed, does not count.
 
     Args:
         job_mb: memory for one job; 0 allows nine tenths of what is free when the first of several starts.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from senseapp.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
@@ -286,6 +289,38 @@ def test_a_closed_pool_keeps_nothing(started: Callable[..., JobProcess]) -> None
     session.close()
     pool.warm_up()
     assert pool.pids() == ()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to do with freed memory")
+def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    block = 300 << 20
+    script = f"""
+        from senseapp.service.job_process import child
+        child._IDLE_SECONDS = 3.0
+        child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
+        child.main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    monkeypatch.setattr(
+        process_module,
+        "_started",
+        lambda errors: subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors),
+    )
+    process = JobProcess()
+    memory = psutil.Process(process.pid)
+    for _ in range(2):
+        process.ask("work")
+        process.hear("done", progress=lambda sentence: None)
+        assert memory.memory_info().rss > block
+    deadline = time.monotonic() + 60
+    while memory.memory_info().rss > block and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert memory.memory_info().rss < block
+    process.ask("work")  # it is still at hand
+    process.hear("done", progress=lambda sentence: None)
+    process.close()
 
 
 def test_an_unreachable_cluster_is_told_by_the_real_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,14 +91,22 @@ class GridBins:
 
     def _add(self, places: Tensor, gradients: Tensor) -> None:
         cells, bins = self.grid.cells, len(self.counts)
-        fine = ((places + 0.5) * SUB_BINS).floor_()
-        self.clamped += float(((fine < 0) | (fine >= bins)).count_nonzero())
-        index = fine.clamp_(0, bins - 1).long()
-        self.counts += torch.bincount(index, minlength=bins)
-        inside = torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins)
+        # One more at either end, for what is clamped.
+        index = places.add(0.5).mul_(SUB_BINS).floor_().clamp_(-1, bins).long().add_(1)
+        counts = torch.bincount(index, minlength=bins + 2)
+        self.clamped += float(counts[0] + counts[-1])
+        self.counts += _clamped(counts)
+        inside = _clamped(torch.bincount(index, places.clamp(0, cells - 1).double(), minlength=bins + 2))
         self.place_sums += inside.view(cells, SUB_BINS).sum(dim=1)
         # Sums of positive and of negative gradients, side by side: one pass for both that are wanted.
-        signed = index.add_(gradients < 0, alpha=bins)
-        sides = torch.bincount(signed, gradients.double().abs_(), minlength=2 * bins)
-        self.gradient_sums += sides[:bins] - sides[bins:]
-        self.gradient_magnitudes += sides[:bins] + sides[bins:]
+        signed = index.add_(gradients < 0, alpha=bins + 2)
+        sides = torch.bincount(signed, gradients.double(), minlength=2 * (bins + 2)).view(2, -1)
+        self.gradient_sums += _clamped(sides.sum(dim=0))
+        self.gradient_magnitudes += _clamped(sides[0] - sides[1])
+
+
+def _clamped(sums: Tensor) -> Tensor:
+    """Add what lies beyond either end of the bins to the one at that end; changes ``sums``."""
+    sums[1] += sums[0]
+    sums[-2] += sums[-1]
+    return sums[1:-1]

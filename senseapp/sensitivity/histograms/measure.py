@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from torch import Tensor, nn
 from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet, load_images
 from senseapp.errors import InvalidDataset, MeasurementFailed, UnsupportedModel
-from senseapp.layers import tensors_in
 from senseapp.models.load import load_model
 from senseapp.results import LayerProfile, SensitivityResult
 from senseapp.results.histogram import QuantizationHistogram
@@ -138,24 +139,28 @@ def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: 
 
 
 def _input_bins(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec) -> GridBins:
-    bins = GridBins(_input_grid(model, module, images, spec))
-    for start in range(0, len(images), _BATCH):
-        for values, gradient in _inputs_of_batch(model, module, images, start, spec):
-            _require_finite(values, spec.layer, what="input")
+    batches = (_inputs_of_batch(model, module, images, start, spec) for start in range(0, len(images), _BATCH))
+    first = deque(islice(batches, math.ceil(_CALIBRATION_IMAGES / _BATCH)))
+    if not all(first):
+        raise MeasurementFailed(f"{spec.layer} did not run on these images, so it has no input to look at.")
+    bins = GridBins(_input_grid(module, [inputs[0][0] for inputs in first], spec))
+    for inputs in chain((first.popleft() for _ in range(len(first))), batches):
+        for values, gradient in inputs:
             bins.add(values, gradient)
     return bins
 
 
 def _inputs_of_batch(
     model: nn.Module, module: nn.Module, images: ImageSet, start: int, spec: HistogramSpec
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the layer's inputs in one batch, a pair for each of its calls, with the objective's gradient there."""
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the layer's inputs in one batch, a pair for each of its calls, with the objective's gradient there."""
     with _branched_inputs(module) as leaves:
         objective = _objective(model, images, start, spec)
         if spec.objective != "none" and objective.requires_grad:
             objective.backward()  # type: ignore[no-untyped-call]
     for leaf in leaves:
-        yield leaf.detach(), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        _require_finite(leaf, spec.layer, what="input")
+    return [(leaf.detach(), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf in leaves]
 
 
 def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec) -> Tensor:
@@ -187,49 +192,20 @@ def _branched_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-class _Seen(Exception):
-    """Ends a pass behind the layer that is looked at."""
-
-
-def _input_grid(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec) -> PlacedGrid:
-    """Fit the grid to the layer's inputs: per tensor the range of least error, per channel its extremes."""
-    observer, lows, highs = MseObserver(), [], []
-    count = min(_CALIBRATION_IMAGES, len(images))
-    for start in range(0, count, _BATCH):
-        values = _first_input(model, module, images.batch(start, min(start + _BATCH, count)))
-        if values is None:
-            raise MeasurementFailed(f"{spec.layer} did not run on these images, so it has no input to look at.")
-        _require_finite(values, spec.layer, what="input")
-        if spec.per_channel:
-            axis = 1 if isinstance(module, _CONVOLUTIONS) else values.dim() - 1
-            others = [each for each in range(values.dim()) if each != axis]
-            lows.append(values.amin(dim=others, keepdim=True))
-            highs.append(values.amax(dim=others, keepdim=True))
-        else:
-            observer.update(values)
+def _input_grid(module: nn.Module, calibration: Sequence[Tensor], spec: HistogramSpec) -> PlacedGrid:
+    """Fit the grid to inputs of the layer: per tensor the range of least error, per channel their extremes."""
     if spec.per_channel:
-        return PlacedGrid.of_ranges(torch.stack(lows).amin(dim=0), torch.stack(highs).amax(dim=0), bits=spec.bits)
+        axis = 1 if isinstance(module, _CONVOLUTIONS) else calibration[0].dim() - 1
+        others = [each for each in range(calibration[0].dim()) if each != axis]
+        lows = torch.stack([values.amin(dim=others, keepdim=True) for values in calibration])
+        highs = torch.stack([values.amax(dim=others, keepdim=True) for values in calibration])
+        return PlacedGrid.of_ranges(lows.amin(dim=0), highs.amax(dim=0), bits=spec.bits)
+    observer = MseObserver()
+    for values in calibration:
+        observer.update(values)
     found = observer.value_range(lambda data, low, high: fake_quantize_input(data, low, high, bits=spec.bits))
     low, high = found or (0.0, 0.0)
     return PlacedGrid.of_ranges(torch.tensor([low]), torch.tensor([high]), bits=spec.bits)
-
-
-def _first_input(model: nn.Module, module: nn.Module, batch: Tensor) -> Tensor | None:
-    seen: list[Tensor] = []
-
-    def stop(_module: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.append(next(tensors_in(args)).detach())
-        raise _Seen
-
-    handle = module.register_forward_pre_hook(stop)
-    try:
-        with torch.no_grad():
-            model(batch)
-    except _Seen:
-        pass
-    finally:
-        handle.remove()
-    return seen[0] if seen else None
 
 
 def _require_finite(values: Tensor, layer: str, *, what: str) -> None:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from senseapp.allocator import share_one_arena
+from senseapp.allocator import KeptMemory, share_one_arena
 from senseapp.errors import SenseError
 from senseapp.results import LayerMeasurement, SensitivityResult
 from senseapp.service.engine import load_engine, runs_on_processor
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["main", "serve"]
 
 _ORPHANED = 3
+_IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram a second or two longer
 _MOST_AHEAD = 1  # findings on their way to the disk; while one is stored the next is measured, and then waits
 
 
@@ -59,8 +60,13 @@ class _Conversation(logging.Handler):
     def phase(self, sentence: str) -> None:
         self.say("phase", sentence)
 
-    def next(self) -> Line:
-        return self._questions.get()
+    def next(self, idle: Callable[[], None] = lambda: None) -> Line:
+        """Return the next question; call ``idle`` once, should none come for a while."""
+        try:
+            return self._questions.get(timeout=_IDLE_SECONDS)
+        except queue.Empty:
+            idle()
+            return self._questions.get()
 
     def find_alike(self, content_key: str) -> SensitivityResult | None:
         self.say("find", content_key)
@@ -91,8 +97,10 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     talk = _Conversation(requests, answers)
     logging.getLogger("senseapp").addHandler(talk)
     logging.getLogger("senseapp").setLevel(logging.INFO)
+    memory = KeptMemory()
     while True:
-        request = talk.next()
+        request = talk.next(idle=memory.give_back)
+        memory.keep()
         try:
             _ANSWERS[request.kind](talk, request.body)
         except SenseError as error:
