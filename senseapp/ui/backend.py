@@ -45,6 +45,7 @@ __all__ = [
     "survey_of",
     "uses_cluster",
     "warm_up",
+    "warm_up_ahead",
 ]
 
 T = TypeVar("T")
@@ -204,6 +205,15 @@ def _find(found: Future[T], answer: Callable[[], T]) -> None:
         found.set_result(answer())
     except BaseException as error:  # whatever it is, the page that waits must hear of it
         found.set_exception(error)
+
+
+def warm_up_ahead() -> None:
+    """Load torch in the background before anybody has come.
+
+    Raises:
+        SenseError: the home or a setting of the server cannot be used.
+    """
+    Service.at().warm_up()
 
 
 def warm_up() -> None:

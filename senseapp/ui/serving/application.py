@@ -15,9 +15,11 @@ from anyio import to_thread
 from starlette.middleware import Middleware
 from streamlit import runtime
 
+from senseapp.errors import SenseError
 from senseapp.service import close_backends
+from senseapp.ui import backend
 from senseapp.ui.serving.arrivals import arrivals
-from senseapp.ui.serving.early_charts import EarlyCharts
+from senseapp.ui.serving.early_components import EarlyComponents
 from senseapp.ui.serving.headers import SecurityHeaders
 from senseapp.ui.serving.private_metrics import PrivateMetrics
 from senseapp.ui.serving.uploads_to_disk import UploadsToDisk
@@ -26,6 +28,7 @@ __all__ = ["APP_SCRIPT", "application"]
 
 APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
 _SWEEP_SECONDS = 60.0
+_QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
 _SLOW_TO_IMPORT = "senseapp.ui.components.views"  # altair and pandas: seconds, which the first visitor would wait for
 _SERVER_LOGGERS = ("streamlit", "uvicorn", "websockets")
 
@@ -37,7 +40,7 @@ def application() -> st.App:
         lifespan=_lifespan,
         middleware=[
             Middleware(SecurityHeaders),
-            Middleware(EarlyCharts),
+            Middleware(EarlyComponents),
             Middleware(PrivateMetrics),
             Middleware(UploadsToDisk, arrivals=arrivals()),
         ],
@@ -48,13 +51,24 @@ def application() -> st.App:
 async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
     sweeping = asyncio.create_task(_sweep(), name="sweep-arrivals")
-    loading = asyncio.create_task(to_thread.run_sync(import_module, _SLOW_TO_IMPORT), name="import-views")
+    readying = asyncio.create_task(_get_ready(), name="get-ready")
     yield
-    await loading
+    await _stopped(readying)
     await to_thread.run_sync(close_backends)  # a signal that ends the server leaves no time for anything later
-    sweeping.cancel()
-    with suppress(asyncio.CancelledError):
-        await sweeping
+    await _stopped(sweeping)
+
+
+async def _get_ready() -> None:
+    """Load what the first visitor would wait for, and what would slow down the pages of one who comes later."""
+    await to_thread.run_sync(import_module, _SLOW_TO_IMPORT)
+    await asyncio.sleep(_QUIET_SECONDS)
+    with suppress(SenseError):  # pages say what is wrong
+        await to_thread.run_sync(backend.warm_up_ahead)
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _log_with_the_rest() -> None:

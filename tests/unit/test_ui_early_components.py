@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from senseapp.ui.serving.early_charts import EarlyCharts, chart_files
+from senseapp.ui.serving import early_components
+from senseapp.ui.serving.early_components import EarlyComponents, component_files
 
 STATIC = Path(streamlit.__file__).parent / "static"
 
@@ -40,16 +41,17 @@ def scripts(tmp_path: Path) -> Path:
 
 
 def test_components_and_all_that_they_import_are_named_once(scripts: Path) -> None:
-    assert chart_files(scripts) == ("ArrowVegaLiteChart.a.js", "embed.b.js", "shared.c.js", "DataFrame.d.js")
+    assert component_files(scripts) == ("ArrowVegaLiteChart.a.js", "embed.b.js", "shared.c.js", "DataFrame.d.js")
 
 
 def test_a_release_that_names_them_otherwise_gets_no_header(tmp_path: Path) -> None:
-    assert chart_files(tmp_path / "static" / "js") == ()
+    assert component_files(tmp_path / "static" / "js") == ()
 
 
 def test_the_files_of_the_installed_release_are_there() -> None:
-    names = chart_files()
-    assert [name.split(".")[0] for name in names].count("ArrowVegaLiteChart") == 1
+    names = component_files()
+    for component in early_components._COMPONENTS:
+        assert [name.split(".")[0] for name in names].count(component) == 1
     assert all((STATIC / "static" / "js" / name).is_file() for name in names)
     index = (STATIC / "index.html").read_text(encoding="utf-8")
     assert not [name for name in names if name in index]
@@ -59,7 +61,7 @@ def link_of(answer: Response) -> str:
     def route(request: Request) -> Response:
         return answer
 
-    app = Starlette(routes=[Route("/", route)], middleware=[Middleware(EarlyCharts)])
+    app = Starlette(routes=[Route("/", route)], middleware=[Middleware(EarlyComponents)])
 
     async def ask() -> str:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
@@ -70,5 +72,5 @@ def link_of(answer: Response) -> str:
 
 def test_pages_name_the_files_and_other_answers_do_not() -> None:
     named = re.findall(r"<\./static/js/([^>]+)>; rel=modulepreload; crossorigin", link_of(HTMLResponse("<html>")))
-    assert tuple(named) == chart_files()
+    assert tuple(named) == component_files()
     assert link_of(JSONResponse({})) == ""

@@ -1,7 +1,7 @@
-"""Lets browsers fetch the code that draws charts and tables while they still start the page.
+"""Lets browsers fetch the code that draws charts, tables and fields while they still start the page.
 
-Streamlit's page loads a component's code only once the first chart has come from the server; by then it could have
-been there. A ``Link`` header names those files, so that they are fetched beside the page's own.
+Streamlit's page loads a component's code only once the first of its kind has come from the server; by then it could
+have been there. A ``Link`` header names those files, so that they are fetched beside the page's own.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["EarlyCharts", "chart_files"]
+__all__ = ["EarlyComponents", "component_files"]
 
 _SCRIPTS = Path(streamlit.__file__).parent / "static" / "static" / "js"
-_COMPONENTS = ("ArrowVegaLiteChart", "DataFrame")
+_COMPONENTS = (
+    "ArrowVegaLiteChart",
+    "DataFrame",
+    "Selectbox",
+    "Slider",
+    "ButtonGroup",
+    "NumberInput",
+    "DownloadButton",
+    "PageLink",
+)
 _IMPORT = re.compile(r'(?:from|import)"\./([^"/]+\.js)"')
 
 
-class EarlyCharts:
+class EarlyComponents:
     """Middleware that adds the header to pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._link = ", ".join(f"<./static/js/{name}>; rel=modulepreload; crossorigin" for name in chart_files())
+        self._link = ", ".join(f"<./static/js/{name}>; rel=modulepreload; crossorigin" for name in component_files())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -41,8 +50,8 @@ class EarlyCharts:
         await self._app(scope, receive, send_with_link)
 
 
-def chart_files(scripts: Path = _SCRIPTS) -> tuple[str, ...]:
-    """Return the names of the files that charts and tables are drawn by, and of all that these import.
+def component_files(scripts: Path = _SCRIPTS) -> tuple[str, ...]:
+    """Return the names of the files that charts, tables and fields are drawn by, and of all that these import.
 
     Without those that the page itself begins with. Empty where a release of Streamlit names them otherwise, which
     costs nothing but time.

@@ -1,0 +1,57 @@
+"""What the server does while it runs, beside serving pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import streamlit as st
+
+from senseapp.errors import StorageFailed
+from senseapp.ui.serving import application
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the process's own loggers and backends as they are."""
+    monkeypatch.setattr(application, "_log_with_the_rest", lambda: None)
+    monkeypatch.setattr(application, "close_backends", lambda: None)
+
+
+def live_for(seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+    async def live() -> None:
+        async with application._lifespan(st.App("app.py")):
+            deadline = asyncio.get_running_loop().time() + seconds
+            while not until() and asyncio.get_running_loop().time() < deadline:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(live())
+
+
+def test_the_engine_is_loaded_before_anybody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(application, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(application.backend, "warm_up_ahead", lambda: loaded.append("engine"))
+    live_for(60, until=lambda: bool(loaded))
+    assert loaded == ["engine"]
+
+
+def test_a_server_that_ends_at_once_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(application.backend, "warm_up_ahead", lambda: loaded.append("engine"))
+    live_for(0)
+    assert loaded == []
+
+
+def test_a_home_that_cannot_be_used_is_left_for_the_pages_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def fail() -> None:
+        asked.append("engine")
+        raise StorageFailed("no such folder")
+
+    monkeypatch.setattr(application, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(application.backend, "warm_up_ahead", fail)
+    live_for(60, until=lambda: bool(asked))
+    assert asked == ["engine"]
