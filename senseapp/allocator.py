@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from threading import RLock
 
-__all__ = ["KeptMemory", "keep_freed_memory_for", "share_one_arena"]
+__all__ = ["keep_freed_memory_for", "share_one_arena"]
 
 # Names and values of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -47,27 +47,6 @@ def keep_freed_memory_for(owner: object) -> None:
             library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
             library.mallopt(_M_TRIM_THRESHOLD, _MOST_BYTES)
     weakref.finalize(owner, _released, library)
-
-
-class KeptMemory:
-    """Freed memory that stays in this process from one piece of work to the next, as long as they follow closely."""
-
-    def __init__(self) -> None:
-        self._owner: _Owner | None = None
-
-    def keep(self) -> None:
-        """Keep freed memory from now on."""
-        if self._owner is None:
-            self._owner = _Owner()
-            keep_freed_memory_for(self._owner)
-
-    def give_back(self) -> None:
-        """Give it back to the system, unless something else keeps it."""
-        self._owner = None
-
-
-class _Owner:
-    """Something that can be let go of."""
 
 
 def _released(library: ctypes.CDLL) -> None:

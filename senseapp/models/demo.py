@@ -57,7 +57,7 @@ def load_demo_model() -> LoadedModel:
     network = build_demo_network()
     network.load_state_dict(safetensors.torch.load_file(DEMO_WEIGHTS), strict=True)
     return LoadedModel(
-        module=network.eval(),
+        module=network.eval().requires_grad_(False),
         title="demo",
         preprocessing=DEMO_PREPROCESSING,
         num_classes=len(_CLASS_NAMES),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from senseapp.errors import InvalidSpec, UnknownModel, UnsupportedModel
+from senseapp.leftovers import LEFTOVERS
 from senseapp.models.from_checkpoint import load_from_checkpoint
 from senseapp.models.input_size import check_forward
 from senseapp.models.loaded import LoadedModel
@@ -39,6 +40,7 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         UnsupportedModel: the architecture has no classifier.
     """
     report = progress if progress is not None else _ignore
+    LEFTOVERS.drop()  # before there are two networks in memory
     if spec.library == "imported":
         raise UnknownModel(
             f"{spec.name} was imported as a table of figures, so there is no network to run. "

@@ -74,13 +74,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 
 @pytest.fixture
+def landing(app_url: str) -> str:
+    """The address by which the visitor of ``page`` comes."""
+    return app_url
+
+
+@pytest.fixture
 def script_errors() -> list[str]:
     """What the scripts of ``page`` complain about; shown where a test fails."""
     return []
 
 
 @pytest.fixture
-def page(browser: Browser, app_url: str, server_log: Path, script_errors: list[str]) -> Iterator[Page]:
+def page(browser: Browser, app_url: str, landing: str, server_log: Path, script_errors: list[str]) -> Iterator[Page]:
     """A page of a visitor who has just come; nothing may be fetched from anywhere but the app."""
     context = browser.new_context(viewport={"width": 1280, "height": 1000}, accept_downloads=True)
     context.set_default_timeout(ANSWER_MILLISECONDS)
@@ -94,7 +100,7 @@ def page(browser: Browser, app_url: str, server_log: Path, script_errors: list[s
     opened.on("pageerror", lambda error: script_errors.append(error.stack or error.message))
     opened.on("requestfailed", lambda request: script_errors.append(f"{request.url}: {request.failure}"))
     opened.on("crash", lambda _: script_errors.append("The browser ended this page."))
-    opened.goto(app_url)
+    opened.goto(landing)
     yield opened
     context.close()
     assert foreign == []

@@ -26,8 +26,12 @@ def table(path: Path, drops: tuple[float, ...]) -> Path:
     return path
 
 
-def import_table(page: Page, app_url: str, path: Path) -> None:
-    page.goto(f"{app_url}/runs")
+@pytest.fixture
+def landing(app_url: str) -> str:
+    return f"{app_url}/runs"
+
+
+def import_table(page: Page, path: Path) -> None:
     page.get_by_text("Import a sensitivity CSV").click()
     page.get_by_test_id("stFileUploader").filter(has_text="Sensitivity CSV").locator(
         "input[type=file]"
@@ -36,10 +40,11 @@ def import_table(page: Page, app_url: str, path: Path) -> None:
     expect(page.get_by_role("heading", name=re.compile("Most fragile: "))).to_be_visible()
 
 
-def test_two_runs_are_ticked_and_compared(page: Page, app_url: str, tmp_path: Path) -> None:
-    import_table(page, app_url, table(tmp_path / "first.csv", (8.0, 4.0, 2.0, 1.0)))
-    import_table(page, app_url, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
-    page.goto(f"{app_url}/runs")
+def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Path) -> None:
+    import_table(page, table(tmp_path / "first.csv", (8.0, 4.0, 2.0, 1.0)))
+    page.goto(landing)
+    import_table(page, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
+    page.goto(landing)
     for ticked in (1, 2):
         page.get_by_text("Compare", exact=True).nth(ticked).click()  # the first is the page in the sidebar
         expect(page.get_by_role("button", name=f"Compare {ticked} run")).to_be_enabled()
@@ -78,8 +83,8 @@ def offline(browser: Browser) -> Iterator[Page]:
     assert errors == []
 
 
-def test_a_report_opens_offline_and_answers_clicks(page: Page, app_url: str, offline: Page, tmp_path: Path) -> None:
-    import_table(page, app_url, table(tmp_path / "published.csv", (8.0, 4.0, 2.0, 1.0)))
+def test_a_report_opens_offline_and_answers_clicks(page: Page, offline: Page, tmp_path: Path) -> None:
+    import_table(page, table(tmp_path / "published.csv", (8.0, 4.0, 2.0, 1.0)))
     with page.expect_download() as download:
         page.get_by_role("button", name="Download report").click()
     assert download.value.suggested_filename == "published.html"

@@ -34,8 +34,12 @@ def app_url(run_id: str, app_url: str) -> str:
 
 
 @pytest.fixture
-def results(page: Page, app_url: str, run_id: str) -> Page:
-    page.goto(f"{app_url}/results?run={run_id}")
+def landing(app_url: str, run_id: str) -> str:
+    return f"{app_url}/results?run={run_id}"
+
+
+@pytest.fixture
+def results(page: Page) -> Page:
     expect(mark(page, FRAGILE)).to_be_visible()
     return page
 

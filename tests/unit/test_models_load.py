@@ -57,7 +57,7 @@ def test_random_weights_are_the_same_each_time_and_labelled(spec):
     assert first.class_names == ()
 
 
-@pytest.mark.parametrize("spec", [timm_spec("test_vit"), torchvision_spec("shufflenet_v2_x0_5")])
+@pytest.mark.parametrize("spec", [timm_spec("test_vit"), torchvision_spec("shufflenet_v2_x0_5"), ModelSpec()])
 def test_a_loaded_network_is_ready_to_be_measured(spec):
     loaded = load_model(spec)
     assert not loaded.module.training

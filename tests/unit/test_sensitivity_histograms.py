@@ -262,6 +262,13 @@ def test_no_norm_is_folded_where_the_output_would_change():
     assert "forward" not in vars(model.bn)
 
 
+def test_what_was_looked_at_before_does_not_count(model, images):
+    seen = [look(model, images, layer=layer) for layer in ("conv1", "conv2")]
+    model.requires_grad_()  # as somebody's own network may come
+    assert [look(model, images, layer=layer) for layer in ("conv2", "conv1", "conv2")] == [seen[1], seen[0], seen[1]]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("tensor", ["weights", "activations"])
 def test_the_model_is_left_as_it_was(model, images, tensor):
     kept = {name: (value, value.clone()) for name, value in model.named_parameters()}
@@ -278,7 +285,7 @@ def test_the_size_does_not_grow_with_the_images(model, images):
     assert records[1].total == 60 * records[0].total
 
 
-def test_no_more_than_one_batch_of_activations_is_held(model, images, monkeypatch):
+def test_activations_are_taken_in_batch_by_batch(model, images, monkeypatch):
     seen = []
     add = GridBins.add
     monkeypatch.setattr(

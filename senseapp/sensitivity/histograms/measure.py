@@ -14,14 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.allocator import keep_freed_memory_for
-from senseapp.data import ImageSet, load_images
+from senseapp.data import ImageSet
 from senseapp.errors import InvalidDataset, MeasurementFailed, UnsupportedModel
-from senseapp.models.load import load_model
 from senseapp.results import LayerProfile, SensitivityResult
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.sensitivity.histograms.folding import fold_following_norm, norms_folded_behind
 from senseapp.sensitivity.histograms.grid_bins import SUB_BINS, GridBins, PlacedGrid
+from senseapp.sensitivity.histograms.subject import subject_of
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.transforms.number_format import extremes_of, fake_quantize_input
 from senseapp.transforms.observers import MseObserver
@@ -49,23 +48,9 @@ def histogram_of(
         MeasurementFailed: the layer has no finite values to look at.
     """
     layer = _known_layer(result, spec)
-    progress("Loading the model")
-    loaded = load_model(result.spec.model, progress=progress)
-    progress("Loading the images")
-    images = load_images(
-        result.spec.data,
-        loaded.preprocessing,
-        num_classes=loaded.num_classes,
-        num_samples=min(spec.num_images, result.num_samples),
-        seed=result.spec.sensitivity.seed,
-        data_roots=data_roots,
-        class_names=loaded.class_names,
-        with_labels=not loaded.fresh_head,
-    )
-    progress(f"Looking at the {spec.tensor} of {spec.layer}")
-    module = loaded.module.to(memory_format=torch.channels_last)  # a fifth less time on ResNet-50
-    keep_freed_memory_for(module)
-    return quantization_histogram(module, images, layer, spec)
+    with subject_of(result, spec, data_roots=data_roots, progress=progress) as subject:
+        progress(f"Looking at the {spec.tensor} of {spec.layer}")
+        return quantization_histogram(subject.module, subject.images, layer, spec)
 
 
 def _known_layer(result: SensitivityResult, spec: HistogramSpec) -> LayerProfile:
@@ -126,15 +111,16 @@ def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: 
     if spec.objective == "none":
         bins.add(weight.detach(), torch.zeros_like(weight))
         return bins
+    gradient: Tensor | None = None
     weight.requires_grad_()
     for start in range(0, len(images), _BATCH):
-        objective = _objective(model, images, start, spec)
-        if objective.requires_grad:
-            objective.backward()  # type: ignore[no-untyped-call]
+        (found,) = _gradients(_objective(model, images, start, spec), [weight])
+        if found is not None:
+            gradient = found if gradient is None else gradient.add_(found)
     weight.requires_grad_(False)
-    if weight.grad is None:
+    if gradient is None:
         raise MeasurementFailed(f"The weight of {layer.name} was not used on these images. Choose another layer.")
-    bins.add(weight.detach(), weight.grad)
+    bins.add(weight.detach(), gradient)
     return bins
 
 
@@ -156,11 +142,20 @@ def _inputs_of_batch(
     """Return the layer's inputs in one batch, a pair for each of its calls, with the objective's gradient there."""
     with _branched_inputs(module) as leaves:
         objective = _objective(model, images, start, spec)
-        if spec.objective != "none" and objective.requires_grad:
-            objective.backward()  # type: ignore[no-untyped-call]
     for leaf in leaves:
         _require_finite(leaf, spec.layer, what="input")
-    return [(leaf.detach(), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for leaf in leaves]
+    gradients = _gradients(objective, leaves)
+    return [
+        (leaf.detach(), torch.zeros_like(leaf) if gradient is None else gradient)
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    ]
+
+
+def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """Return the gradient at each of ``inputs``, None where it does not decide anything."""
+    if not inputs or not objective.requires_grad:
+        return [None] * len(inputs)
+    return torch.autograd.grad(objective, inputs, allow_unused=True)
 
 
 def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec) -> Tensor:

@@ -19,8 +19,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from senseapp.allocator import KeptMemory, share_one_arena
+from senseapp.allocator import share_one_arena
 from senseapp.errors import SenseError
+from senseapp.leftovers import LEFTOVERS
 from senseapp.results import LayerMeasurement, SensitivityResult
 from senseapp.service.engine import load_engine, runs_on_processor
 from senseapp.service.job_process.messages import Line, read_line, write_line
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["main", "serve"]
 
 _ORPHANED = 3
-_IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram a second or two longer
+_IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram a second or two
 _MOST_AHEAD = 1  # findings on their way to the disk; while one is stored the next is measured, and then waits
 
 
@@ -97,10 +98,9 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     talk = _Conversation(requests, answers)
     logging.getLogger("senseapp").addHandler(talk)
     logging.getLogger("senseapp").setLevel(logging.INFO)
-    memory = KeptMemory()
     while True:
-        request = talk.next(idle=memory.give_back)
-        memory.keep()
+        request = talk.next(idle=LEFTOVERS.clear)
+        LEFTOVERS.keep()
         try:
             _ANSWERS[request.kind](talk, request.body)
         except SenseError as error:

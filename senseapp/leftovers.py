@@ -1,0 +1,54 @@
+"""What one piece of work leaves for the next in this process: memory that it freed, and what took long to load."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from senseapp.allocator import keep_freed_memory_for
+
+__all__ = ["LEFTOVERS", "Leftovers"]
+
+
+class Leftovers:
+    """Keeps what is left until :meth:`clear`; before :meth:`keep`, and after it, nothing stays.
+
+    A thing has one owner: it is left by whoever is done with it and will not touch it again, and gone once taken. For
+    a process that does one piece of work at a time.
+    """
+
+    def __init__(self) -> None:
+        self._memory: _Memory | None = None
+        self._left: tuple[Hashable, Any] | None = None
+
+    def keep(self) -> None:
+        """Keep, from now on, freed memory and what is left."""
+        if self._memory is None:
+            self._memory = _Memory()
+            keep_freed_memory_for(self._memory)
+
+    def leave(self, key: Hashable, thing: object) -> None:
+        """Keep ``thing`` for whoever asks for ``key`` next, in place of what was left before."""
+        if self._memory is not None:
+            self._left = key, thing
+
+    def take(self, key: Hashable) -> Any:
+        """Return what was left as ``key``, or None; either way nothing is left any more."""
+        left, self._left = self._left, None
+        return left[1] if left is not None and left[0] == key else None
+
+    def drop(self) -> None:
+        """Forget the thing; for who needs its room."""
+        self._left = None
+
+    def clear(self) -> None:
+        """Give everything back to the system."""
+        self._left = self._memory = None
+
+
+class _Memory:
+    """Stands for freed memory that is kept."""
+
+
+LEFTOVERS = Leftovers()
+"""This process's own."""
