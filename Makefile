@@ -47,6 +47,7 @@ format: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.histograms
 
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
