@@ -298,7 +298,7 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
     block = 300 << 20
     script = f"""
         from senseapp.service.job_process import child
-        child._IDLE_SECONDS = 3.0
+        child._IDLE_SECONDS = 1.5
         child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
         child.main()
     """
