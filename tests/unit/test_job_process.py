@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -308,19 +309,18 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
         "_started",
         lambda errors: subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors),
     )
-    process = JobProcess()
-    memory = psutil.Process(process.pid)
-    for _ in range(2):
-        process.ask("work")
+    with closing(JobProcess()) as process:
+        memory = psutil.Process(process.pid)
+        for _ in range(2):
+            process.ask("work")
+            process.hear("done", progress=lambda sentence: None)
+            assert memory.memory_info().rss > block
+        deadline = time.monotonic() + 60
+        while memory.memory_info().rss > block and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert memory.memory_info().rss < block
+        process.ask("work")  # it is still at hand
         process.hear("done", progress=lambda sentence: None)
-        assert memory.memory_info().rss > block
-    deadline = time.monotonic() + 60
-    while memory.memory_info().rss > block and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert memory.memory_info().rss < block
-    process.ask("work")  # it is still at hand
-    process.hear("done", progress=lambda sentence: None)
-    process.close()
 
 
 def test_an_unreachable_cluster_is_told_by_the_real_process(monkeypatch: pytest.MonkeyPatch) -> None:
