@@ -45,9 +45,10 @@ def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Pa
     page.goto(landing)
     import_table(page, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
     page.goto(landing)
-    for ticked in (1, 2):
-        page.get_by_text("Compare", exact=True).nth(ticked).click()  # the first is the page in the sidebar
-        expect(page.get_by_role("button", name=f"Compare {ticked} run")).to_be_enabled()
+    for num_ticked, title in enumerate(("second", "first"), start=1):
+        card = page.locator("[class*=st-key-run_card_]").filter(has=page.get_by_text(title, exact=True))
+        card.get_by_text("Compare", exact=True).click()
+        expect(page.get_by_role("button", name=f"Compare {num_ticked} run")).to_be_enabled()
     page.get_by_role("button", name="Compare 2 runs").click()
     expect(page).to_have_url(re.compile(r"/compare\?run=[0-9a-f]{32}&run=[0-9a-f]{32}$"))
     headline = "A and B rank 4 layers in the opposite order: rank correlation −1.00."
