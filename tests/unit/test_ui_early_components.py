@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from senseapp.ui.serving import early_components
-from senseapp.ui.serving.early_components import EarlyComponents, component_files
+from senseapp.ui.serving.early_components import EarlyComponents, component_files, page_files
 
 STATIC = Path(streamlit.__file__).parent / "static"
 
@@ -44,8 +44,13 @@ def test_components_and_all_that_they_import_are_named_once(scripts: Path) -> No
     assert component_files(scripts) == ("ArrowVegaLiteChart.a.js", "embed.b.js", "shared.c.js", "DataFrame.d.js")
 
 
+def test_a_first_visit_asks_for_the_page_s_own_files_too(scripts: Path) -> None:
+    assert page_files(scripts) == ("index.1.js", *component_files(scripts))
+
+
 def test_a_release_that_names_them_otherwise_gets_no_header(tmp_path: Path) -> None:
     assert component_files(tmp_path / "static" / "js") == ()
+    assert page_files(tmp_path / "static" / "js") == ()
 
 
 def test_the_files_of_the_installed_release_are_there() -> None:

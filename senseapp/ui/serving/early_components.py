@@ -14,7 +14,7 @@ import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["EarlyComponents", "component_files"]
+__all__ = ["EarlyComponents", "component_files", "page_files"]
 
 _SCRIPTS = Path(streamlit.__file__).parent / "static" / "static" / "js"
 _COMPONENTS = (
@@ -56,13 +56,24 @@ def component_files(scripts: Path = _SCRIPTS) -> tuple[str, ...]:
     Without those that the page itself begins with. Empty where a release of Streamlit names them otherwise, which
     costs nothing but time.
     """
+    own = set(_named_by_page(scripts))
+    return tuple(name for path in _component_paths(scripts) for name in _with_imports(path, own))
+
+
+def page_files(scripts: Path = _SCRIPTS) -> tuple[str, ...]:
+    """Return the names of all files that a first visit asks for: the page's own, and those of components."""
+    known: set[str] = set()
+    paths = (*(scripts / name for name in _named_by_page(scripts)), *_component_paths(scripts))
+    return tuple(name for path in paths for name in _with_imports(path, known))
+
+
+def _named_by_page(scripts: Path) -> list[str]:
     index = scripts.parents[1] / "index.html"
-    own = set(re.findall(r"js/([^\"/]+\.js)", index.read_text(encoding="utf-8"))) if index.is_file() else set()
-    found: dict[str, None] = {}
-    for component in _COMPONENTS:
-        for path in sorted(scripts.glob(f"{component}.*.js")):
-            found |= dict.fromkeys(_with_imports(path, own))
-    return tuple(found)
+    return re.findall(r"js/([^\"/]+\.js)", index.read_text(encoding="utf-8")) if index.is_file() else []
+
+
+def _component_paths(scripts: Path) -> list[Path]:
+    return [path for component in _COMPONENTS for path in sorted(scripts.glob(f"{component}.*.js"))]
 
 
 def _with_imports(path: Path, known: set[str]) -> Iterator[str]:
