@@ -48,6 +48,8 @@ format: $(DEV)
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.histograms
+	@$(BIN)/python scripts/ensure_browser.py
+	$(BIN)/python -m benchmarks.pages
 
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules

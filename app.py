@@ -7,8 +7,11 @@ import streamlit as st
 from senseapp.ui import backend
 from senseapp.ui.components.account import admit
 
+ASSETS = Path(__file__).parent / "assets"
+
 # A picture of our own: with a Material icon here, browsers would fetch it from the internet.
-st.set_page_config(page_title="senseapp", page_icon=str(Path(__file__).parent / "assets" / "icon.png"), layout="wide")
+st.set_page_config(page_title="senseapp", page_icon=str(ASSETS / "icon.png"), layout="wide")
+st.html(ASSETS / "style.css")
 page = st.navigation(
     [
         st.Page("pages/analyze.py", title="Analyze", icon=":material/tune:", default=True),

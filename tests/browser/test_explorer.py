@@ -156,13 +156,37 @@ def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Pat
     assert {row["layer"]: float(row["drop"]) for row in rows}[FRAGILE] == pytest.approx(8.0)
 
 
-def test_an_imported_table_shows_its_numbers(page: Page, app_url: str, tmp_path: Path) -> None:
-    (tmp_path / "resnet18.csv").write_text(TABLE)
+def import_table(page: Page, app_url: str, file: Path) -> None:
     page.goto(f"{app_url}/runs")
     page.get_by_text("Import a sensitivity CSV").click()
     uploader = page.get_by_test_id("stFileUploader").filter(has_text="Sensitivity CSV")  # there is another below it
-    uploader.locator("input[type=file]").set_input_files(tmp_path / "resnet18.csv")
-    expect(uploader.get_by_text("resnet18.csv")).to_be_visible()
+    uploader.locator("input[type=file]").set_input_files(file)
+    expect(uploader.get_by_text(file.name)).to_be_visible()
     page.get_by_role("button", name="Import", exact=True).click()
+
+
+def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, app_url: str, tmp_path: Path) -> None:
+    page.add_init_script(
+        """window.widths = new Set();
+        const sizes = new ResizeObserver(list => list.forEach(change => widths.add(change.contentRect.width)));
+        new MutationObserver(() => document.querySelectorAll('[class*="_frame"] [data-testid=stVegaLiteChart]')
+            .forEach(chart => sizes.observe(chart))).observe(document, {childList: true, subtree: true});"""
+    )
+    rows = [
+        f"module.block{number}.weight,{level},{90 - level * (1 + number)},99,0.5"
+        for number in range(50)
+        for level in (0, 0.5)
+    ]
+    (tmp_path / "deep.csv").write_text("\n".join(["parameter,sparsity,top1,top5,loss", *rows]))
+    import_table(page, app_url, tmp_path / "deep.csv")
+    expect(mark(page, "block0")).to_be_visible()
+    frame = page.locator('[class*="_frame"]').filter(has=mark(page, "block0"))
+    assert frame.evaluate("frame => frame.offsetWidth - frame.clientWidth") > 0  # the scroll bar
+    assert len(page.evaluate("[...widths]")) == 1
+
+
+def test_an_imported_table_shows_its_numbers(page: Page, app_url: str, tmp_path: Path) -> None:
+    (tmp_path / "resnet18.csv").write_text(TABLE)
+    import_table(page, app_url, tmp_path / "resnet18.csv")
     expect(page.get_by_role("heading", name=re.compile(r"Most fragile: conv1, −28\.5 points at 50 %"))).to_be_visible()
     expect(mark(page, "conv1")).to_have_attribute("aria-label", "conv1: −28.5 points at 50 %, measured")

@@ -75,7 +75,7 @@ def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
 
 
 def layer_hover(metric: MetricView, *, members: str = "members") -> alt.ExprRef:
-    """Return :func:`layer_tooltip` for marks by the thousand: no value is tested for being text or missing.
+    """Return :func:`layer_tooltip` for marks by the hundred: no value is tested for being text or missing.
 
     ``members`` is the column with the whole name.
     """
@@ -121,12 +121,12 @@ def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") ->
     return frame
 
 
-def hit_rows(base: alt.Chart, selection: alt.Parameter) -> alt.Chart:
+def hit_rows(base: alt.Chart, selection: alt.Parameter, *, tooltip: alt.ExprRef) -> alt.Chart:
     """Return rows from edge to edge that nobody sees and that answer to click and hover, for the top of the chart.
 
     Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
     """
-    rows = base.mark_rect(opacity=0, aria=False).encode(**EDGE_TO_EDGE)
+    rows = base.mark_rect(opacity=0, aria=False, tooltip=tooltip).encode(**EDGE_TO_EDGE)
     hits: alt.Chart = rows.properties(name="hits").add_params(selection)  # unnamed, Altair prints its data for a name
     return hits
 

@@ -9,7 +9,7 @@ from senseapp.ui.charts.axes import (
     ROW_STEP,
     hit_rows,
     layer_axis,
-    layer_tooltip,
+    layer_hover,
     outline,
     pick_layer,
     same_rows,
@@ -45,7 +45,7 @@ def sensitivity_bars(
     """
     base: alt.Chart = alt.Chart(rows[list(_DRAWN)]).encode(y=same_rows())
     scale = alt.Scale(domain=list(x_domain), nice=False)
-    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"), stack=None)
     layers = [
         _bars(base, drop).encode(y=layer_axis(list(rows["row"])), color=_fragility(rows, metric)),
         _whiskers(base, scale),
@@ -53,7 +53,7 @@ def sensitivity_bars(
         _extremes(base, scale),
         zero_line(),
         outline(rows, picked, same_rows()),
-        hit_rows(base, pick_layer()).encode(tooltip=layer_tooltip(metric)),
+        hit_rows(base, pick_layer(), tooltip=layer_hover(metric)),
     ]
     return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
 
@@ -79,7 +79,8 @@ def _whiskers(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
 
 
 def _unclear_marks(base: alt.Chart, scale: alt.Scale) -> alt.Chart:
-    ring = base.transform_filter("datum.unclear").mark_point(shape="circle", size=45, color=INK, strokeWidth=1.5)
+    unclear = base.transform_filter("datum.unclear")
+    ring = unclear.mark_point(shape="circle", size=45, color=INK, strokeWidth=1.5, aria=False)
     rings: alt.Chart = ring.encode(x=alt.XDatum(0, scale=scale))
     return rings
 

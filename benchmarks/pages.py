@@ -1,0 +1,190 @@
+"""How long the results of a large run take to come, and to answer a click, in a browser.
+
+    python -m benchmarks.pages [ROUNDS]
+
+A made-up run of 300 layers at 10 levels, a server of its own, Chromium. A page has come when the bars of its first
+chart have been painted; a click is answered when the last thing that it changes on the page has changed. Browser and
+server share this machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.chromium import Browser, Tab, browser
+from benchmarks.results import machine, write_section
+from senseapp.results import RunState
+from senseapp.service import LOCAL_OWNER, headline
+from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.store import RunStore
+from tests.pages.records import result
+from tests.soak.served import served
+
+TITLE = "Pages: 300 layers × 10 levels"
+LAYERS = tuple(f"layers.{index // 30}.blocks.{index // 3 % 10}.conv{index % 3 + 1}" for index in range(300))
+LEVELS = tuple(round(0.05 + 0.1 * index, 2) for index in range(10))
+READY_SECONDS = 20.0  # in which a server that was just started loads its engine
+STILL_MILLISECONDS = 700  # without a change of the page, after which nothing more will come
+WANTED = {"page": 2.0, "click": 0.5}
+
+BARS = "document.querySelector('[data-testid=stMain] svg path[aria-roledescription=bar]')"
+WATCH = f"""
+window.answer = {{}};
+const painted = new MutationObserver(() => {{
+    if (!{BARS}) return;
+    painted.disconnect();
+    requestAnimationFrame(() => setTimeout(() => {{ answer.painted = performance.now(); }}));
+}});
+painted.observe(document, {{subtree: true, childList: true}});
+const counts = change => {{
+    const place = change.target.nodeType === 1 ? change.target : change.target.parentElement;
+    return place && place !== document.body && !place.closest('[data-testid=data-grid-canvas], .vg-tooltip');
+}};
+window.watch = event => {{
+    answer.asked = answer.changed = undefined;
+    addEventListener(event, () => {{ answer.asked = performance.now(); }}, {{capture: true, once: true}});
+    window.changes?.disconnect();
+    window.changes = new MutationObserver(list => {{
+        if (answer.asked && list.some(counts)) answer.changed = performance.now();
+    }});
+    changes.observe(document.body, {{subtree: true, childList: true, attributes: true, characterData: true}});
+}};
+window.answered = async () => {{
+    while (!answer.changed || performance.now() - answer.changed < {STILL_MILLISECONDS})
+        await new Promise(later => setTimeout(later, 20));
+    return (answer.changed - answer.asked) / 1000;
+}};
+"""
+ALL_BARS = "path[aria-roledescription=bar]"
+CELLS = "[data-testid=stVegaLiteChart] canvas"  # so many are painted on one
+SHOWN = "element => element.getBoundingClientRect().width > 0"
+
+
+@dataclass
+class Answers:
+    """Seconds of one kind of question, in the order in which it was asked."""
+
+    what: str
+    wanted: float
+    seconds: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        first, median, most = self.seconds[0], statistics.median(self.seconds), max(self.seconds)
+        return f"| {self.what} | {self.wanted:g} | {first:.2f} | {median:.2f} | {most:.2f} | {len(self.seconds)} |"
+
+
+def opened(tab: Tab, url: str) -> float:
+    """Return the seconds from the address to the first chart."""
+    tab.open(url)
+    return float(tab.wait_for("window.answer?.painted")) / 1000
+
+
+def asked(tab: Tab, act: Callable[[], None], event: str = "click") -> float:
+    """Return the seconds from what ``act`` does to the last change that it brings."""
+    tab.value(f"watch('{event}')")
+    act()
+    return float(tab.value("answered()"))
+
+
+def named(role: str, name: str) -> str:
+    return f"[...document.querySelectorAll('[role={role}]')].find(element => element.innerText === '{name}')"
+
+
+def shown(selector: str, place: int = 0) -> str:
+    return f"[...document.querySelectorAll('{selector}')].filter({SHOWN})[{place}]"
+
+
+def explore(tab: Tab, note: Callable[[str, float], None]) -> None:
+    """Click through the views of a run, and note how long each answer took."""
+
+    def tab_of(name: str) -> None:
+        note(f"tab {name}", asked(tab, lambda: tab.click(named("tab", name))))
+
+    for name in ("Curves", "Heat map"):
+        tab_of(name)
+    for down in (0.6, 0.8):
+        note("a cell of the heat map", asked(tab, lambda: tab.click(shown(CELLS), down)))  # noqa: B023 (called at once)
+    for name in ("Network", "Table", "Layers"):
+        tab_of(name)
+    for place in (2, 5):
+        note("a bar", asked(tab, lambda: tab.click(shown(ALL_BARS, place))))  # noqa: B023
+    tab.value("document.querySelector('[data-testid=stMain] input[type=range]').focus()")
+    note("another level", asked(tab, lambda: tab.press("ArrowRight", 39), "keydown"))
+    tab_of("Curves")
+    tab.click("document.querySelector('[aria-label=Search]')")
+    tab.write("blocks.7")
+    note("a filter of the curves", asked(tab, lambda: tab.press("Enter", 13), "keydown"))
+
+
+def visits(url: str, rounds: int, folder: Path) -> list[Answers]:
+    """Return how long everything took in ``rounds`` browsers."""
+    found: dict[str, Answers] = {}
+
+    def note(what: str, seconds: float) -> None:
+        wanted = WANTED["page" if what.startswith("page") else "click"]
+        found.setdefault(what, Answers(what, wanted)).seconds.append(seconds)
+        print(f"{what}: {seconds:.2f} s", flush=True)
+
+    def visit(visitor: Browser, what: str) -> None:
+        with visitor.tab(WATCH) as tab:
+            note(f"page, {what}", opened(tab, url))
+            tab.value(f"new Promise(later => setTimeout(later, {2 * STILL_MILLISECONDS}))")
+            if what == "empty cache":
+                note("page, browser that knows the app", opened(tab, url))
+                tab.value(f"new Promise(later => setTimeout(later, {2 * STILL_MILLISECONDS}))")
+                explore(tab, note)
+
+    for index in range(rounds):
+        with browser(folder / f"profile{index}") as visitor:
+            visit(visitor, "browser just started")
+            visit(visitor, "empty cache")
+    return list(found.values())
+
+
+def large_run(home: Path) -> str:
+    """Store the run and return its id."""
+    spec = RunSpec(sensitivity=SensitivitySpec(levels=LEVELS))
+    made_up = result(spec, names=LAYERS)
+    store = RunStore(home)
+    record = store.create(spec, owner=LOCAL_OWNER, title="large")
+    store.folder(record.run_id).save_result(made_up)
+    store.set_headline(record.run_id, headline(made_up))
+    store.set_state(record.run_id, RunState.DONE)
+    return record.run_id
+
+
+def table(found: Sequence[Answers]) -> list[str]:
+    """Return the answers as lines of Markdown."""
+    return [
+        machine(),
+        "",
+        "Seconds, in Chromium, which shares the cores with the server. *First*: on a server that nobody has visited.",
+        "",
+        "| what | wanted | first | median | most | times |",
+        "|---|---|---|---|---|---|",
+        *map(str, found),
+    ]
+
+
+def main() -> None:
+    """Print the table, and write it."""
+    rounds = int(sys.argv[1]) if sys.argv[1:] else 6
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run_id = large_run(folder / "home")
+        with served(folder / "home") as server:
+            time.sleep(READY_SECONDS)
+            found = visits(f"{server.url}/results?run={run_id}", rounds, folder)
+    lines = table(found)
+    print("\n".join(lines))
+    write_section(TITLE, lines)
+
+
+if __name__ == "__main__":
+    main()
