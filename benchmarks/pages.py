@@ -33,11 +33,12 @@ READY_SECONDS = 20.0  # in which a server that was just started loads its engine
 STILL_MILLISECONDS = 700  # without a change of the page, after which nothing more will come
 WANTED = {"page": 2.0, "click": 0.5}
 
-BARS = "document.querySelector('[data-testid=stMain] svg path[aria-roledescription=bar]')"
+BARS = "[data-testid=stMain] svg path[aria-roledescription=bar]"
+CELLS = "[data-testid=stMain] [data-testid=stVegaLiteChart] canvas"  # so many are painted on one
 WATCH = f"""
 window.answer = {{}};
 const painted = new MutationObserver(() => {{
-    if (!{BARS}) return;
+    if (!document.querySelector('{BARS}')) return;
     painted.disconnect();
     requestAnimationFrame(() => setTimeout(() => {{ answer.painted = performance.now(); }}));
 }});
@@ -61,9 +62,6 @@ window.answered = async () => {{
     return (answer.changed - answer.asked) / 1000;
 }};
 """
-ALL_BARS = "path[aria-roledescription=bar]"
-CELLS = "[data-testid=stVegaLiteChart] canvas"  # so many are painted on one
-SHOWN = "element => element.getBoundingClientRect().width > 0"
 
 
 @dataclass
@@ -92,34 +90,37 @@ def asked(tab: Tab, act: Callable[[], None], event: str = "click") -> float:
     return float(tab.value("answered()"))
 
 
-def named(role: str, name: str) -> str:
-    return f"[...document.querySelectorAll('[role={role}]')].find(element => element.innerText === '{name}')"
-
-
 def shown(selector: str, place: int = 0) -> str:
-    return f"[...document.querySelectorAll('{selector}')].filter({SHOWN})[{place}]"
+    """Return the expression of one of the elements that can be seen."""
+    return f"[...document.querySelectorAll('{selector}')].filter(one => one.getBoundingClientRect().width)[{place}]"
 
 
 def explore(tab: Tab, note: Callable[[str, float], None]) -> None:
     """Click through the views of a run, and note how long each answer took."""
 
-    def tab_of(name: str) -> None:
-        note(f"tab {name}", asked(tab, lambda: tab.click(named("tab", name))))
+    def click(what: str, element: str, down: float = 0.5) -> None:
+        note(what, asked(tab, lambda: tab.click(element, down)))
 
-    for name in ("Curves", "Heat map"):
-        tab_of(name)
+    def open_view(name: str) -> None:
+        click(f"tab {name}", f"[...document.querySelectorAll('[role=tab]')].find(one => one.innerText === '{name}')")
+
+    def press(what: str, key: str, code: int) -> None:
+        note(what, asked(tab, lambda: tab.press(key, code), "keydown"))
+
+    open_view("Curves")
+    open_view("Heat map")
     for down in (0.6, 0.8):
-        note("a cell of the heat map", asked(tab, lambda: tab.click(shown(CELLS), down)))  # noqa: B023 (called at once)
+        click("a cell of the heat map", shown(CELLS), down)
     for name in ("Network", "Table", "Layers"):
-        tab_of(name)
+        open_view(name)
     for place in (2, 5):
-        note("a bar", asked(tab, lambda: tab.click(shown(ALL_BARS, place))))  # noqa: B023
+        click("a bar", shown(BARS, place))
     tab.value("document.querySelector('[data-testid=stMain] input[type=range]').focus()")
-    note("another level", asked(tab, lambda: tab.press("ArrowRight", 39), "keydown"))
-    tab_of("Curves")
+    press("another level", "ArrowRight", 39)
+    open_view("Curves")
     tab.click("document.querySelector('[aria-label=Search]')")
     tab.write("blocks.7")
-    note("a filter of the curves", asked(tab, lambda: tab.press("Enter", 13), "keydown"))
+    press("a filter of the curves", "Enter", 13)
 
 
 def visits(url: str, rounds: int, folder: Path) -> list[Answers]:

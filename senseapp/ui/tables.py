@@ -21,12 +21,12 @@ __all__ = [
 
 
 def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
-    """Show the given columns of ``rows`` in their order, without an index, and without ranks where none is known."""
-    if "rank" in columns and "rank" in rows and rows["rank"].isna().all():
-        columns = {name: column for name, column in columns.items() if name != "rank"}
-    st.dataframe(
-        rows, column_order=list(columns), column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch"
-    )
+    """Show the given columns of ``rows`` in their order, without an index, and without ranks where none is known.
+
+    The other columns stay here: browsers would be sent them, too.
+    """
+    known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
+    st.dataframe(rows[known], column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch")
 
 
 def top_columns(metric: MetricView) -> dict[str, Any]:

@@ -143,21 +143,21 @@ def values(app: AppTest) -> pd.DataFrame:
 
 
 def test_one_level_as_a_line_with_the_values_beneath(results: AppTest, finished_run: str) -> None:
-    assert values(results).set_index("layer")["extreme"][FRAGILE] == "loses most"
-    assert list(values(results)["layer"]) == list(NAMES)
+    assert values(results).set_index("row")["extreme"][FRAGILE] == "loses most"
+    assert list(values(results)["row"]) == list(NAMES)
     results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
     assert not results.exception
     assert "How well does the network do with 50 % of its weights at zero?" in texts(results)
     assert chart(results)["layer"][1]["encoding"]["x"]["sort"] == list(NAMES)
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
     assert chart(results)["layer"][1]["encoding"]["x"]["sort"][0] == FRAGILE
-    assert values(results)["layer"].iloc[0] == FRAGILE
+    assert values(results)["row"].iloc[0] == FRAGILE
 
 
 def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:
     run_id = service.import_csv("resnet18", TABLE)
     open_page(app, PAGE, run=run_id)
-    shown = values(app).set_index("layer")
+    shown = values(app).set_index("row")
     assert shown["value"].to_dict() == pytest.approx({"conv1": 41.25, "layer1.0.conv1": 69.0, "fc": 68.0})
     assert shown["change_text"]["conv1"] == "−28.5 points"
     app.session_state[STATE].picked[run_id] = "fc"

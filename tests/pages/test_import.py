@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.service import Service
+from senseapp.ui.frames import measurement_frame
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.pages.conftest import open_page
 from tests.pages.records import NAMES
@@ -135,7 +136,7 @@ def test_another_model_is_told_at_the_button_and_leaves_no_run(app: AppTest, ser
     assert service.runs() == ()
 
 
-def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, imported: str) -> None:
+def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, service: Service, imported: str) -> None:
     open_page(app, "pages/results.py", run=imported)
     assert "**Imported**" in texts(app)
     assert "0 images" not in texts(app)
@@ -145,7 +146,9 @@ def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, importe
     app.run()
     assert "unknown (imported figures)" in texts(app)
     assert set(app.dataframe[0].value["interval_text"]) == {"unknown"}
-    assert not app.dataframe[0].value["unclear"].any()
+    result = service.result(imported)
+    assert result is not None
+    assert not measurement_frame(result, "top1")["unclear"].any()
 
 
 def test_the_schedule_of_an_import_speaks_of_layers_not_of_weights(app: AppTest, imported: str) -> None:

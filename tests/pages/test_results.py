@@ -67,6 +67,11 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
     assert charts(results)[0]["layer"][0]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
 
+def test_a_table_is_sent_with_the_columns_that_it_shows(results: AppTest) -> None:
+    shown = table(results, "## All values at 50 %")
+    assert list(shown) == ["row", "value", "change_text", "interval_text", "extreme", "rank"]
+
+
 def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
     app: AppTest, service: Service, backend: Backend
 ) -> None:
