@@ -48,6 +48,7 @@ format: $(DEV)
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.histograms
+	$(BIN)/python -m benchmarks.real
 	@$(BIN)/python scripts/ensure_browser.py
 	$(BIN)/python -m benchmarks.pages
 

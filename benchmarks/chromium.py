@@ -20,8 +20,6 @@ from websockets.sync.client import ClientConnection, connect
 from scripts.ensure_browser import find_browser
 from tests.serving import free_port
 
-__all__ = ["Browser", "Tab", "browser"]
-
 SIZE = {"width": 1280, "height": 720}
 PATIENCE_SECONDS = 30.0
 SETTLING_SECONDS = 2.0  # in which a browser does what it does at its start

@@ -22,8 +22,6 @@ from torch import nn
 from scripts.train_demo import Recipe, train
 from senseapp.data.demo import load_demo_images
 
-__all__ = ["NETWORKS", "Network", "trained"]
-
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "networks"
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["RESULTS", "machine", "with_section", "write_section"]
-
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 _TITLE = "# Results"
 _HEADING = "## "

@@ -9,8 +9,6 @@ from benchmarks.networks import NETWORKS
 from senseapp.results.schedule import BudgetKind
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
 
-__all__ = ["CASES", "Case", "Demand"]
-
 SPARSE = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 PRUNED = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 BITS = (8.0, 6.0, 5.0, 4.0, 3.0, 2.0)

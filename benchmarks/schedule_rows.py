@@ -11,8 +11,6 @@ from senseapp.evaluate import change_of
 from senseapp.results import MetricChange
 from senseapp.sensitivity.tally import Yardstick
 
-__all__ = ["HEADER", "Outcome", "Row"]
-
 
 @dataclass(frozen=True)
 class Outcome:

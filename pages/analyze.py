@@ -20,10 +20,12 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with st.container(border=True):
         st.header("1 · Model", anchor=False)
         model = choose_model(draft.model)
-        profile = model_card(model) if model else None
+        card = st.container()  # filled below: the images may choose the architecture and the size of its input
     with st.container(border=True):
         st.header("2 · Images", anchor=False)
-        images = choose_images(draft.data, model)
+        model, images = choose_images(draft.data, model)
+    with card:
+        profile = model_card(model) if model else None
     with st.container(border=True):
         st.header("3 · Compression", anchor=False)
         sensitivity = choose_sensitivity(draft.sensitivity, profile)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import timm
 import torch
-import torch.nn.functional as F
 import torchvision
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from senseapp.errors import InvalidSpec
 from senseapp.layers import compressible_weights
@@ -22,13 +20,9 @@ from senseapp.models.timm_library import input_configuration, output_width
 from senseapp.models.torchvision_library import build_torchvision
 from senseapp.spec import ModelSpec
 
-__all__ = ["OTHER_CHANNELS", "OTHER_CLASSES", "Survey", "build_on_meta", "survey_architecture"]
-
 OTHER_CLASSES = 1013
 OTHER_CHANNELS = 5
 _IMAGENET_CLASSES = 1000
-_CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
-_TRANSPOSED = {F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d}
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -67,7 +61,7 @@ def survey_architecture(library: str, name: str) -> Survey:
     shape_classes = config["num_classes"]
     num_params = sum(parameter.numel() for parameter in module.parameters())
     num_layers = sum(1 for _ in compressible_weights(module))
-    macs = _count_macs(module, config["input_shape"])
+    macs = count_macs(module, config["input_shape"])
     if shape_classes == 0:
         shape_classes = _IMAGENET_CLASSES
         shapes = _shapes(build_on_meta(library, name, num_classes=shape_classes))
@@ -136,18 +130,23 @@ def _config(library: str, name: str, module: nn.Module) -> dict[str, Any]:
     return {"input_shape": (3, crop, crop), "num_classes": len(weights.meta["categories"]), "pretrained": True}
 
 
-def _count_macs(module: nn.Module, input_shape: tuple[int, int, int]) -> int | None:
-    counter = _MacCounter()
+def count_macs(module: nn.Module, input_shape: tuple[int, int, int]) -> int | None:
+    """Return half of what torch's own counter finds in one image; None if the architecture cannot run on ``meta``.
+
+    Source: ``torch.utils.flop_counter``, which counts a multiply-accumulate as two operations.
+    """
+    module.requires_grad_(False)  # the counter hooks what has gradients, and trips over tokens that are parameters
+    counter = FlopCounterMode(display=False)
     try:
-        with torch.no_grad(), _plain_attention(), counter:
+        with torch.no_grad(), plain_attention(), counter:
             module(torch.empty((1, *input_shape), device="meta"))
     except (RuntimeError, NotImplementedError, ValueError, TypeError, AssertionError):
         return None
-    return counter.macs
+    return counter.get_total_flops() // 2
 
 
 @contextlib.contextmanager
-def _plain_attention() -> Iterator[None]:
+def plain_attention() -> Iterator[None]:
     """Turn off the fused kernel of ``nn.MultiheadAttention``, which has no shape rule."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -155,35 +154,3 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-class _MacCounter(TorchFunctionMode):
-    """Adds up positions times weight size over all convolutions and linear maps, also those called as functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.macs = 0
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if func in _CONVOLUTIONS or func in _TRANSPOSED:
-            weight = _argument(args, kwargs, 1, "weight")
-            counted = _argument(args, kwargs, 0, "input") if func in _TRANSPOSED else output
-            self.macs += counted.numel() // weight.shape[0] * weight.numel()
-        elif func is F.linear:
-            weight = _argument(args, kwargs, 1, "weight")
-            self.macs += output.numel() // weight.shape[0] * weight.numel()
-        elif func is F.multi_head_attention_forward:
-            query = _argument(args, kwargs, 0, "query")
-            positions = query.numel() // query.shape[-1]
-            weights = (_argument(args, kwargs, 5, "in_proj_weight"), _argument(args, kwargs, 11, "out_proj_weight"))
-            self.macs += positions * sum(math.prod(weight.shape) for weight in weights)
-        return output
-
-
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> Tensor:
-    value: Tensor = args[position] if len(args) > position else kwargs[name]
-    return value

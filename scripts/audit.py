@@ -15,8 +15,6 @@ from typing import Any
 
 from scripts.peer_environment import PeerFailed, ensure
 
-__all__ = ["audit", "findings", "main"]
-
 _CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
 _KNOWN_BAD = "urllib3==1.24.1\n"
 """A package with published advisories: an answer without them is no answer."""

@@ -29,8 +29,6 @@ from senseapp.models.free_dimensions import BuiltWith
 from senseapp.models.recognition_index import RECOGNITION_FILE, Fingerprint, fingerprint_of, pack_fingerprints
 from senseapp.models.torchvision_library import torchvision_names
 
-__all__ = ["all_architectures", "write_index"]
-
 _TIMEOUT_SECONDS = 120
 
 

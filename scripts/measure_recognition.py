@@ -29,8 +29,6 @@ from senseapp.models.catalogue import find_entry
 from senseapp.models.recognise import recognise
 from senseapp.models.recognition_index import RECOGNITION_FILE
 
-__all__ = ["Outcome", "measure_one", "summary"]
-
 _CLASSES = range(2, 3001)
 _EVERYTHING = 10_000
 

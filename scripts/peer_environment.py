@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["PeerFailed", "ensure"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 _PEERS = _ROOT / ".cache" / "peers"
 _PINS = _ROOT / "tests" / "peers"

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import cache
 from threading import RLock
 
-__all__ = ["keep_freed_memory_for", "share_one_arena"]
-
 # Names and values of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MOST_BYTES = 2**31 - 1  # mallopt takes an int

@@ -15,8 +15,6 @@ from pathlib import Path
 from senseapp.home import home
 from senseapp.spec import IMAGE_SETS
 
-__all__ = ["download_progress", "image_set_folder", "is_downloaded", "new_partial_folder", "weights_so_far"]
-
 _MB = 1_000_000
 _UNDER_WAY_SECONDS = 60.0
 _ABANDONED_SECONDS = 6 * 3600.0

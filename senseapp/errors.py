@@ -30,30 +30,6 @@ the trace goes to the log.
 
 from __future__ import annotations
 
-__all__ = [
-    "ClusterFailed",
-    "InfeasibleBudget",
-    "InvalidCheckpoint",
-    "InvalidDataset",
-    "InvalidFile",
-    "InvalidInput",
-    "InvalidSchedule",
-    "InvalidSpec",
-    "MeasurementFailed",
-    "NoLayersSelected",
-    "NotFound",
-    "OutOfMemory",
-    "ProcessLost",
-    "QueueFull",
-    "QuotaExceeded",
-    "RateLimited",
-    "RunMismatch",
-    "SenseError",
-    "StorageFailed",
-    "UnknownModel",
-    "UnsupportedModel",
-]
-
 
 class SenseError(Exception):
     """Base of all errors whose message is meant to be read by the person who caused it."""
@@ -145,3 +121,12 @@ class RateLimited(SenseError):
 
 class StorageFailed(SenseError):
     """The disk or the database refuses to read or write: full, read-only, locked or damaged."""
+
+
+def first_line_of(error: BaseException, most: int = 200) -> str:
+    """Return the first line of what a library's own error says, for use in a sentence: without its full stop.
+
+    Where it says nothing, what kind of error it is.
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0][:most].rstrip(" .") if lines else f"{type(error).__name__} without a message"

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["home"]
-
 
 def home() -> Path:
     """Return ``SENSEAPP_HOME`` if it is set, else the platform's user data folder for senseapp."""

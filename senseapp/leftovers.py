@@ -7,8 +7,6 @@ from typing import Any
 
 from senseapp.allocator import keep_freed_memory_for
 
-__all__ = ["LEFTOVERS", "Leftovers"]
-
 
 class Leftovers:
     """Keeps what is left until :meth:`clear`; before :meth:`keep`, and after it, nothing stays.

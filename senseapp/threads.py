@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["limit_spinning"]
-
 _SPINS = "3000"  # about a tenth of a millisecond, in which the next operation of a pass usually begins
 
 

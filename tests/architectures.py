@@ -20,8 +20,6 @@ from timm.models.mlp_mixer import Affine, MixerBlock, MlpMixer, ResBlock, Spatia
 from torch import nn
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
-__all__ = ["ARCHITECTURES", "QUICK_ARCHITECTURES", "Architecture", "example_input"]
-
 NUM_CLASSES = 10
 
 

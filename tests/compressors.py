@@ -11,8 +11,6 @@ from senseapp.results import LayerProfile
 from senseapp.spec import QuantizationConfig, SparsityConfig
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
-__all__ = ["compressed_weight", "compressor_of", "profiles_of"]
-
 _COMPRESSIBLE = (
     nn.Conv1d,
     nn.Conv2d,

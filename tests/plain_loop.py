@@ -14,8 +14,6 @@ from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity import Layout, Sweep
 from senseapp.spec import SensitivitySpec
 
-__all__ = ["assert_equals_plain_loop", "assert_same", "labelled", "measured", "sampled", "sparse_logits", "sweep_of"]
-
 SPARSITY = 0.5
 
 

@@ -12,8 +12,6 @@ from senseapp.spec import PruningConfig
 from senseapp.transforms import CompressionRequest
 from senseapp.transforms.pruning import PruningCompressor
 
-__all__ = ["ChannelShuffle", "Concat", "Residual", "footprint", "images", "pruning_of", "request_of"]
-
 
 class Residual(nn.Module):
     """stem → (conv1 → conv2) + shortcut → depthwise → head."""

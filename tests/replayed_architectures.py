@@ -6,8 +6,6 @@ from senseapp.layers import profile_model
 from tests.architectures import ARCHITECTURES, NUM_CLASSES, example_input
 from tests.plain_loop import assert_equals_plain_loop, labelled, sampled
 
-__all__ = ["CONVOLUTIONAL", "check_replay"]
-
 CONVOLUTIONAL = frozenset({"residual", "dense", "plain"})
 
 

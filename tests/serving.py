@@ -8,8 +8,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-__all__ = ["free_port", "wait_for_health"]
-
 START_SECONDS = 90.0
 
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from senseapp.data import TensorImages
 
-__all__ = ["NUM_CLASSES", "Fingerprint", "Residual", "chain", "fingerprint", "images_for", "small_network"]
-
 NUM_CLASSES = 6
 Fingerprint = dict[str, object]
 

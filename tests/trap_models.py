@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
-__all__ = ["DETECTED", "REPLAYED", "Trap"]
-
 WIDTH = 6
 NUM_CLASSES = 4
 PIXELS = 8

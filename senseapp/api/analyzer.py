@@ -21,8 +21,6 @@ from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, 
 from senseapp.spec.compression import PruningCriterion, SparsityCriterion, SparsityGranularity
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
-__all__ = ["SensitivityAnalyzer", "analyze_sensitivity"]
-
 _FASTERAI_CRITERIA = {"large_final": "magnitude", "squared_final": "squared_magnitude"}
 
 

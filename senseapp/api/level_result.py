@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-__all__ = ["LayerSensitivity", "LevelResult"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSensitivity:

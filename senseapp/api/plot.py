@@ -10,8 +10,6 @@ import pandas as pd
 if TYPE_CHECKING:
     from senseapp.api.level_result import LevelResult
 
-__all__ = ["delta_bars"]
-
 
 def delta_bars(result: LevelResult) -> alt.Chart:
     """Return horizontal bars of ``delta``, blue for robust through yellow to red for fragile layers."""

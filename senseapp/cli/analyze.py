@@ -21,8 +21,6 @@ from senseapp.service import (
 from senseapp.spec import RunSpec
 from senseapp.store import RunFolder
 
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
-
 NAME = "analyze"
 SUMMARY = "Measure how much each layer suffers from compression."
 EPILOG = """\
@@ -96,6 +94,13 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
     group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")
     group.add_argument("--crop-pct", type=float, metavar="P", help="share kept by the centre crop, above 0 up to 1")
+    group.add_argument("--channel-order", default="rgb", metavar="O", help="rgb, or bgr as OpenCV reads pictures")
+    group.add_argument(
+        "--preprocessing",
+        choices=("auto", "own"),
+        help="of what is not given: auto has the images choose, own is the architecture's (default: auto with "
+        "--checkpoint)",
+    )
 
 
 def _add_compression(group: argparse._ArgumentGroup) -> None:

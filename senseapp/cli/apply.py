@@ -12,16 +12,20 @@ from typing import Any
 from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSchedule
 from senseapp.results import MetricChange, SensitivityResult, ValidationResult
+from senseapp.results.model_files import small_form
+from senseapp.service import require_same_model
 from senseapp.store import RunFolder
-
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
 
 NAME = "apply"
 SUMMARY = "Compress the model as a schedule says, measure it, and write its weights."
 EPILOG = """\
-CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict; where channels are removed, the
-network itself is written beside it as .pt2 and .onnx. One JSON line says the metric before, after, and of a uniform
-schedule of equal cost, on images that the run has not measured on where there are enough.
+CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.
+A small file of the same weights lies beside it: .sparse.safetensors.gz with zeros compressed, or .int.safetensors.gz
+with quantized weights as integers and their scales. Where channels are removed, the network itself is written as .pt2
+and .onnx. One JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run
+has not measured on where there are enough; "file_bytes" has the size of each file on the disk, and "read_with" the
+lines of Python that read the small one. With --repair, the better of repaired and not is written; "delivered" says
+which one, and "reason" why.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -36,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--with", type=Path, metavar="DIR", dest="partner", help="the second run of a schedule of zeros and bits"
     )
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON, YAML or CSV of schedule")
-    parser.add_argument("--repair", action="store_true", help="win accuracy back without training, and measure again")
+    parser.add_argument(
+        "--repair", action="store_true", help="win accuracy back without training, where measured to do so"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
 
 
@@ -52,17 +58,20 @@ def run(arguments: argparse.Namespace) -> None:
     result = RunFolder(arguments.run_folder).load_result()
     schedule = read_schedule(_content(arguments.schedule), result.profile)
     partner = RunFolder(arguments.partner).load_result() if arguments.partner is not None else None
+    if partner is not None:
+        require_same_model(result.spec.model, partner.spec.model)
     from senseapp.validation.write import check_suffix  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.validation import validate, write_compressed
+    from senseapp.validation import validate, with_file_sizes, write_compressed
 
     with phases() as progress:
         other = partner.spec.sensitivity.compression if partner is not None else None
         proven = validate(result, schedule, repair=arguments.repair, rounds=1, other=other, progress=progress)
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, arguments.out, proven.example)
-    print(json.dumps(_report(result, proven.result, files, notes), allow_nan=False))
+    validation = with_file_sizes(proven.result, files, proven.dense)
+    print(json.dumps(_report(result, validation, files, notes), allow_nan=False))
 
 
 def _content(path: Path) -> bytes:
@@ -87,12 +96,17 @@ def _report(
         "metric": name,
         "before": _number(own.baseline) if own else None,
         **{label: _value(name, changes) for label, changes in measured.items()},
+        "delivered": validation.delivered,
+        "reason": validation.delivered_reason,
+        "uniform_delivered": validation.uniform_delivered or None,
         "images": own.num_samples if own else 0,
         "predicted": {"metric": validation.schedule.metric, "delta": _number(validation.predicted)},
         "changes": {label: _deltas(changes) for label, changes in measured.items()},
         "sizes": {kind: list(pair) for kind, pair in validation.sizes.items()},
         "checkpoint": str(files[0]),
         "files": [str(path) for path in files],
+        "file_bytes": {str(path): path.stat().st_size for path in files},
+        "read_with": {str(path): form.reader(str(path)) for path in files if (form := small_form(path.name))},
         "notes": [*validation.notes, *notes],
     }
 

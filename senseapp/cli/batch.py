@@ -15,8 +15,6 @@ from senseapp.results import SensitivityResult
 from senseapp.service.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
 from senseapp.store import replace_file
 
-__all__ = ["BatchItem", "batch_of", "run_batch"]
-
 TABLE = "leaderboard.csv"
 
 

@@ -15,8 +15,6 @@ from senseapp.spec import MetricName, QuantizationConfig
 from senseapp.spec.levels import fractions_from_percent, parse_numbers
 from senseapp.store import RunFolder
 
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
-
 NAME = "compare"
 SUMMARY = "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement."
 EPILOG = """\

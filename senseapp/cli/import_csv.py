@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,8 +14,6 @@ from senseapp.service import headline, write_outputs
 from senseapp.service.model_cards import load_card
 from senseapp.spec.compression import SparsityGranularity
 from senseapp.store import RunFolder
-
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
 
 NAME = "import"
 SUMMARY = "Read a sensitivity table that Distiller wrote."
@@ -57,6 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         granularity=arguments.granularity,
         profile=_profile(arguments.model),
     )
+    result = replace(result, summary=headline(result))
     folder = RunFolder(arguments.out)
     if folder.finished:
         raise RunMismatch(f"{folder.path} holds a finished run already. Choose another folder, or delete it.")
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
         folder.claim(result.spec)
         folder.save_result(result)
     write_outputs(result, folder.path)
-    print(headline(result))
+    print(result.summary)
     for note in result.notes:
         print(note)
     print(f"Wrote result.json, sensitivity.csv and targets.json to {folder.path}")

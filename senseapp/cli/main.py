@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from senseapp.cli.parser import build_parser
 from senseapp.errors import SenseError
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "main"]
-
 BAD_INPUT = 2
 INTERRUPTED = 130
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
-
 NAME = "models"
 SUMMARY = "List the architectures of timm and torchvision."
 EPILOG = """\

@@ -8,8 +8,6 @@ from typing import NoReturn
 from senseapp.cli import analyze, apply, compare, import_csv, models, report, schedule
 from senseapp.errors import InvalidSpec
 
-__all__ = ["COMMANDS", "build_parser"]
-
 COMMANDS = (models, analyze, import_csv, schedule, apply, compare, report)
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``."""
 

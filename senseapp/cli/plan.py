@@ -8,8 +8,6 @@ from senseapp.cli.progress_bar import phases
 from senseapp.distributed.cluster import cluster_address, connected
 from senseapp.spec import RunSpec
 
-__all__ = ["print_plan"]
-
 _WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

@@ -10,9 +10,7 @@ from typing import NoReturn, Self
 
 from tqdm import tqdm
 
-from senseapp.results import LayerMeasurement, SensitivityResult
-
-__all__ = ["ProgressBar", "phases"]
+from senseapp.results import LayerMeasurement, SensitivityResult, Status
 
 _TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0
 
@@ -63,8 +61,9 @@ class ProgressBar:
             self._step(estimate)
 
     def measured(self, measurement: LayerMeasurement) -> None:
-        """Count a measurement."""
-        self._step(measurement)
+        """Count a measurement; a layer that is passed over is none."""
+        if measurement.status is not Status.NOT_APPLICABLE:
+            self._step(measurement)
 
     def _step(self, measurement: LayerMeasurement) -> None:
         if self._bar is not None:

@@ -11,8 +11,6 @@ from senseapp.service import headline
 from senseapp.store import RunFolder, replace_file
 from senseapp.store.disk import storage_errors
 
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
-
 NAME = "report"
 SUMMARY = "Write a run as one HTML file: charts, tables, settings, proofs."
 EPILOG = """\

@@ -23,8 +23,6 @@ from senseapp.spec import (
     parse_numbers,
 )
 
-__all__ = ["run_spec_from"]
-
 
 def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     """Return the run that the arguments of ``analyze`` describe.
@@ -61,6 +59,8 @@ def _data(arguments: argparse.Namespace) -> DataSpec:
         mean=_numbers(arguments.mean, what="--mean"),
         std=_numbers(arguments.std, what="--std"),
         crop_pct=arguments.crop_pct,
+        channel_order=arguments.channel_order,
+        preparation="auto" if _is_to_be_chosen(arguments) else "given",
     )
     if arguments.data in ("demo", "random"):
         if arguments.labels:
@@ -72,6 +72,16 @@ def _data(arguments: argparse.Namespace) -> DataSpec:
     path = _existing(arguments.data, error=InvalidDataset, what="folder or archive of images")
     kind: Literal["folder", "archive"] = "folder" if path.is_dir() else "archive"
     return replace(preparation, kind=kind, path=str(path), labels=arguments.labels)
+
+
+def _is_to_be_chosen(arguments: argparse.Namespace) -> bool:
+    """Return whether the images choose their preprocessing: a checkpoint does not say which it was trained with."""
+    if arguments.preprocessing == "auto" and not arguments.checkpoint:
+        raise InvalidSpec(
+            "--preprocessing auto is for a checkpoint; published weights say how their images are prepared. "
+            "Add --checkpoint FILE, or leave it out."
+        )
+    return bool(arguments.checkpoint) and arguments.preprocessing != "own"
 
 
 def _not_a_table(labels: str) -> str:

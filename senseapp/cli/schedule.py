@@ -10,12 +10,10 @@ from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSpec
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.results.metrics import METRIC_FACTS
-from senseapp.service import level_for_people, write_target_file
+from senseapp.service import level_for_people, require_same_model, write_target_file
 from senseapp.spec import PruningConfig, QuantizationConfig
 from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder
-
-__all__ = ["EPILOG", "NAME", "SUMMARY", "add_arguments", "run"]
 
 NAME = "schedule"
 SUMMARY = "Choose one level per layer for a budget, and write the file your tool reads."
@@ -53,14 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop-metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)"
     )
-    parser.add_argument("--repair", action="store_true", help="with --max-drop: measure after repair without training")
+    parser.add_argument("--repair", action="store_true", help="with --max-drop: repair where that does better")
     parser.add_argument("--min", type=float, metavar="P", help="least level of a layer, in percent or bits")
     parser.add_argument("--max", type=float, metavar="P", help="greatest level of a layer, in percent or bits")
     parser.add_argument(
         "--lock", action="append", default=[], metavar="LAYER=P", help="lock a layer at a level; 0 leaves it alone"
     )
     parser.add_argument("--gamma", type=float, default=1.5, metavar="G", help="of the classic rule (default: 1.5)")
-    parser.add_argument("--format", required=True, help="name of the file format, for example json, csv or yaml")
+    parser.add_argument(
+        "--format", required=True, help="name of the file format, for example json, csv or yaml; zip: all of them"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
 
 
@@ -71,9 +71,10 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.export import export_format  # loads yaml, which the other commands do without
+    from senseapp.export import ZIP_FORMAT, export_format  # loads yaml, which the other commands do without
 
-    export_format(arguments.format)
+    if arguments.format != ZIP_FORMAT:
+        export_format(arguments.format)
     result = RunFolder(arguments.run_folder).load_result()
     limits = Limits(
         min_level=_level(arguments.min, result),
@@ -133,8 +134,10 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
     from senseapp.schedule import mixed_schedule
 
+    partner = RunFolder(arguments.partner).load_result()
+    require_same_model(result.spec.model, partner.spec.model)
     results = sorted(
-        (result, RunFolder(arguments.partner).load_result()),
+        (result, partner),
         key=lambda each: isinstance(each.spec.sensitivity.compression, QuantizationConfig),
     )
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
@@ -172,7 +175,8 @@ def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, 
     print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {unit}.")
     print(f"Predicted, before it is measured: {_damage(schedule)}.")
     for kind, figure in schedule.achieved.items():
-        print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed")
+        compact = ", if zeros are stored sparse and weights at their bits" if kind == "bytes" else ""
+        print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed{compact}")
     for note in schedule.notes:
         print(note)
     print(f"Wrote {' and '.join(str(path) for path in written)}")

@@ -11,8 +11,6 @@ from senseapp.data.wording import printable
 from senseapp.data.zip_archive import ZipSource
 from senseapp.errors import InvalidDataset
 
-__all__ = ["open_archive"]
-
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _GZIP = b"\x1f\x8b"
 _OTHERS = {

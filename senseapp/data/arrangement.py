@@ -11,8 +11,6 @@ from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.table import read_label_table
 from senseapp.data.wording import counted, listed, printable
 
-__all__ = ["Arrangement", "arrange"]
-
 _TABLE_NAME = "labels.csv"
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
 

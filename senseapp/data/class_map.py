@@ -13,8 +13,6 @@ from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from senseapp.data.wording import counted, listed
 from senseapp.errors import InvalidDataset
 
-__all__ = ["ClassMapProposal", "propose_class_map", "resolve_class_map"]
-
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
 _WORDNET_ID = re.compile(r"n\d{8}")
 

@@ -10,8 +10,6 @@ from typing import Protocol
 from senseapp.data.wording import counted, listed, printable
 from senseapp.errors import InvalidDataset
 
-__all__ = ["PICTURE_SUFFIXES", "Contents", "Entry", "PictureSource", "Unreadable", "safe_member_name"]
-
 PICTURE_SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )

@@ -14,8 +14,6 @@ from PIL import Image, UnidentifiedImageError
 from senseapp.data.contents import Unreadable
 from senseapp.data.picture_budget import PictureBudget
 
-__all__ = ["MAX_ASPECT", "MAX_PIXELS", "ChannelMode", "Decoded", "Remark", "decoded_picture"]
-
 MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
 MAX_ASPECT = 50

@@ -20,8 +20,6 @@ from PIL import Image
 from senseapp.data.images import TensorImages
 from senseapp.models.demo import DEMO_PREPROCESSING
 
-__all__ = ["Split", "demo_pictures", "load_demo_images", "write_demo_zip"]
-
 Split: TypeAlias = Literal["train", "heldout"]
 
 _CLASS_NAMES = tuple("0123456789")

@@ -12,12 +12,9 @@ from urllib.parse import urlsplit
 
 from senseapp.data.image_sets import OPENINGS
 from senseapp.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
-from senseapp.errors import InvalidDataset
-from senseapp.models.input_size import first_line
+from senseapp.errors import InvalidDataset, first_line_of
 from senseapp.models.published import is_reachable
 from senseapp.spec import IMAGE_SETS
-
-__all__ = ["fetch_image_set"]
 
 _POLL_SECONDS = 0.5
 _STALLED_SECONDS = 60.0
@@ -71,7 +68,7 @@ def _settle(name: str, download: Future[None]) -> None:
     except InvalidDataset as error:
         download.set_exception(error)
     except Exception as error:  # whatever torchvision, the network, the disk or a damaged archive ran into
-        refusal = _unavailable(name, first_line(error))
+        refusal = _unavailable(name, first_line_of(error))
         refusal.__cause__ = error
         download.set_exception(refusal)
     else:

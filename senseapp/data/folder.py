@@ -11,8 +11,6 @@ from senseapp.data.limits import ArchiveLimits
 from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset
 
-__all__ = ["FolderSource", "resolve_readable"]
-
 _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put them there: no bomb, but ImageNet
 
 

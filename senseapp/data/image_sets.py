@@ -21,8 +21,6 @@ from senseapp.downloads import image_set_folder
 from senseapp.errors import InvalidDataset
 from senseapp.spec import IMAGE_SETS
 
-__all__ = ["OPENINGS", "ImageSetSource", "Opening", "open_image_set"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:

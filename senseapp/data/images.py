@@ -7,8 +7,6 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["ImageSet", "TensorImages"]
-
 
 class ImageSet(Protocol):
     """A fixed, ordered set of prepared images.

@@ -12,8 +12,6 @@ from senseapp.data.class_map import ClassMapProposal, propose_class_map, resolve
 from senseapp.data.contents import Entry
 from senseapp.data.wording import printable
 
-__all__ = ["LabelledEntries", "label_entries"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledEntries:

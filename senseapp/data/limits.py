@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from senseapp.data.contents import Unreadable
 from senseapp.errors import InvalidDataset
 
-__all__ = ["ArchiveLimits"]
-
 _MB = 1_000_000
 
 

@@ -16,8 +16,6 @@ from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.models.loaded import Preprocessing
 from senseapp.spec.run import WITHOUT_LABELS, DataSpec
 
-__all__ = ["ImageRequest", "draw", "draw_order", "load_images", "register_loader", "say_nothing"]
-
 _RANDOM_IMAGES = 128
 
 
@@ -152,7 +150,12 @@ def _demo(request: ImageRequest) -> ImageSet:
 @register_loader("random")
 def _random(request: ImageRequest) -> ImageSet:
     _refuse_overrides(
-        request.spec, "mean", "std", "crop_pct", reason="Random inputs are drawn as the network sees them."
+        request.spec,
+        "mean",
+        "std",
+        "crop_pct",
+        "channel_order",
+        reason="Random inputs are drawn as the network sees them.",
     )
     generator = torch.Generator().manual_seed(request.seed)
     count = request.num_samples or _RANDOM_IMAGES
@@ -165,6 +168,6 @@ def _random(request: ImageRequest) -> ImageSet:
 
 def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
     """Refuse settings that would change nothing: a person who gives one expects it to count."""
-    given = [name for name in names if getattr(spec, name) not in ((), None)]
+    given = [name for name in names if getattr(spec, name) not in ((), None, "rgb")]
     if given:
         raise InvalidSpec(f"{reason} Leave out {', '.join(given)}.")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition
 
-__all__ = ["PictureBudget"]
-
 
 class PictureBudget:
     """Lets threads decode at the same time as long as their pictures have at most ``pixels`` together.

@@ -21,17 +21,15 @@ from senseapp.data.labelling import LabelledEntries, label_entries
 from senseapp.data.load import ImageRequest, draw_order, register_loader, say_nothing
 from senseapp.data.preparation import channel_mode
 from senseapp.data.prepared import PreparedImages
-from senseapp.data.reading import DrawnPictures, read_drawn
+from senseapp.data.reading import DrawnPictures, read_drawn, require_readable
 from senseapp.data.wording import printable
-from senseapp.errors import InvalidSpec
+from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.spec.run import WITHOUT_LABELS, DataSpec
-
-__all__ = ["ImageSurvey", "load_pictures", "survey_images"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSurvey:
-    """What a folder, archive or image set holds, told without decoding a picture.
+    """What a folder, archive or image set holds, told by its names; pictures are decoded until one can be.
 
     Attributes:
         title: its name.
@@ -70,10 +68,12 @@ def survey_images(
         data_roots: folders that may be read; empty means any.
 
     Raises:
-        InvalidDataset: it cannot be read, may not be, or holds no picture.
+        InvalidDataset: it cannot be read, may not be, or holds no picture, or none that can be decoded.
     """
     with _opened(spec, data_roots, say_nothing) as source:
         arrangement = _arranged(source, spec)
+        if not isinstance(source, ImageSetSource):
+            require_readable(source, arrangement.entries)
         notes = (*source.contents.notes(), *arrangement.notes)
         tables = tuple(sorted(source.contents.tables))
     counts = Counter(arrangement.labels)
@@ -111,12 +111,17 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
     channel_mode(request.preprocessing)  # a model that takes no pictures is refused before anything is read
     with _opened(request.spec, request.data_roots, request.progress) as source:
         arrangement = _arranged(source, request.spec)
-        labelled = label_entries(
-            arrangement,
-            class_names=request.class_names,
-            num_classes=request.num_classes,
-            confirmed=request.spec.class_map,
-        )
+        try:
+            labelled = label_entries(
+                arrangement,
+                class_names=request.class_names,
+                num_classes=request.num_classes,
+                confirmed=request.spec.class_map,
+            )
+        except InvalidDataset:
+            if not isinstance(source, ImageSetSource):
+                require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
+            raise
         order = draw_order(len(labelled.entries), request.num_samples, request.seed)
         wanted = len(order) if request.num_samples is None else request.num_samples
         drawn = read_drawn(source, labelled.entries, order, wanted, request.preprocessing)
@@ -170,4 +175,5 @@ def _image_set(
         class_names=labelled.class_names,
         names=tuple(printable(labelled.entries[index].name) for index in chosen),
         notes=(*labelled.notes, *drawn.notes(), *listing_notes),
+        picture_size=drawn.usual_size,
     )

@@ -14,8 +14,6 @@ from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.models.loaded import Preprocessing
 from senseapp.spec.run import DataSpec
 
-__all__ = ["channel_mode", "cropping", "effective_preprocessing"]
-
 
 def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Preprocessing:
     """Return the model's own preparation with the overrides of ``spec``.
@@ -35,6 +33,7 @@ def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Pre
         mean=spec.mean or preprocessing.mean,
         std=spec.std or preprocessing.std,
         crop_pct=preprocessing.crop_pct if spec.crop_pct is None else spec.crop_pct,
+        channel_order=spec.channel_order,
     )
 
 

@@ -13,15 +13,16 @@ from senseapp.data.wording import counted
 from senseapp.errors import InvalidDataset
 from senseapp.models.loaded import Preprocessing
 
-__all__ = ["PreparedImages", "allocate_pixels"]
-
 _MOST_IN_MEMORY_BYTES = 128_000_000
 
 
 class PreparedImages:
     """An :class:`~senseapp.data.images.ImageSet` over uint8 pixels (M, C, H, W), of which ``rows`` are the images.
 
-    A subset shares the pixels. Batches are scaled and normalised exactly as timm's transform does it.
+    ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any.
+
+    A subset shares the pixels. Batches are scaled and normalised exactly as timm's transform does it, once their
+    channels are in the order of the preprocessing.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class PreparedImages:
         class_names: tuple[str, ...] = (),
         names: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
+        picture_size: tuple[int, int] | None = None,
     ) -> None:
         self.pixels = pixels
         self.preprocessing = preprocessing
@@ -42,6 +44,7 @@ class PreparedImages:
         self.class_names = class_names
         self.names = names or tuple(str(index) for index in range(len(self.rows)))
         self.notes = notes
+        self.picture_size = picture_size
         self.indicative = False
 
     def __len__(self) -> int:
@@ -53,6 +56,8 @@ class PreparedImages:
             torch.tensor(values).view(-1, 1, 1) for values in (self.preprocessing.mean, self.preprocessing.std)
         )
         pictures = self.pixels[self.rows[start:stop]]  # (n, C, H, W)
+        if self.preprocessing.channel_order == "bgr":
+            pictures = pictures.flip(1)
         return pictures.float().div_(255).sub_(mean).div_(std)
 
     def subset(self, indices: Sequence[int]) -> PreparedImages:
@@ -66,6 +71,20 @@ class PreparedImages:
             class_names=self.class_names,
             names=tuple(self.names[i] for i in indices),
             notes=self.notes,
+            picture_size=self.picture_size,
+        )
+
+    def normalised_as(self, preprocessing: Preprocessing) -> PreparedImages:
+        """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""
+        return PreparedImages(
+            self.pixels,
+            preprocessing,
+            self.labels,
+            rows=self.rows,
+            class_names=self.class_names,
+            names=self.names,
+            notes=self.notes,
+            picture_size=self.picture_size,
         )
 
 

@@ -11,8 +11,6 @@ import torch
 from senseapp.data.images import ImageSet
 from senseapp.models.loaded import Preprocessing
 
-__all__ = ["Preview", "preview"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
@@ -39,6 +37,8 @@ def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> 
     chosen = images.subset(indices).batch(0, len(indices))
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
     visible = (chosen * std + mean).mul(255).round().clamp(0, 255).byte()  # (n, C, H, W)
+    if preprocessing.channel_order == "bgr":
+        visible = visible.flip(1)
     if visible.shape[1] != 3:
         visible = visible[:, :1].expand(-1, 3, -1, -1)
     return Preview(indices=indices, pictures=visible.permute(0, 2, 3, 1).contiguous().numpy())

@@ -22,14 +22,13 @@ from senseapp.data.wording import counted, listed, printable
 from senseapp.errors import InvalidDataset
 from senseapp.models.loaded import Preprocessing
 
-__all__ = ["DrawnPictures", "read_drawn"]
-
 _PIXELS_IN_FLIGHT = 24_000_000  # two photos of a phone, 4 bytes per pixel in Pillow
 _BYTES_IN_FLIGHT = 32_000_000
 _FILES_IN_FLIGHT = 16
 _MOST_THREADS = 4
 _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
 _MOST_UNREADABLE = 1000
+_MOST_TRIED = 200
 
 _REMARKS: dict[Remark, str] = {
     "animated": "taken from the first frame of an animation",
@@ -49,12 +48,20 @@ class DrawnPictures:
         rows: row of each entry that was read, by its index among the entries.
         unreadable: (name, reason) of each entry that could not be used.
         remarks: how many of the pictures are unusual, and how.
+        sizes: how many of the pictures have a (width, height) in pixels.
     """
 
     pixels: torch.Tensor
     rows: dict[int, int] = field(default_factory=dict)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     remarks: Counter[Remark] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @property
+    def usual_size(self) -> tuple[int, int] | None:
+        """The (width, height) of more than half of the pictures; None where they differ."""
+        ((size, count),) = self.sizes.most_common(1) or [((0, 0), 0)]
+        return size if 2 * count > self.sizes.total() else None
 
     def notes(self) -> tuple[str, ...]:
         """Return one sentence for each kind of unusual picture, and one on those left out."""
@@ -68,12 +75,13 @@ class DrawnPictures:
             notes.append(f"{counted(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
         return tuple(notes)
 
-    def add(self, index: int, pixels: torch.Tensor, remarks: Iterable[Remark]) -> None:
+    def add(self, index: int, pixels: torch.Tensor, remarks: Iterable[Remark], size: tuple[int, int]) -> None:
         """Keep one picture, uint8 (C, H, W)."""
         row = len(self.rows)
         self.pixels[row] = pixels
         self.rows[index] = row
         self.remarks.update(remarks)
+        self.sizes[size] += 1
 
 
 def read_drawn(
@@ -117,6 +125,32 @@ def _require_some(drawn: DrawnPictures, title: str) -> None:
         )
 
 
+def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
+    """Require that a picture can be decoded; the first usually can, else up to 200 from the whole set are tried.
+
+    Raises:
+        InvalidDataset: none of them can.
+    """
+    budget = PictureBudget(_PIXELS_IN_FLIGHT)
+    in_order = sorted(entries, key=lambda entry: entry.position)
+    tried = in_order[:: -(-len(in_order) // _MOST_TRIED) or 1]
+    refused = []
+    for entry in tried:
+        try:
+            with decoded_picture(source.read(entry), "RGB", budget):
+                return
+        except Unreadable as reason:
+            refused.append(f"{printable(entry.name)} ({reason})")
+    if not tried:
+        return
+    of_all = "" if len(tried) == len(entries) else f", of {len(entries):,},"
+    raise InvalidDataset(
+        f"The pictures in {source.title} cannot be read: {counted(len(tried), 'file')}{of_all} tried and none is a "
+        f"picture, the first {refused[0]}. Open one of them in an image viewer, export them again as JPEG or PNG, and "
+        "bring them once more."
+    )
+
+
 def _read_batch(
     source: PictureSource,
     entries: Sequence[Entry],
@@ -139,7 +173,7 @@ def _read_batch(
                 drawn.add(index, *outcome)
 
 
-_Outcome: TypeAlias = tuple[torch.Tensor, tuple[Remark, ...]] | Unreadable
+_Outcome: TypeAlias = tuple[torch.Tensor, tuple[Remark, ...], tuple[int, int]] | Unreadable
 
 
 def _in_flight(
@@ -172,6 +206,6 @@ def _prepare(
 ) -> _Outcome:
     try:
         with decoded_picture(file, mode, budget) as decoded:
-            return crop(decoded.picture), decoded.remarks
+            return crop(decoded.picture), decoded.remarks, decoded.picture.size
     except Unreadable as reason:
         return reason

@@ -11,8 +11,6 @@ from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.wording import counted, listed, printable
 from senseapp.errors import InvalidDataset
 
-__all__ = ["read_label_table"]
-
 _DELIMITERS = (",", ";", "\t")
 
 

@@ -15,8 +15,6 @@ from senseapp.data.limits import ArchiveLimits
 from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset
 
-__all__ = ["TarSource"]
-
 _LONGEST_HEADER = 1 << 20
 _DAMAGE = (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RuntimeError, KeyError, IndexError)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-__all__ = ["counted", "listed", "printable"]
-
 _LONGEST_NAME = 80
 _MOST_LISTED = 4
 

@@ -12,8 +12,6 @@ from senseapp.data.limits import ArchiveLimits
 from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset
 
-__all__ = ["ZipSource"]
-
 _ENCRYPTED = 0x1
 _MEMBER_SIGNATURE = b"PK\x01\x02"
 _CHUNK_BYTES = 1 << 20

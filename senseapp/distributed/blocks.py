@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from senseapp.distributed.costs import RunCosts
 
-__all__ = ["Block", "balanced_blocks"]
-
 Block = tuple[int, int]
 """Targets from the first to before the last."""
 

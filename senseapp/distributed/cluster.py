@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from senseapp.errors import ClusterFailed, InvalidSpec
-
-__all__ = ["ADDRESS_VARIABLE", "Cluster", "cluster_address", "cluster_errors", "connected"]
+from senseapp.errors import ClusterFailed, InvalidSpec, first_line_of
 
 ADDRESS_VARIABLE = "SENSEAPP_RAY_ADDRESS"
 _CPUS_VARIABLE = "SENSEAPP_RAY_CPUS_PER_WORKER"
@@ -65,7 +63,9 @@ def connected(address: str, *, device: str) -> Iterator[Cluster]:
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises several kinds, and plain RuntimeErrors for versions that differ
-        raise ClusterFailed(f"The Ray cluster at {address} cannot be joined: {_first_line(error)} {_CHOICE}") from error
+        raise ClusterFailed(
+            f"The Ray cluster at {address} cannot be joined: {first_line_of(error, most=300)}. {_CHOICE}"
+        ) from error
     try:
         yield look(device=device)
     finally:
@@ -110,11 +110,13 @@ def cluster_errors() -> Iterator[None]:
         if isinstance(cause, ClusterFailed):
             raise ClusterFailed(f"{cause} {_CHOICE}") from error
         _log.error("a task failed: %s", error)
-        raise ClusterFailed(f"A worker could not do its task: {_first_line(cause)} {_CHOICE}") from error
+        raise ClusterFailed(
+            f"A worker could not do its task: {first_line_of(cause or error, most=300)}. {_CHOICE}"
+        ) from error
     except (failed.ObjectStoreFullError, failed.OutOfDiskError) as error:
         raise ClusterFailed(f"The cluster's object store is full, and so is its disk. {_CHOICE}") from error
     except (failed.RayError, ConnectionError) as error:
-        raise ClusterFailed(f"The cluster was lost: {_first_line(error)} {_CHOICE}") from error
+        raise ClusterFailed(f"The cluster was lost: {first_line_of(error, most=300)}. {_CHOICE}") from error
 
 
 def _workers_of(resources: dict[str, float], *, cpus: float, gpus: float) -> int:
@@ -147,8 +149,3 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ClusterFailed(f"No Ray cluster answers at {address}. {_CHOICE}") from error
-
-
-def _first_line(error: BaseException | None) -> str:
-    line = next((part.strip() for part in str(error).splitlines() if part.strip()), type(error).__name__)
-    return line[:300].rstrip(".") + "."

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from senseapp.sensitivity import Sweep
 
-__all__ = ["RunCosts", "costs_of"]
 
 _SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
 

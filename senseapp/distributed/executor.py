@@ -19,10 +19,8 @@ from senseapp.distributed.image_store import ImageStore
 from senseapp.distributed.plan import Plan, choose_plan
 from senseapp.distributed.tasks import InOrder, Task, tasks_of
 from senseapp.errors import ClusterFailed
-from senseapp.sensitivity.executor import Order, Outcome
+from senseapp.sensitivity.probe import Order, Outcome
 from senseapp.sensitivity.sweep import Sweep
-
-__all__ = ["RayExecutor"]
 
 _RETRIES = 3
 _LOOK_SECONDS = 1.0

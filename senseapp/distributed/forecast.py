@@ -12,8 +12,6 @@ from senseapp.sensitivity import Session
 from senseapp.sensitivity.split import num_held_out
 from senseapp.spec import RunSpec
 
-__all__ = ["Forecast", "forecast"]
-
 _TIMED_IMAGES = 32
 _HELD_BYTES = 2 * 2**30
 

@@ -8,8 +8,6 @@ from typing import Any
 from senseapp.data import ImageSet, TensorImages
 from senseapp.data.prepared import PreparedImages
 
-__all__ = ["ImageStore", "part_of"]
-
 Span = tuple[int, int]
 
 

@@ -11,8 +11,6 @@ from senseapp.distributed.blocks import Block, balanced_blocks
 from senseapp.distributed.costs import RunCosts
 from senseapp.distributed.simulate import makespan
 
-__all__ = ["Plan", "choose_plan", "plan_of"]
-
 _MOST_TASKS = 20_000
 _GROWTH = 1.3  # between the numbers of blocks, and of spans, that are tried
 _WORTH = 0.995  # a plan with more tasks must be faster by this

@@ -14,16 +14,13 @@ from senseapp.data import ImageSet
 from senseapp.distributed.image_store import part_of
 from senseapp.distributed.versions import differences, versions_here
 from senseapp.errors import ClusterFailed
-from senseapp.sensitivity.executor import Order, Outcome
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.plan import PlannedTarget
-from senseapp.sensitivity.probe import Probe
+from senseapp.sensitivity.probe import Order, Outcome, Probe
 from senseapp.sensitivity.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
 from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import SensitivitySpec
-
-__all__ = ["BaselinePart", "Reference", "RunSetup", "baseline_task", "block_task", "described", "prepare", "setup_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

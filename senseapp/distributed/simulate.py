@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-__all__ = ["makespan"]
-
 
 def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] = (), start: float = 0.0) -> float:
     """Return when the last task ends, if tasks are handed out in their order to whoever is free first.

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from senseapp.distributed.blocks import Block
-from senseapp.sensitivity.executor import Order, Outcome
-
-__all__ = ["InOrder", "Task", "tasks_of"]
+from senseapp.sensitivity.probe import Order, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

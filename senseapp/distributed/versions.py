@@ -9,8 +9,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["differences", "versions_here"]
-
 _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning", "numpy")
 _ENGINE = ("data", "distributed", "evaluate", "layers", "models", "results", "sensitivity", "spec", "transforms")
 _DIGITS = 12

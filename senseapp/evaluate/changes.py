@@ -22,8 +22,6 @@ from senseapp.evaluate.intervals import (
 from senseapp.results.measurement import MetricChange
 from senseapp.results.metrics import METRIC_FACTS
 
-__all__ = ["add_moments", "change_of", "check_metric"]
-
 Moments = Sequence[float]
 
 

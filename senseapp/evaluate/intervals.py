@@ -24,15 +24,6 @@ from scipy.special import betainc, ndtri, stdtrit
 
 from senseapp.errors import InvalidInput
 
-__all__ = [
-    "Interval",
-    "discordant_interval",
-    "mean_interval",
-    "nonnegative_mean_interval",
-    "proportion_interval",
-    "ratio_interval",
-]
-
 Interval = tuple[float, float]
 
 _LARGEST_EXPONENT = 700.0  # of float64

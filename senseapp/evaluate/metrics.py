@@ -18,8 +18,6 @@ from senseapp.errors import InvalidInput
 from senseapp.evaluate.changes import check_metric
 from senseapp.results.metrics import METRIC_FACTS
 
-__all__ = ["METRICS", "check_labels", "metric_names", "moments_of"]
-
 PairedMetric = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, ...]]
 
 

@@ -9,8 +9,6 @@ from senseapp.exchange.distiller_table import DistillerRow
 from senseapp.exchange.run_file_checks import harmless
 from senseapp.results import ModelProfile
 
-__all__ = ["match_names"]
-
 _INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
 _STRANGERS_SHOWN = 3
 _EXPECTED_SHOWN = 2

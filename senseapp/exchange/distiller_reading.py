@@ -20,8 +20,6 @@ from senseapp.results import (
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.spec.compression import SparsityGranularity
 
-__all__ = ["notes_on_names", "read_distiller_csv"]
-
 _WRAPPER = "module."  # DataParallel puts it before every name
 _WEIGHT = ".weight"
 _ROUNDING = 1e-9  # 0.15000000000000002 of 20 filters are 3

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from senseapp.errors import InvalidFile
 
-__all__ = ["COLUMNS", "DistillerRow", "read_rows"]
-
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
 _MOST_CHARACTERS = 20_000_000

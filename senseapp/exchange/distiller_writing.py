@@ -11,8 +11,6 @@ from senseapp.exchange.distiller_table import COLUMNS
 from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult, Status
 from senseapp.spec import QuantizationConfig
 
-__all__ = ["can_be_distiller_csv", "write_distiller_csv"]
-
 _METRICS = ("top1", "top5", "loss")
 _WRAPPER = "module."
 _DIGITS = 12  # enough for every digit that a percentage of a million images has, without binary dust

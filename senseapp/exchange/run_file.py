@@ -14,8 +14,6 @@ from senseapp.results import ValidationResult
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.spec.codec import register
 
-__all__ = ["HEAD_NAME", "RESULT_NAME", "RUN_FILE_SUFFIX", "WEIGHTS", "RunFileHead", "extra_record"]
-
 HEAD_NAME = "run.json"
 RESULT_NAME = "result.json"
 RUN_FILE_SUFFIX = ".senserun.zip"

@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from senseapp.errors import InvalidFile
-from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult, ValidationResult
+from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult, UnlistedWeights, ValidationResult
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.results.metrics import METRIC_FACTS
-
-__all__ = ["check_result", "harmless", "without_markup"]
 
 _LONGEST_TEXT = 2000
 _MOST_BINS = 100_000
@@ -31,9 +29,23 @@ def without_markup(result: SensitivityResult) -> SensitivityResult:
     return replace(
         result,
         notes=tuple(harmless(note) for note in result.notes),
-        profile=replace(profile, title=harmless(profile.title), notes=tuple(harmless(note) for note in profile.notes)),
+        profile=replace(
+            profile,
+            title=harmless(profile.title),
+            notes=tuple(harmless(note) for note in profile.notes),
+            unlisted=tuple(_without_markup(item) for item in profile.unlisted),
+        ),
         measurements=tuple(replace(item, reason=harmless(item.reason)) for item in result.measurements),
         estimates=tuple(replace(item, reason=harmless(item.reason)) for item in result.estimates),
+    )
+
+
+def _without_markup(item: UnlistedWeights) -> UnlistedWeights:
+    return replace(
+        item,
+        module=harmless(item.module),
+        module_type=harmless(item.module_type),
+        parameters=tuple(harmless(name) for name in item.parameters),
     )
 
 
@@ -100,6 +112,8 @@ def _counts(result: SensitivityResult) -> Iterator[int]:
     yield from (result.num_samples, result.profile.num_params, result.profile.macs, result.profile.num_bytes)
     for layer in result.profile.layers:
         yield from (layer.num_params, layer.macs, *layer.weight_shape)
+    for item in result.profile.unlisted:
+        yield from (item.num_params, item.macs)
 
 
 def _misfit(what: str) -> InvalidFile:

@@ -11,10 +11,8 @@ from typing import Any, BinaryIO
 from senseapp.errors import InvalidFile
 from senseapp.exchange.run_file import HEAD_NAME, RESULT_NAME, WEIGHTS, RunFileHead, extra_record
 from senseapp.exchange.run_file_checks import check_result, harmless, without_markup
-from senseapp.results import SensitivityResult
+from senseapp.results import SensitivityResult, ValidationResult
 from senseapp.spec import loads
-
-__all__ = ["ReadRunFile", "read_run_file"]
 
 _MOST_MEMBERS = 400
 _MOST_RECORD_BYTES = 64_000_000
@@ -89,7 +87,10 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
 
 
 def _plain(record: Any) -> Any:
-    return replace(record, notes=tuple(harmless(note) for note in record.notes))
+    plain = replace(record, notes=tuple(harmless(note) for note in record.notes))
+    if isinstance(plain, ValidationResult):
+        return replace(plain, delivered_reason=harmless(plain.delivered_reason))
+    return plain
 
 
 def _count_members(stream: BinaryIO) -> None:

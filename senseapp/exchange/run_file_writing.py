@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import zipfile
-from dataclasses import replace
 from typing import BinaryIO
 
 from senseapp.exchange.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_files
 from senseapp.spec import dumps
 from senseapp.store import RunFolder, storage_errors
-
-__all__ = ["write_run_file"]
 
 
 def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
@@ -23,7 +20,7 @@ def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
         StorageFailed: they cannot be read, or there is no room to write.
     """
     result = folder.load_result()
-    carried = replace(result, spec=result.spec.without_folders())
+    carried = result.without_folders()
     head = RunFileHead(title=title, written_by=_version())
     with storage_errors("the run file"), zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(HEAD_NAME, dumps(head))

@@ -1,6 +1,6 @@
 """Schedules as target files: one file per format here, one line per format in :data:`FORMATS`."""
 
-from senseapp.export.archive import MANIFEST_NAME, build_zip, export_zip
+from senseapp.export.archive import MANIFEST_NAME, ZIP_FORMAT, build_zip, export_zip
 from senseapp.export.base import ExportFormat, check_schedule
 from senseapp.export.model_explorer import (
     exported_graph,
@@ -15,6 +15,7 @@ from senseapp.export.registry import FORMATS, export_format
 __all__ = [
     "FORMATS",
     "MANIFEST_NAME",
+    "ZIP_FORMAT",
     "ExportFormat",
     "build_zip",
     "check_schedule",

@@ -17,8 +17,8 @@ from senseapp.export.registry import FORMATS
 from senseapp.results import ExportManifest, ModelProfile, Schedule
 from senseapp.spec import encode
 
-__all__ = ["MANIFEST_NAME", "README_NAME", "build_zip", "export_zip"]
-
+ZIP_FORMAT = "zip"
+"""Stands for all formats at once where a format is named."""
 MANIFEST_NAME = "manifest.json"
 README_NAME = "README.txt"
 _STEM = "schedule"

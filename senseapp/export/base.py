@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from senseapp.errors import InvalidSchedule
 from senseapp.results import ModelProfile, Schedule, ScheduleEntry
 
-__all__ = ["ALL_COMPRESSIONS", "ExportFormat", "bits_of", "check_schedule", "fractions_by_layer", "percent"]
-
 ALL_COMPRESSIONS = ("sparsity", "pruning", "quantization")
 _NAMES_SHOWN = 3
 

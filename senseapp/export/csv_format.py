@@ -11,8 +11,6 @@ from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat
 from senseapp.export.native import ROW_FIELDS, row_of
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["CSV", "rows_from_csv"]
-
 _TRUTH = {"true": True, "false": False}
 
 

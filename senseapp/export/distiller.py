@@ -7,8 +7,6 @@ import yaml
 from senseapp.export.base import ExportFormat, fractions_by_layer
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["DISTILLER"]
-
 _PRUNER = "senseapp_levels"
 
 

@@ -7,8 +7,6 @@ import json
 from senseapp.export.base import ExportFormat, fractions_by_layer, percent
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["FASTERAI_PRUNER", "FASTERAI_SPARSIFIER"]
-
 
 def _render_sparsifier(schedule: Schedule, profile: ModelProfile) -> str:
     """The Sparsifier takes percent and accepts 0.5 as half a percent, so fractions must never reach it."""

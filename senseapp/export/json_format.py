@@ -8,8 +8,6 @@ from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat
 from senseapp.export.native import payload_of
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["JSON"]
-
 
 def _render(schedule: Schedule, profile: ModelProfile) -> str:
     return json.dumps(payload_of(schedule), indent=2, allow_nan=False) + "\n"

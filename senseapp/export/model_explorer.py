@@ -12,22 +12,15 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from senseapp.errors import InvalidSchedule, UnsupportedModel
+from senseapp.errors import InvalidSchedule, UnsupportedModel, first_line_of
 from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat, bits_of, fractions_by_layer
+from senseapp.export.program import without_source_paths
 from senseapp.results import Schedule, SensitivityResult
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = [
-    "MODEL_EXPLORER",
-    "exported_graph",
-    "model_explorer_overlay",
-    "overlay_of",
-    "schedule_values",
-    "sensitivity_values",
-]
 
 _ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
 
@@ -103,10 +96,9 @@ def _exported(module: nn.Module, sample: torch.Tensor) -> Any:
     module.eval()
     try:
         with torch.no_grad():
-            return torch.export.export(module, (sample,))
+            return without_source_paths(torch.export.export(module, (sample,)))
     except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnsupportedModel(f"This network cannot be exported as a graph: {reason}") from error
+        raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
     finally:
         module.train(was_training)
 

@@ -7,8 +7,6 @@ import json
 from senseapp.export.base import ExportFormat, bits_of
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["MODELOPT"]
-
 
 def _render(schedule: Schedule, profile: ModelProfile) -> str:
     entries: list[dict[str, object]] = [{"quantizer_name": "*", "enable": False}]

@@ -14,12 +14,14 @@ from senseapp.errors import InvalidSchedule, InvalidSpec
 from senseapp.export.base import percent
 from senseapp.results import ResourceBudget, Schedule, ScheduleEntry
 
-__all__ = ["FORMAT_NAME", "ROW_FIELDS", "payload_of", "row_of", "schedule_from_payload", "schedule_from_rows"]
-
 FORMAT_NAME = "senseapp-schedule"
 VERSION = 1
 ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
 _UNITS = {"sparsity": "percent", "pruning": "percent", "quantization": "bits", "none": ""}
+_ACHIEVED_MEANS = (
+    "Predicted from the layers' costs: fractions removed of weights, of bytes if zeros are stored sparse and weights "
+    "at their bits, and of multiply-accumulates; average bits of a weight. No sizes of files."
+)
 _LEVEL_DIGITS = 12  # makes percent to fraction the exact inverse of fraction to percent
 
 
@@ -49,6 +51,7 @@ def payload_of(schedule: Schedule) -> dict[str, Any]:
         "budget": None if budget is None else {"kind": budget.kind, "target": budget.target},
         "predicted_damage": schedule.predicted_damage,
         "achieved": dict(schedule.achieved),
+        "achieved_means": _ACHIEVED_MEANS,
         "notes": list(schedule.notes),
         "layers": [row_of(entry) for entry in schedule.entries],
     }

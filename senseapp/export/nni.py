@@ -7,8 +7,6 @@ import json
 from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat, bits_of, fractions_by_layer
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["NNI2", "NNI3"]
-
 _CHANNEL_AXES = ("out_channel", "in_channel")  # NNI's names for one scale per index of weight axis 0 and axis 1
 
 

@@ -6,13 +6,11 @@ import json
 
 import yaml
 
-from senseapp.errors import InvalidSchedule
+from senseapp.errors import InvalidSchedule, first_line_of
 from senseapp.export.base import check_schedule
 from senseapp.export.csv_format import rows_from_csv
 from senseapp.export.native import ROW_FIELDS, schedule_from_payload, schedule_from_rows
 from senseapp.results import ModelProfile, Schedule
-
-__all__ = ["read_schedule"]
 
 
 def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
@@ -41,8 +39,8 @@ def _plain_values(content: str) -> object:
     try:
         values: object = json.loads(content) if content.lstrip().startswith("{") else yaml.safe_load(content)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidSchedule(
-            f"This schedule file cannot be read ({reason}). Choose a JSON, YAML or CSV file that senseapp wrote."
+            f"This schedule file cannot be read ({first_line_of(error)}). "
+            "Choose a JSON, YAML or CSV file that senseapp wrote."
         ) from error
     return values

@@ -16,8 +16,6 @@ from senseapp.export.torch_pruning import TORCH_PRUNING
 from senseapp.export.torchao import TORCHAO
 from senseapp.export.yaml_format import YAML
 
-__all__ = ["FORMATS", "export_format"]
-
 FORMATS: dict[str, ExportFormat] = {
     target.name: target
     for target in (
@@ -45,5 +43,5 @@ def export_format(name: str) -> ExportFormat:
         InvalidSpec: there is none; names those there are.
     """
     if name not in FORMATS:
-        raise InvalidSpec(f"The format must be one of {', '.join(FORMATS)}, got {name!r}.")
+        raise InvalidSpec(f"The format must be one of {', '.join(FORMATS)}, or zip for all of them, got {name!r}.")
     return FORMATS[name]

@@ -9,8 +9,6 @@ import yaml
 from senseapp.export.base import ExportFormat, fractions_by_layer
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["SPARSEML"]
-
 _LAST_EPOCH = 60.0
 _LAST_PRUNING_EPOCH = 40.0
 _FIRST_SPARSITY = 0.05

@@ -7,8 +7,6 @@ import json
 from senseapp.export.base import ExportFormat, fractions_by_layer
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["TORCH_PRUNING"]
-
 _LOADER = '''"""Per-layer ratios for torch_pruning.BasePruner(..., pruning_ratio=0.0, pruning_ratio_dict=ratios)."""
 import json
 

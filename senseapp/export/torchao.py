@@ -13,8 +13,6 @@ from senseapp.errors import InvalidSchedule
 from senseapp.export.base import ExportFormat, bits_of
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["TORCHAO"]
-
 _FQN_TO_CONFIG_VERSION = 1
 _WEIGHT_ONLY_VERSION = 2
 _PER_AXIS_VERSION = 1

@@ -8,8 +8,6 @@ from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat
 from senseapp.export.native import payload_of
 from senseapp.results import ModelProfile, Schedule
 
-__all__ = ["YAML"]
-
 
 def _render(schedule: Schedule, profile: ModelProfile) -> str:
     return yaml.safe_dump(payload_of(schedule), sort_keys=False, allow_unicode=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["JobCancelled", "JobControl"]
-
 
 class JobCancelled(Exception):
     """Raised inside the work when somebody has asked it to stop."""

@@ -14,8 +14,6 @@ from senseapp.jobs.control import JobCancelled, JobControl
 from senseapp.jobs.progress import Progress
 from senseapp.results import JobSnapshot, RunState
 
-__all__ = ["JobRunner"]
-
 _log = logging.getLogger(__name__)
 _REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
 

@@ -5,12 +5,14 @@ from senseapp.layers.compressible import channel_axis_of, compressible_weights
 from senseapp.layers.profile import profile_model, profile_of_trace, watched_pass
 from senseapp.layers.select import select_layers
 from senseapp.layers.trace import Call, CallTrace, map_tensors, tensors_in, trace_calls, wrapped_forwards
+from senseapp.layers.zeros import acting_zero_share
 
 __all__ = [
     "Call",
     "CallAxes",
     "CallTrace",
     "NotPerImage",
+    "acting_zero_share",
     "batch_axes",
     "channel_axis_of",
     "compressible_weights",

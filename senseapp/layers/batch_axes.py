@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from senseapp.layers.trace import tensors_in, wrapped_forwards
 
-__all__ = ["CallAxes", "NotPerImage", "batch_axes"]
-
 Shape = tuple[int, ...]
 
 

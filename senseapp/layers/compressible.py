@@ -8,8 +8,6 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.parameter import Parameter
 
-__all__ = ["channel_axis_of", "compressible_weights"]
-
 _LAYERS = (
     nn.Conv1d,
     nn.Conv2d,

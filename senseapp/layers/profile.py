@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from senseapp.errors import UnsupportedModel
+from senseapp.errors import UnsupportedModel, first_line_of
 from senseapp.layers.compressible import channel_axis_of, compressible_weights
-from senseapp.layers.trace import CallTrace, trace_calls
+from senseapp.layers.trace import CallTrace, WeightUse, trace_calls
+from senseapp.layers.unlisted import unlisted_weights
 from senseapp.results import LayerProfile, ModelProfile
-
-__all__ = ["profile_model", "profile_of_trace", "watched_pass"]
 
 
 def profile_model(
@@ -37,7 +36,7 @@ def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
         return trace_calls(module, sample)
     except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
         raise UnsupportedModel(
-            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {_first_line(error)} "
+            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {first_line_of(error)}. "
             "Set the image size and the number of channels that it was made for."
         ) from error
 
@@ -64,12 +63,13 @@ def profile_of_trace(
         title=title,
         layers=layers,
         num_params=sum(parameter.numel() for parameter in module.parameters()),
-        macs=sum(layer.macs for layer in layers),
+        macs=trace.macs // trace.batch_size,
         num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         input_shape=tuple(sample.shape[1:]),
         num_classes=output.shape[1],
         pretrained=pretrained,
         notes=notes,
+        unlisted=unlisted_weights(module, trace),
     )
 
 
@@ -83,6 +83,8 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
         parameter = f"{name}.{attribute}" if name else attribute
         first_names[parameter] = shared.get(id(weight), parameter)
         use = trace.uses.get(first_names[parameter])
+        uses = [use] if use else _uses_within(name, trace)
+        own_macs = 0 if isinstance(module, nn.MultiheadAttention) else trace.other_macs.get(name, 0)
         call = first_calls.get(name)
         first_event = trace.first_event(frozenset([name])) if use is None or call else use.first_event
         profile = LayerProfile(
@@ -91,11 +93,12 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
             parameter=parameter,
             weight_shape=tuple(weight.shape),
             num_params=weight.numel(),
-            macs=use.macs // trace.batch_size if use else 0,
+            macs=(sum(each.macs for each in uses) + own_macs) // trace.batch_size,
             input_shape=call.input_shape[1:] if call else (),
             output_shape=call.output_shape[1:] if call else (),
             channel_axis=channel_axis_of(module),
             runs=first_event is not None,
+            keeps_zeros=all(each.keeps_zeros for each in uses),
         )
         found.append((torch.inf if first_event is None else first_event, profile))
     found.sort(key=lambda pair: pair[0])  # stable: layers that never ran keep their order, at the end
@@ -109,12 +112,13 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
     return tuple(layers)
 
 
+def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
+    """Return the uses of what the layer's weight is computed from."""
+    prefix = f"{layer}." if layer else ""
+    return [use for name, use in trace.uses.items() if name.startswith(prefix)]
+
+
 def _describe(output: object) -> str:
     if isinstance(output, Tensor):
         return f"a tensor of shape {tuple(output.shape)}"
     return f"a {type(output).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().split("\n")[0][:200]
-    return text if text.endswith(".") else f"{text}."

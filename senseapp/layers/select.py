@@ -8,8 +8,6 @@ from fnmatch import fnmatchcase
 from senseapp.errors import NoLayersSelected
 from senseapp.results import LayerProfile, ModelProfile
 
-__all__ = ["select_layers"]
-
 
 def select_layers(
     profile: ModelProfile, patterns: Sequence[str] = (), types: Sequence[str] = ()

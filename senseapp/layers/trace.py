@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Call", "CallTrace", "WeightUse", "map_tensors", "tensors_in", "trace_calls", "wrapped_forwards"]
+from senseapp.layers.origins import Origins, storage_of
+from senseapp.layers.products import Product, products_of
 
 NEVER = math.inf
 _NodeT = TypeVar("_NodeT")
@@ -63,13 +64,15 @@ class WeightUse:
 
     Attributes:
         first_event: everything that ended before it did not depend on the parameter.
-        macs: multiply-accumulates, for the whole traced batch.
+        macs: multiply-accumulates with it, or with what is computed from it alone, for the whole traced batch.
         readers: indices of the innermost calls that read it.
+        keeps_zeros: whether a zero in it is a zero in all that is multiplied; not so where it is standardised first.
     """
 
     first_event: int
     macs: int = 0
     readers: set[int] = field(default_factory=set)
+    keeps_zeros: bool = True
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class CallTrace:
         batch_size: images in the pass.
         input_last_needed: the last event at which code that cannot be skipped by then reads the input.
         input_overwritten: whether the model writes into its input.
+        other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
     """
 
     calls: list[Call]
@@ -91,6 +95,12 @@ class CallTrace:
     batch_size: int
     input_last_needed: float
     input_overwritten: bool
+    other_macs: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def macs(self) -> int:
+        """All multiply-accumulates, for the whole traced batch."""
+        return sum(use.macs for use in self.uses.values()) + sum(self.other_macs.values())
 
     def first_event(self, module_names: frozenset[str]) -> int | None:
         """Return the first event that depends on one of these modules or their parameters; None if none does."""
@@ -163,15 +173,6 @@ def wrapped_forwards(
                 module.__dict__["forward"] = forward
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Where a parameter lies in its storage, in elements."""
-
-    start: int
-    stop: float
-    name: str
-
-
 @dataclass(slots=True)
 class _Watcher:
     """State of a traced pass. Tensors are kept alive so that their identities stay unique."""
@@ -185,7 +186,9 @@ class _Watcher:
     alive: list[Any] = field(default_factory=list)
     returned: list[tuple[int, Tensor, int]] = field(default_factory=list)  # call, tensor, version then
     uses: dict[str, WeightUse] = field(default_factory=dict)
-    parameters: dict[int, list[_Span]] = field(default_factory=dict)  # storage pointer -> what lies in it
+    origins: Origins = field(default_factory=Origins)
+    copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter that it holds in another form
+    other_macs: dict[str, int] = field(default_factory=dict)
 
     def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -231,61 +234,43 @@ class _Watcher:
             self.returned.append((call.index, tensor, tensor._version))
             call.output_bytes += tensor.numel() * tensor.element_size()
 
-    def saw(self, arguments: Any, output: Any, *, transposed: bool) -> None:
+    def saw(self, func: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
         """Record one operation: its arguments are read inside the innermost call."""
         innermost = self.stack[-1] if self.stack else -1
-        self.alive.append((arguments, output))
-        tensors = list(tensors_in(arguments))
+        self.alive.append((arguments, keywords, output))
+        tensors = list(tensors_in((arguments, keywords)))
+        results = list(tensors_in(output))
         for tensor in tensors:
             self.readers.setdefault(id(tensor), []).append((innermost, tensor._version))
             name = self._name_of(tensor)
             if name is not None:
-                self._use(name, tensor, tensors, next(tensors_in(output), None), transposed)
-                self.uses[name].readers.add(innermost)
-
-    def add_parameter(self, name: str, parameter: Tensor) -> None:
-        """Recognise ``parameter`` and its views; of tied ones, the first name counts."""
-        start = int(parameter.storage_offset())
-        span = _Span(start, start + parameter.numel(), name)  # several may share one storage (flattened weights)
-        self.parameters.setdefault(_pointer(parameter), []).append(span)
+                self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
+                if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
+                    self.copies.setdefault(storage_of(results[0]), name)  # what reads that, reads the parameter
+        products = products_of(func, arguments, output)
+        for product in products:
+            self._count(product, innermost)
+        self.origins.follow(func, tensors, results, product=bool(products))
 
     def _name_of(self, tensor: Tensor) -> str | None:
-        spans = self.parameters.get(_pointer(tensor), ())
-        offset = tensor.storage_offset()
-        return next((span.name for span in spans if span.start <= offset < span.stop), None)
+        return self.origins.parameter_of(tensor) or self.copies.get(storage_of(tensor))
 
-    def _use(self, name: str, weight: Tensor, arguments: list[Tensor], result: Tensor | None, transposed: bool) -> None:
-        use = self.uses.setdefault(name, WeightUse(first_event=self.events))
-        if result is None:
+    def _count(self, product: Product, innermost: int) -> None:
+        """Give a product to the parameters behind its weight, to one that is multiplied as it is where there is one."""
+        found = [origin for tensor in product.weights if (origin := self.origins.of(tensor)) is not None]
+        origin = next((each for each in found if each.direct), found[0] if found else None)
+        if origin is None:
+            module = self.calls[innermost].module if innermost >= 0 else ""
+            self.other_macs[module] = self.other_macs.get(module, 0) + product.macs
             return
-        if len(arguments) == 1:  # a transpose, cast or normalised copy: what reads that, uses the weight
-            if result.numel() == weight.numel():
-                self.parameters.setdefault(_pointer(result), [_Span(0, math.inf, name)])
-        elif weight.dim() >= 2:
-            data = next((t for t in arguments if t.dim() >= 2 and _pointer(t) != _pointer(weight)), None)
-            if data is not None:
-                use.macs += _macs(data, weight, result, transposed)
+        for name, share in origin.shares.items():
+            use = self.uses.setdefault(name, WeightUse(first_event=self.events))
+            use.macs += round(product.macs * share)
+            use.keeps_zeros &= origin.keeps_zeros
 
 
 def _first_shape(value: Any) -> tuple[int, ...]:
     return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
-
-
-def _pointer(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _macs(data: Tensor, weight: Tensor, result: Tensor, transposed: bool) -> int:
-    """Multiply-accumulates of a convolution or matrix product: positions times weight size.
-
-    A transposed convolution multiplies once per input position, everything else once per output position; the
-    number of positions is the size of the tensor over its channels.
-    """
-    rows, columns = weight.shape[0], weight.shape[1]
-    if transposed:
-        return data.numel() // rows * weight.numel()
-    channels = columns if weight.dim() == 2 and result.shape[-1] != rows else rows  # (O, I) or its transpose
-    return result.numel() // max(channels, 1) * weight.numel()
 
 
 class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -298,8 +283,7 @@ class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        transposed = func is torch.ops.aten.convolution.default and bool(args[6])
-        self._watcher.saw((args, kwargs), output, transposed=transposed)
+        self._watcher.saw(func, args, kwargs, output)
         return output
 
 
@@ -311,8 +295,9 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
     """
     watcher = _Watcher()
     for name, parameter in model.named_parameters():
-        watcher.add_parameter(name, parameter)
+        watcher.origins.add_parameter(name, parameter)
     inputs = inputs.clone()
+    watcher.origins.add_input(inputs)
     version = inputs._version
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), _OperationWatch(watcher):
         output = model(inputs)
@@ -328,6 +313,7 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
         batch_size=len(inputs),
         input_last_needed=max((_end(watcher, reader) for reader, _ in watcher.readers.get(id(inputs), ())), default=-1),
         input_overwritten=inputs._version != version,
+        other_macs=watcher.other_macs,
     )
 
 

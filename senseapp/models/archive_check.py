@@ -9,8 +9,6 @@ from senseapp.errors import InvalidCheckpoint
 from senseapp.models.pickle_check import BoundedReader, check_globals, globals_in
 from senseapp.models.weights_file import RESAVE_ADVICE, damaged
 
-__all__ = ["check_archive"]
-
 _MAX_ENTRIES = 200_000
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from senseapp.spec.run import ModelLibrary
 
-__all__ = ["CATALOGUE_FILE", "CatalogueEntry", "find_entry", "library_versions", "load_catalogue", "search"]
-
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
 
@@ -28,8 +26,8 @@ class CatalogueEntry:
         library: ``timm`` or ``torchvision``.
         name: its name there, without a weights tag.
         num_params: trainable numbers.
-        macs: multiply-accumulates of convolutions and linear layers for one image (products of two activations,
-            as inside attention, are not counted); None where they could not be counted.
+        macs: multiply-accumulates for one image, products of two activations (inside attention) included; None
+            where they could not be counted.
         input_shape: one image, (C, H, W).
         num_layers: compressible layers.
         num_classes: width of the output; 0 for an architecture without a classifier of its own.

@@ -14,8 +14,6 @@ from senseapp.models.checkpoint_payload import read_payload
 from senseapp.models.mapped_memory import release_pages
 from senseapp.models.unwrapping import Unwrapped, unwrap
 
-__all__ = ["Checkpoint", "read_checkpoint"]
-
 _NAMED_AT_MOST = 3
 
 

@@ -12,12 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from senseapp.errors import InvalidCheckpoint
+from senseapp.errors import InvalidCheckpoint, first_line_of
 from senseapp.models.archive_check import check_archive
 from senseapp.models.pickle_check import INERT_NAMES, BoundedReader, Inert, check_globals, globals_in
 from senseapp.models.weights_file import RESAVE_ADVICE, FileKind, damaged, kind_of
-
-__all__ = ["read_payload"]
 
 _LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled, after the protocol bytes
 _LEGACY_PICKLES = 5  # magic number, protocol, byte order, the object, the keys of its storages
@@ -52,7 +50,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, ValueError, RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
-        raise damaged(path, _short(error)) from error
+        raise damaged(path, first_line_of(error, most=160)) from error
 
 
 def _check_legacy(path: Path) -> None:
@@ -67,7 +65,7 @@ def _check_legacy(path: Path) -> None:
             for _ in range(_LEGACY_PICKLES):
                 names |= globals_in(bounded)
         except (ValueError, EOFError, OverflowError, MemoryError) as error:
-            raise damaged(path, _short(error)) from error
+            raise damaged(path, first_line_of(error, most=160)) from error
         finally:
             check_globals(names, file_name=path.name)
 
@@ -78,7 +76,7 @@ def _plain_pickle(path: Path) -> InvalidCheckpoint:
         with path.open("rb") as file:
             names = sorted(globals_in(BoundedReader(file)))
     except (ValueError, EOFError, OverflowError, MemoryError) as error:
-        return damaged(path, _short(error))
+        return damaged(path, first_line_of(error, most=160))
     holds = f" with {names[0]} in it" if names else ""
     return InvalidCheckpoint(
         f"{path.name} is a Python pickle{holds}, not a checkpoint. Loading it could run code from the file, "
@@ -102,7 +100,7 @@ def _load_plain(path: Path, *, mapped: bool) -> object:
     # A malformed pickle can make the unpickler call an allowed function with any arguments, so that any
     # exception may come out; each means the same to the person who chose the file.
     except Exception as error:
-        raise damaged(path, _short(error)) from error
+        raise damaged(path, first_line_of(error, most=160)) from error
     return payload
 
 
@@ -119,7 +117,3 @@ def _tensors(value: object, *, depth: int) -> Iterator[Tensor]:
     elif isinstance(value, Mapping) and depth > 0:
         for item in value.values():
             yield from _tensors(item, depth=depth - 1)
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -11,8 +11,6 @@ from torch import nn
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.loaded import LoadedModel, Preprocessing
 
-__all__ = ["DEMO_PREPROCESSING", "DEMO_WEIGHTS", "build_demo_network", "load_demo_model"]
-
 DEMO_WEIGHTS = Path(__file__).resolve().parents[2] / "assets" / "demo.safetensors"
 """Trained by ``scripts/train_demo.py``."""
 

@@ -14,8 +14,6 @@ from senseapp.models.mapped_memory import release_pages
 from senseapp.models.seeded import seeded_weights
 from senseapp.models.signature import COMPUTED_SUFFIXES
 
-__all__ = ["MatchReport", "WrongShape", "load_tensors", "match_state_dict"]
-
 _TRAINING_ONLY_PREFIXES = ("AuxLogits.", "aux1.", "aux2.")
 _LISTED_AT_MOST = 3
 

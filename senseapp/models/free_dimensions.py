@@ -13,8 +13,6 @@ from typing import Literal
 
 from senseapp.models.signature import Shapes
 
-__all__ = ["BuiltWith", "FreeDimensions", "ReadOff", "SizeRule", "find_free_dimensions"]
-
 Pattern = tuple[int | None, ...]
 Law = Literal["area", "window", "side"]
 _MAX_EXTRA_TOKENS = 16

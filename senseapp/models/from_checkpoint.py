@@ -6,19 +6,20 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
 from senseapp.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.models.by_order import BY_ORDER_NOTE, named_by_order, ordered_weights
 from senseapp.models.checkpoint import Checkpoint, read_checkpoint
 from senseapp.models.fitting import load_tensors
 from senseapp.models.free_dimensions import ReadOff
 from senseapp.models.head import HeadFit, Layers, fit_but_for_head
 from senseapp.models.loaded import LoadedModel
-from senseapp.models.recognise import Candidate, fingerprint_named, recognise
+from senseapp.models.recognise import Candidate, fingerprint_named, fit_by_order, recognise
 from senseapp.models.recognition_index import Fingerprint
 from senseapp.models.seeded import unset_weights
-from senseapp.models.signature import weights_only
+from senseapp.models.signature import signature_of, weights_only
 from senseapp.spec import ModelSpec
-
-__all__ = ["Proposal", "load_from_checkpoint", "propose"]
 
 _FRESH_HEAD_NOTE = (
     "The checkpoint has no classifier, so a random one stands in: accuracy means nothing and labels are not used. KL "
@@ -35,13 +36,27 @@ class Proposal:
         spec: the architecture, sized as the weights say.
         checkpoint: its weights, under the names that the architecture has.
         fresh_head: name of the classifier that the checkpoint lacks; empty where it has one.
+        order: the checkpoint's names in the architecture's order, where only order and shapes fit; else empty.
         notes: sentences on the choice.
     """
 
     spec: ModelSpec
     checkpoint: Checkpoint
     fresh_head: str = ""
+    order: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def fitted(self, module: nn.Module) -> Checkpoint:
+        """Return the checkpoint with its weights under the names that ``module``, the architecture, has.
+
+        Raises:
+            InvalidCheckpoint: order and shapes fit, but a negative number would become a variance.
+        """
+        if not self.order:
+            return self.checkpoint
+        checkpoint, title = self.checkpoint, self.spec.title
+        named = named_by_order(module, checkpoint.tensors, self.order, file_name=checkpoint.file_name, title=title)
+        return dataclasses.replace(checkpoint, tensors=named)
 
 
 def load_from_checkpoint(
@@ -68,7 +83,8 @@ def load_from_checkpoint(
     report(f"Building {proposal.spec.title}")
     with unset_weights():
         loaded = build(proposal.spec)
-    fitted = load_tensors(loaded.module, proposal.checkpoint, title=proposal.spec.title, fresh_head=proposal.fresh_head)
+    weights = proposal.fitted(loaded.module)
+    fitted = load_tensors(loaded.module, weights, title=proposal.spec.title, fresh_head=proposal.fresh_head)
     return dataclasses.replace(
         loaded,
         pretrained=True,
@@ -86,8 +102,7 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint) -> Proposal:
     """
     notes: tuple[str, ...] = ()
     if spec.library == "auto":
-        candidates = recognise(checkpoint.shapes, arch_hint=checkpoint.arch_hint)
-        spec, notes = _choose(spec, candidates, checkpoint.file_name)
+        spec, notes = _choose(spec, recognised(checkpoint), checkpoint.file_name)
     fingerprint = fingerprint_named(spec.library, spec.name)
     head = _differing_head(fingerprint, checkpoint)
     if head is not None and head.missing and spec.num_classes is None:
@@ -95,14 +110,59 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint) -> Proposal:
     if head is not None:
         checkpoint = dataclasses.replace(checkpoint, tensors=head.renamed(checkpoint.tensors))
         notes = (*notes, _FRESH_HEAD_NOTE if head.missing else _renamed_note(head))
-    read = fingerprint.free.read_off(weights_only(checkpoint.shapes)) if fingerprint else None
+    ordered = _in_order(fingerprint, checkpoint) if head is None else None
+    if ordered is not None and not notes:
+        notes = (BY_ORDER_NOTE.format(title=spec.title),)
+    read: ReadOff | Candidate | None = ordered
+    if fingerprint is not None and ordered is None:
+        read = fingerprint.free.read_off(weights_only(checkpoint.shapes))
     sized = _sized(spec, read, own_size=fingerprint.img_size if fingerprint else None, checkpoint=checkpoint)
     return Proposal(
         spec=dataclasses.replace(sized, checkpoint="", use_ema=False),
         checkpoint=checkpoint,
         fresh_head=head.own if head is not None and head.missing else "",
+        order=() if ordered is None else ordered.order,
         notes=notes,
     )
+
+
+def recognised(checkpoint: Checkpoint) -> tuple[Candidate, ...]:
+    """Return the architectures that ``checkpoint`` may belong to, the likeliest first."""
+    return recognise(
+        checkpoint.shapes,
+        arch_hint=checkpoint.arch_hint,
+        file_name=checkpoint.file_name.rpartition(".")[0],
+        orders=ordered_weights(checkpoint.tensors),
+    )
+
+
+def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]]:
+    """Return the architectures that the checkpoint of ``spec``, whose library is ``auto``, fits equally well.
+
+    The one that :func:`propose` takes comes first; with it, sentences on how it was recognised.
+
+    Raises:
+        InvalidCheckpoint: it cannot be read, or fits no architecture.
+    """
+    checkpoint = read_checkpoint(spec.checkpoint, use_ema=spec.use_ema)
+    found = recognised(checkpoint)
+    first, notes = _choose(spec, found, checkpoint.file_name)
+    others = [
+        dataclasses.replace(spec, library=item.library, name=item.name)  # type: ignore[arg-type]
+        for item in found[1:]
+        if item.fits and item.score == found[0].score
+    ]
+    return (first, *others), notes
+
+
+def _in_order(fingerprint: Fingerprint | None, checkpoint: Checkpoint) -> Candidate | None:
+    """Return how the checkpoint fits the architecture by order and shape, where its names do not fit."""
+    if fingerprint is None:
+        return None
+    shapes = weights_only(checkpoint.shapes)
+    if fingerprint.fits(shapes, signature_of(shapes)):
+        return None
+    return fit_by_order(fingerprint, ordered_weights(checkpoint.tensors))
 
 
 def _differing_head(fingerprint: Fingerprint | None, checkpoint: Checkpoint) -> HeadFit | None:
@@ -126,8 +186,11 @@ def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) 
         return dataclasses.replace(spec, library=candidates[0].library, name=candidates[0].name), ()  # type: ignore[arg-type]
     if not candidates or not candidates[0].fits:
         closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in candidates[:3])
+        order = "by their names or by their order"
+        if file_name.endswith(".safetensors"):
+            order = "by their names (a .safetensors file sorts its weights by name, so their order cannot tell)"
         raise InvalidCheckpoint(
-            f"The weights in {file_name} are of no architecture of timm or torchvision"
+            f"The weights in {file_name} are of no architecture of timm or torchvision, {order}"
             f"{f'; the closest are {closest}' if closest else ''}. "
             "Choose the architecture by name to see what differs."
         )
@@ -135,15 +198,21 @@ def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) 
     twins = [item.title for item in candidates[1:] if item.score == best.score]
     but = "" if best.exact else " but for the name of the classifier"
     note = f"Recognised as {best.title}: every name and shape fits{but}."
+    if best.order:
+        note = BY_ORDER_NOTE.format(title=best.title)
     if twins:
+        same = "the same order and shapes" if best.order else "the same names and shapes"
+        has = "has" if len(twins) == 1 else "have"
         note += (
-            f" {', '.join(twins[:3])}{' and others' if len(twins) > 3 else ''} have the same names and shapes, "
+            f" {', '.join(twins[:3])}{' and others' if len(twins) > 3 else ''} {has} {same}, "
             "so check that the baseline is as good as you expect."
         )
     return dataclasses.replace(spec, library=best.library, name=best.name), (note,)  # type: ignore[arg-type]
 
 
-def _sized(spec: ModelSpec, read: ReadOff | None, *, own_size: int | None, checkpoint: Checkpoint) -> ModelSpec:
+def _sized(
+    spec: ModelSpec, read: ReadOff | Candidate | None, *, own_size: int | None, checkpoint: Checkpoint
+) -> ModelSpec:
     """Fill in what the weights tell, and refuse what they contradict."""
     changes: dict[str, int] = {}
     for what in _WORDS if read is not None else ():

@@ -13,8 +13,6 @@ from typing import TypeVar
 from senseapp.models.recognition_index import Fingerprint
 from senseapp.models.signature import Shapes, entry_hash, signature_of
 
-__all__ = ["HeadFit", "Layers", "fit_but_for_head"]
-
 _MODULUS = 1 << 64
 T = TypeVar("T")
 

@@ -8,8 +8,6 @@ from torch.func import functional_call
 
 from senseapp.errors import InvalidSpec
 
-__all__ = ["MAX_IMAGE_SIDE", "channel_statistics", "check_forward", "check_side", "first_line"]
-
 MAX_IMAGE_SIDE = 2048
 
 
@@ -49,8 +47,3 @@ def channel_statistics(values: tuple[float, ...], channels: int) -> tuple[float,
     if len(values) == channels:
         return values
     return (sum(values) / len(values),) * channels
-
-
-def first_line(error: Exception) -> str:
-    """Return what a library's own error says, short enough for one sentence."""
-    return (str(error).strip().splitlines() or ["an internal check failed"])[0].rstrip(".")[:200]

@@ -14,8 +14,6 @@ from senseapp.models.timm_library import build_timm
 from senseapp.models.torchvision_library import build_torchvision
 from senseapp.spec import ModelSpec
 
-__all__ = ["RANDOM_WEIGHTS_NOTE", "build_network", "load_model"]
-
 RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
 
 _BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {

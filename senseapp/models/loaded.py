@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from torch import nn
 
-__all__ = ["LoadedModel", "Preprocessing"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessing:
@@ -18,6 +16,7 @@ class Preprocessing:
         mean, std: per channel, on the 0 to 1 scale.
         crop_pct: share of the resized shorter side that the centre crop keeps.
         interpolation: ``bilinear``, ``bicubic`` or ``nearest``.
+        channel_order: ``rgb``, or ``bgr`` for a model trained on pictures that OpenCV or Caffe read.
     """
 
     input_shape: tuple[int, int, int]
@@ -25,6 +24,7 @@ class Preprocessing:
     std: tuple[float, ...]
     crop_pct: float = 1.0
     interpolation: str = "bilinear"
+    channel_order: str = "rgb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

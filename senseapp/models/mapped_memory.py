@@ -8,8 +8,6 @@ import sys
 
 from torch import Tensor
 
-__all__ = ["release_pages"]
-
 _MADV_PAGEOUT = 21  # linux/mman.h; clean pages of a file are dropped and read again when they are touched
 
 

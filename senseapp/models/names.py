@@ -8,8 +8,6 @@ from senseapp.errors import UnknownModel
 from senseapp.models.catalogue import load_catalogue
 from senseapp.spec import ModelSpec
 
-__all__ = ["AUTO", "closest_names", "parse_model", "unknown_model"]
-
 AUTO = "auto"
 _LIBRARIES = ("timm", "torchvision")
 

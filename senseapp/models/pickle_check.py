@@ -12,8 +12,6 @@ from typing import IO, cast
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.weights_file import RESAVE_ADVICE
 
-__all__ = ["INERT_NAMES", "MAX_PICKLE_BYTES", "BoundedReader", "Inert", "check_globals", "globals_in"]
-
 MAX_PICKLE_BYTES = 16_000_000
 """Names and shapes of a billion weights take about one megabyte, and their optimizer two more."""
 

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from senseapp.errors import InvalidCheckpoint
 
-__all__ = ["is_reachable", "unavailable"]
-
 _CONNECT_SECONDS = 3.0
 
 

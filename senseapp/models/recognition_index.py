@@ -18,9 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from senseapp.models.free_dimensions import BuiltWith, FreeDimensions, SizeRule, find_free_dimensions
-from senseapp.models.signature import Shapes, entry_hash, signature_of, sketch_of, weights_only
-
-__all__ = ["RECOGNITION_FILE", "Fingerprint", "fingerprint_of", "load_fingerprints", "pack_fingerprints"]
+from senseapp.models.signature import (
+    OrderSignature,
+    Shapes,
+    entry_hash,
+    order_signature,
+    signature_of,
+    sketch_of,
+    weights_only,
+)
 
 RECOGNITION_FILE = Path(__file__).with_name("recognition.json.gz")
 _MODULUS = 1 << 64
@@ -34,6 +40,7 @@ class Fingerprint:
         library, name: the architecture.
         free: the weights whose shape depends on classes, channels or image size.
         fixed_signature: of all other weights.
+        order: of the shapes alone, in the order of the architecture's state dict.
         sketch: of all weights, as built with the architecture's own settings.
         img_size: its own image side.
     """
@@ -42,6 +49,7 @@ class Fingerprint:
     name: str
     free: FreeDimensions
     fixed_signature: int
+    order: OrderSignature
     sketch: npt.NDArray[np.uint32]
     img_size: int
 
@@ -63,6 +71,7 @@ def fingerprint_of(
         name=name,
         free=free,
         fixed_signature=signature_of(fixed),
+        order=order_signature(shapes, free.patterns),
         sketch=sketch_of(shapes),
         img_size=built.img_size,
     )
@@ -73,8 +82,9 @@ def pack_fingerprints(fingerprints: Iterable[Fingerprint]) -> bytes:
     rows = []
     for item in fingerprints:
         sketch = base64.b85encode(item.sketch.astype("<u4").tobytes()).decode()
-        free = asdict(item.free)
-        rows.append([item.library, item.name, item.img_size, f"{item.fixed_signature:x}", sketch, free])
+        order = [item.order.count, f"{item.order.fixed:x}", item.order.places]
+        signature = f"{item.fixed_signature:x}"
+        rows.append([item.library, item.name, item.img_size, signature, sketch, asdict(item.free), order])
     return gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
 
 
@@ -86,7 +96,10 @@ def load_fingerprints() -> tuple[Fingerprint, ...]:
     return tuple(fingerprints)
 
 
-def _unpack(library: str, name: str, img_size: int, signature: str, sketch: str, free: dict[str, Any]) -> Fingerprint:
+def _unpack(
+    library: str, name: str, img_size: int, signature: str, sketch: str, free: dict[str, Any], order: list[Any]
+) -> Fingerprint:
+    count, fixed, places = order
     return Fingerprint(
         library=library,
         name=name,
@@ -97,6 +110,7 @@ def _unpack(library: str, name: str, img_size: int, signature: str, sketch: str,
             size=SizeRule(**free["size"]) if free["size"] else None,
         ),
         fixed_signature=int(signature, 16),
+        order=OrderSignature(count=count, fixed=int(fixed, 16), places=tuple(places)),
         sketch=np.frombuffer(base64.b85decode(sketch), dtype="<u4"),
         img_size=img_size,
     )

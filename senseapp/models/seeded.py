@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["seeded_weights", "unset_weights"]
-
 _SEED = 0
 _FILLING = frozenset(
     {

@@ -11,21 +11,11 @@ Source: Broder, "On the resemblance and containment of documents" (1997), sectio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "COMPUTED_SUFFIXES",
-    "SKETCH_SIZE",
-    "Shapes",
-    "entry_hash",
-    "resemblance",
-    "signature_of",
-    "sketch_of",
-    "weights_only",
-]
 
 Shapes = Mapping[str, tuple[int, ...]]
 Sketch = npt.NDArray[np.uint32]
@@ -34,6 +24,21 @@ SKETCH_SIZE = 128
 COMPUTED_SUFFIXES = ("num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask")
 """Endings of what a network counts or computes by itself; older checkpoints have or lack it at random."""
 _MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSignature:
+    """The shapes of an architecture in its own order, whatever their names.
+
+    Attributes:
+        count: number of weights.
+        fixed: sum of the hashes of (place, shape), modulo 2^64, of all but the free weights.
+        places: of the free weights, in the order of their patterns.
+    """
+
+    count: int
+    fixed: int
+    places: tuple[int, ...]
 
 
 def weights_only(shapes: Shapes) -> dict[str, tuple[int, ...]]:
@@ -50,6 +55,13 @@ def entry_hash(name: str, shape: tuple[int, ...]) -> int:
 def signature_of(shapes: Shapes) -> int:
     """Return the sum of the entries' hashes, modulo 2^64."""
     return sum(entry_hash(name, shape) for name, shape in shapes.items()) % _MODULUS
+
+
+def order_signature(shapes: Shapes, free: Collection[str]) -> OrderSignature:
+    """Return the signature of ``shapes``, which are in the architecture's own order, without those in ``free``."""
+    places = {name: place for place, name in enumerate(shapes)}
+    fixed = sum(entry_hash(str(place), shapes[name]) for name, place in places.items() if name not in free)
+    return OrderSignature(count=len(shapes), fixed=fixed % _MODULUS, places=tuple(places[name] for name in free))
 
 
 def sketch_of(shapes: Shapes) -> Sketch:

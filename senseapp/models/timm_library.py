@@ -12,15 +12,13 @@ from timm.data.imagenet_info import ImageNetInfo
 from timm.models import PretrainedCfg
 from torch import nn
 
-from senseapp.errors import InvalidSpec, UnknownModel
-from senseapp.models.input_size import channel_statistics, check_side, first_line
+from senseapp.errors import InvalidSpec, UnknownModel, first_line_of
+from senseapp.models.input_size import channel_statistics, check_side
 from senseapp.models.loaded import LoadedModel, Preprocessing
 from senseapp.models.names import unknown_model
 from senseapp.models.published import is_reachable, unavailable
 from senseapp.models.seeded import seeded_weights
 from senseapp.spec import ModelSpec
-
-__all__ = ["build_timm", "imagenet_class_names", "input_configuration", "output_width"]
 
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _NUM_IMAGENET_CLASSES = 1000
@@ -86,7 +84,7 @@ def _create(spec: ModelSpec, overrides: dict[str, Any]) -> nn.Module:
         except TypeError as error:
             if attempt is not attempts[-1] and "img_size" in str(error):
                 continue
-            raise InvalidSpec(f"{spec.title} cannot be built with these settings ({first_line(error)}).") from error
+            raise InvalidSpec(f"{spec.title} cannot be built with these settings ({first_line_of(error)}).") from error
         except (OSError, RuntimeError) as error:
             if spec.pretrained:
                 raise unavailable(spec.title) from error
@@ -99,7 +97,7 @@ def _create(spec: ModelSpec, overrides: dict[str, Any]) -> nn.Module:
 def _refused(spec: ModelSpec, error: Exception) -> InvalidSpec:
     return InvalidSpec(
         f"{spec.title} cannot be built with image size {spec.img_size}, {spec.in_chans} channels and "
-        f"{spec.num_classes} classes ({first_line(error)}). "
+        f"{spec.num_classes} classes ({first_line_of(error)}). "
         "Leave them empty for the architecture's own."
     )
 

@@ -11,15 +11,13 @@ import torchvision
 from torch import nn
 from torchvision.models import WeightsEnum
 
-from senseapp.errors import InvalidSpec
-from senseapp.models.input_size import channel_statistics, check_side, first_line
+from senseapp.errors import InvalidSpec, first_line_of
+from senseapp.models.input_size import channel_statistics, check_side
 from senseapp.models.loaded import LoadedModel, Preprocessing
 from senseapp.models.names import unknown_model
 from senseapp.models.published import is_reachable, unavailable
 from senseapp.models.seeded import seeded_weights
 from senseapp.spec import ModelSpec
-
-__all__ = ["build_torchvision", "torchvision_names"]
 
 _IMAGE_CHANNELS = 3
 # Auxiliary heads serve training only; torchvision drops them from its published weights too.
@@ -88,7 +86,7 @@ def _create(spec: ModelSpec, weights: WeightsEnum, num_classes: int) -> nn.Modul
         raise unavailable(spec.title) from error
     except (ValueError, RuntimeError, AssertionError) as error:
         raise InvalidSpec(
-            f"{spec.title} does not take images of {spec.img_size} pixels ({first_line(error)}). "
+            f"{spec.title} does not take images of {spec.img_size} pixels ({first_line_of(error)}). "
             "Leave the image size empty for the architecture's own."
         ) from error
     return module

@@ -11,8 +11,6 @@ from torch import Tensor
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.weights_file import RESAVE_ADVICE
 
-__all__ = ["Unwrapped", "unwrap"]
-
 _EMA_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema", "model_ema_state_dict")
 _WEIGHT_KEYS = (
     "state_dict",

@@ -6,8 +6,7 @@ import enum
 from pathlib import Path
 
 from senseapp.errors import InvalidCheckpoint
-
-__all__ = ["CHECKPOINT_SUFFIXES", "RESAVE_ADVICE", "FileKind", "damaged", "kind_of"]
+from senseapp.results.model_files import small_form
 
 CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 RESAVE_ADVICE = (
@@ -49,6 +48,11 @@ def kind_of(path: Path) -> FileKind:
     """
     if not path.is_file():
         raise InvalidCheckpoint(f"There is no checkpoint file named {path.name}. Upload it again.")
+    if (small := small_form(path.name)) is not None:
+        raise InvalidCheckpoint(
+            f"{path.name} holds {small.title}, which is not read here. Choose the plain checkpoint that was written "
+            "beside it."
+        )
     if path.suffix.lower() not in CHECKPOINT_SUFFIXES:
         raise InvalidCheckpoint(
             f"A checkpoint ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {path.name}. "

@@ -2,7 +2,7 @@
 
 from senseapp.results.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
-from senseapp.results.profile import LayerProfile, ModelProfile
+from senseapp.results.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.results.schedule import (
     ExportManifest,
     ResourceBudget,
@@ -30,6 +30,7 @@ __all__ = [
     "Status",
     "StrongestFound",
     "TriedTarget",
+    "UnlistedWeights",
     "ValidationResult",
     "latest",
 ]

@@ -10,8 +10,6 @@ from senseapp.results.measurement import LayerMeasurement, MetricChange
 from senseapp.results.ranking import spearman
 from senseapp.results.sensitivity import SensitivityResult, latest
 
-__all__ = ["Comparison", "MatchedLayer", "Part", "Side", "UnmatchedLayer"]
-
 
 class Part(enum.StrEnum):
     """Which of a run's figures are compared."""

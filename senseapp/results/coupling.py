@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CoupledAxis", "CoupledGroup"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoupledAxis:
@@ -31,8 +29,11 @@ class CoupledGroup:
         layer: its first member, whose pruning ratio holds for the group.
         num_units: channels, sets of channels, or heads; whole ones go.
         axes: everything that shrinks with them.
+        other_macs: multiply-accumulates without a weight, for one image, that go when all units go: those of
+            attention heads.
     """
 
     layer: str
     num_units: int
     axes: tuple[CoupledAxis, ...]
+    other_macs: int = 0

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from senseapp.spec.codec import register
 from senseapp.spec.histogram import HistogramSpec
 
-__all__ = ["QuantizationHistogram"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationHistogram:

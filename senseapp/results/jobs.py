@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from senseapp.spec.codec import register
 from senseapp.spec.run import RunSpec
 
-__all__ = ["JobSnapshot", "RunRecord", "RunState"]
-
 
 class RunState(enum.StrEnum):
     """Where a run stands."""

@@ -11,8 +11,6 @@ from senseapp.results.comparison import Comparison, MatchedLayer, Side, Unmatche
 from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
 from senseapp.results.ranking import mean_ranks, rank_intervals
 
-__all__ = ["compare", "shared_metrics"]
-
 
 def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
     """Return the metrics that every side has values of."""

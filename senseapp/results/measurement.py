@@ -6,9 +6,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from senseapp.results.metrics import loss_text
 from senseapp.spec.codec import register
-
-__all__ = ["LayerMeasurement", "MetricChange", "Status"]
 
 
 class Status(enum.StrEnum):
@@ -50,6 +49,12 @@ class MetricChange:
         return not (math.isnan(self.ci_low) or math.isnan(self.ci_high))
 
 
+def loss_with_interval(change: MetricChange) -> str:
+    """Return what was lost and its 95 % interval: ``6.4 points (5.0 points to 7.9 points)``."""
+    low, high = (loss_text(change.metric, end) for end in (change.ci_low, change.ci_high))
+    return f"{loss_text(change.metric, change.delta)} ({low} to {high})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMeasurement:
     """The effect of one level on one layer, or on one coupled group that can only be compressed together.
@@ -60,6 +65,7 @@ class LayerMeasurement:
         status: measured, not applicable (with the reason), or failed (with the reason).
         changes: one entry per metric; empty unless measured.
         estimated: True if the quick scan predicted the changes from one backward pass.
+        images_passed: of an estimate, on how many images a true pass corrected it; 0 where none did.
         group: id of the coupled group; empty if the layer stands alone.
         members: layers of the group, the first one included; just the layer if it stands alone.
         achieved_level: the level truly reached (channels are whole numbers).
@@ -74,6 +80,7 @@ class LayerMeasurement:
     status: Status
     changes: tuple[MetricChange, ...] = ()
     estimated: bool = False
+    images_passed: int = 0
     group: str = ""
     members: tuple[str, ...] = ()
     achieved_level: float = 0.0

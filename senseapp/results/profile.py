@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["LayerProfile", "ModelProfile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
@@ -23,6 +21,8 @@ class LayerProfile:
         channel_axis: the weight axis of output channels (0; 1 for transposed convolutions).
         order: place in execution order, from 0; layers that never ran come last.
         runs: whether the layer's weight was used in a forward pass.
+        keeps_zeros: whether zeros in the weight are zeros in what is multiplied. Weights that are standardised at
+            each call have their mean subtracted, which fills zeros in again: they save no multiply-accumulates.
     """
 
     name: str
@@ -36,6 +36,26 @@ class LayerProfile:
     channel_axis: int = 0
     order: int = 0
     runs: bool = True
+    keeps_zeros: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlistedWeights:
+    """Weights of one module that no compressible layer holds, and that are therefore not analysed.
+
+    Attributes:
+        module: dotted name; empty for the model itself.
+        module_type: its class name.
+        parameters: their names in the module.
+        num_params: numbers in them.
+        macs: multiply-accumulates with them for one image.
+    """
+
+    module: str
+    module_type: str
+    parameters: tuple[str, ...]
+    num_params: int
+    macs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +66,14 @@ class ModelProfile:
         title: the name people see.
         layers: compressible layers.
         num_params: all parameters, biases and norms included.
-        macs: multiply-accumulates of the compressible layers for one image.
+        macs: multiply-accumulates of the whole model for one image, products of two activations (attention)
+            included; in runs of older versions, those of the layers.
         num_bytes: bytes of all parameters and buffers as loaded.
         input_shape: one image, (C, H, W).
         num_classes: width of the output.
         pretrained: whether the weights were trained; random weights are always labelled so.
         notes: sentences a person should read (adapted head, weights that are not finite).
+        unlisted: weights that belong to no layer.
     """
 
     title: str
@@ -63,6 +85,12 @@ class ModelProfile:
     num_classes: int
     pretrained: bool = True
     notes: tuple[str, ...] = field(default=())
+    unlisted: tuple[UnlistedWeights, ...] = ()
+
+    @property
+    def layer_macs(self) -> int:
+        """Multiply-accumulates of the layers, which are all that compressing them can save."""
+        return sum(layer.macs for layer in self.layers)
 
     @property
     def sizes_known(self) -> bool:

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from senseapp.errors import InvalidInput
 
-__all__ = ["joint_confidence", "mean_ranks", "rank_intervals", "shared_ranks", "spearman", "undecided"]
-
 
 def joint_confidence(count: int, confidence: float = 0.95) -> float:
     """Confidence that each of ``count`` intervals needs for all to hold together with ``confidence``.

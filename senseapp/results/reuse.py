@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from senseapp.spec.codec import register
 
-__all__ = ["Reused"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reused:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["accuracy_reward"]
-
 
 def accuracy_reward(top1: float, macs_left: float) -> float:
     """Return −(1 − top-1) · ln(MACs left): 0 for a model without errors, and lower with errors and with compute.

@@ -10,18 +10,9 @@ from senseapp.errors import InvalidSpec
 from senseapp.results.measurement import MetricChange
 from senseapp.spec.codec import register
 
-__all__ = [
-    "BudgetKind",
-    "ExportManifest",
-    "ResourceBudget",
-    "Schedule",
-    "ScheduleEntry",
-    "StrongestFound",
-    "TriedTarget",
-    "ValidationResult",
-]
-
 BudgetKind = Literal["params", "bytes", "macs", "bits"]
+Delivered = Literal["", "compressed", "repaired"]
+"""Which form of a compressed model is kept: as compression leaves it, or repaired without training; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +99,18 @@ class ValidationResult:
         repaired: the same after repair without training; empty if none was asked for.
         uniform: of the uniform schedule of equal cost; empty where there is none.
         uniform_repaired: of that one after the same repair.
+        delivered: which of the two was kept and written; empty in results older than the choice, which kept the
+            repaired model where there was one.
+        delivered_reason: one sentence on why; empty where no repair was asked for.
+        uniform_delivered: which of the two would have been kept of the uniform schedule.
         predicted: the damage that was predicted, in the schedule's own metric.
         rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
-        sizes: figures before and after: ``params``, ``zeros``, ``bytes``, ``macs`` (those with a weight that is not
-            zero), ``latency_seconds`` (of one image).
+        sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
+            layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
+            Records of earlier versions have ``bytes`` instead, which no file had: an estimate of compact storage.
         notes: sentences on anything a person should know.
+        files: bytes on the disk of each file of the compressed model, by the suffix of its name; the plain state
+            dict first.
     """
 
     schedule: Schedule
@@ -124,6 +122,20 @@ class ValidationResult:
     rounds: int = 1
     sizes: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    files: dict[str, int] = field(default_factory=dict)
+    delivered: Delivered = ""
+    delivered_reason: str = ""
+    uniform_delivered: Delivered = ""
+
+    @property
+    def keeps_repair(self) -> bool:
+        """Whether the model that was kept is the repaired one."""
+        return self.delivered == "repaired" or (not self.delivered and bool(self.repaired))
+
+    @property
+    def kept_changes(self) -> tuple[MetricChange, ...]:
+        """What was measured of the model that was kept, by metric."""
+        return self.repaired if self.keeps_repair else self.changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +144,13 @@ class TriedTarget:
 
     Attributes:
         figure: what it removes, or its average bits.
-        changes: measured on the curves' images, by metric.
+        changes: measured on the curves' images, by metric; after repair where that did better.
+        repaired: whether they are those after repair.
     """
 
     figure: float
     changes: tuple[MetricChange, ...]
+    repaired: bool = False
 
     def change(self, metric: str) -> MetricChange | None:
         """Return what was measured in ``metric``."""
@@ -150,7 +164,7 @@ class StrongestFound:
     Attributes:
         schedule: the one found; its budget says what it was made for.
         allowed_drop: in the unit of the metric.
-        repaired: whether drops were measured after repair.
+        repaired: whether schedules were repaired, where that did better, before their drops were measured.
         tried: every schedule that was measured, in the order of the search.
     """
 

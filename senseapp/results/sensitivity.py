@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
 from senseapp.results.profile import ModelProfile
 from senseapp.spec.codec import register
 from senseapp.spec.run import RunSpec
-
-__all__ = ["SensitivityResult", "latest"]
 
 
 def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, ...]:
@@ -42,6 +40,7 @@ class SensitivityResult:
         notes: sentences about anything approximated, skipped or failed.
         environment: versions, device, threads.
         seconds: time of the whole run.
+        summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
     """
 
     spec: RunSpec
@@ -58,6 +57,7 @@ class SensitivityResult:
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    summary: str = ""
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -73,6 +73,10 @@ class SensitivityResult:
     def shown_metrics(self) -> Counter[str]:
         """How many layers and levels have a value, by metric; those without any are not among the keys."""
         return Counter(change.metric for item in self.shown for change in item.changes)
+
+    def without_folders(self) -> SensitivityResult:
+        """Return the result with only the names of the files that it was made from, for people who take it away."""
+        return replace(self, spec=self.spec.without_folders())
 
     def at(self, level: float) -> tuple[LayerMeasurement, ...]:
         """Return the measurements (or estimates) of ``level`` in execution order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from senseapp.errors import InvalidSpec
@@ -12,8 +12,6 @@ from senseapp.results import ModelProfile, ResourceBudget
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.choices import DENSE_BITS, Choice, weight_bytes
 from senseapp.schedule.curves import LayerCurve
-
-__all__ = ["Accounting", "budget_kinds", "check_kind"]
 
 _KINDS = {
     "sparsity": ("params", "bytes", "macs"),
@@ -29,7 +27,7 @@ def budget_kinds(compression: str) -> tuple[BudgetKind, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounting:
-    """Totals of a model: weights, bytes and MACs of all its compressible layers, measured or not.
+    """Totals of a model, measured or not: weights and bytes of all its compressible layers, MACs of the whole.
 
     Removing channels from two neighbouring layers overlaps: the weights between them are counted by both. If every
     weight were touched by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to
@@ -37,23 +35,27 @@ class Accounting:
     applying the schedule gives the exact figure. For other compressions savings add up exactly.
 
     Attributes:
-        num_params, macs: totals over the compressible layers.
+        num_params: total over the compressible layers.
+        macs: of the whole model.
+        other_macs: how many of those no layer does; no compression of layers saves them.
         coverage: by budget kind, from 1 (no overlap) to 2.
     """
 
     num_params: int
     macs: int
+    other_macs: int = 0
     coverage: dict[BudgetKind, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Accounting:
         """Take totals from ``profile`` and, for pruning, the overlap from the gentlest point of each curve."""
         num_params = sum(layer.num_params for layer in profile.layers)
-        totals = cls(num_params=num_params, macs=profile.macs)
+        other_macs = max(0, profile.macs - profile.layer_macs)
+        totals = cls(num_params=num_params, macs=profile.macs, other_macs=other_macs)
         if not curves or curves[0].compression != "pruning":
             return totals
         coverage = {kind: totals._coverage(kind, curves) for kind in budget_kinds("pruning")}
-        return cls(num_params=num_params, macs=profile.macs, coverage=coverage)
+        return replace(totals, coverage=coverage)
 
     def total(self, kind: BudgetKind) -> float:
         """Return the total that fractions of ``kind`` refer to; for bits, 32 per weight."""
@@ -65,27 +67,34 @@ class Accounting:
 
     def required(self, budget: ResourceBudget) -> float:
         """Return the summed saving of single choices that meets ``budget``."""
-        total = self.total(budget.kind)
         if budget.kind == "bits":
             return self.num_params * (DENSE_BITS - budget.target)
         bend = self._bend(budget.kind)
+        removed = budget.target * self.total(budget.kind)
         if bend == 0:
-            return budget.target * total
-        return total * (1 - math.sqrt(max(0.0, 1 - 4 * bend * budget.target))) / (2 * bend)
+            return removed
+        layers = self._layers_total(budget.kind)
+        return layers * (1 - math.sqrt(max(0.0, 1 - 4 * bend * removed / layers))) / (2 * bend)
 
     def figure(self, kind: BudgetKind, saving: float) -> float:
         """Return what ``saving`` means in the unit of the budget: the fraction removed, or the average bits."""
-        total = self.total(kind)
         if kind == "bits":
             return DENSE_BITS - saving / self.num_params
-        share = saving / total if total else 0.0
-        return share - self._bend(kind) * share**2
+        layers = self._layers_total(kind)
+        if not layers:
+            return 0.0
+        share = saving / layers
+        return (share - self._bend(kind) * share**2) * layers / self.total(kind)
 
     def figures(self, choices: Iterable[Choice]) -> dict[str, float]:
         """Return the figure of every budget kind for these choices together."""
         chosen = list(choices)
         kinds: tuple[BudgetKind, ...] = get_args(BudgetKind)
         return {kind: self.figure(kind, sum(choice.saving(kind) for choice in chosen)) for kind in kinds}
+
+    def _layers_total(self, kind: BudgetKind) -> float:
+        """Return what all layers have together, which is what overlaps are shares of."""
+        return self.total(kind) - (self.other_macs if kind == "macs" else 0)
 
     def _bend(self, kind: BudgetKind) -> float:
         coverage = self.coverage.get(kind, 1.0)
@@ -94,7 +103,7 @@ class Accounting:
     def _coverage(self, kind: BudgetKind, curves: Sequence[LayerCurve]) -> float:
         gentlest = [curve.points[0].level for curve in curves]
         slopes = [curve.saving(level, kind) / level for curve, level in zip(curves, gentlest, strict=True)]
-        total = self.total(kind)
+        total = self._layers_total(kind)
         return min(2.0, max(1.0, sum(slopes) / total)) if total else 1.0
 
 

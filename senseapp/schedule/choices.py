@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 from senseapp.results.schedule import BudgetKind
 
-__all__ = ["DENSE_BITS", "UNTOUCHED", "Choice", "Part", "weight_bytes"]
-
 DENSE_BITS = 32.0
 UNTOUCHED = {"sparsity": 0.0, "pruning": 0.0, "quantization": DENSE_BITS}
 """The level at which a compression leaves a layer as it is."""

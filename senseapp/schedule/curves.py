@@ -13,8 +13,6 @@ from scipy.interpolate import PchipInterpolator
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.choices import DENSE_BITS, UNTOUCHED, Choice, Part
 
-__all__ = ["LEVEL_DIGITS", "CurvePoint", "LayerCurve", "cleaned", "tidy_level"]
-
 LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
 _GRID_POINTS = 20
 _TIDY_STEPS = (10, 5, 2, 1)

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from senseapp.results import LayerMeasurement, SensitivityResult
 
-__all__ = ["EQUAL_SIZES_NOTE", "with_equal_sizes"]
-
 EQUAL_SIZES_NOTE = (
     "The sizes of the layers are unknown, so every layer counts alike: what is removed is a mean over layers, not a "
     "share of the weights."

@@ -13,8 +13,6 @@ from senseapp.schedule.limits import fixed_levels
 from senseapp.schedule.problem import assemble
 from senseapp.spec.limits import Limits
 
-__all__ = ["budget_of", "manual_schedule"]
-
 
 def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, float]:
     """Return what ``schedule`` saves, in the unit of each budget kind, predicted from measured costs.

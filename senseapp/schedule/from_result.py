@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from senseapp.errors import InvalidSchedule, InvalidSpec
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status
+from senseapp.results.resolution import smallest_visible_loss
 from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
 from senseapp.schedule.equal_sizes import EQUAL_SIZES_NOTE, with_equal_sizes
 from senseapp.spec import CompressionConfig, QuantizationConfig, SparsityConfig
-
-__all__ = ["CurveSet", "curves_of", "damage_metric"]
 
 _NAMES_SHOWN = 3
 
@@ -28,6 +27,8 @@ class CurveSet:
         profile: the model.
         left_alone: one entry per layer (or group) without a usable measurement: its members.
         notes: sentences on everything left out or estimated.
+        visible: the smallest damage that the images can show; 0 where that is unknown.
+        num_images: measured on.
     """
 
     curves: tuple[LayerCurve, ...]
@@ -36,6 +37,8 @@ class CurveSet:
     profile: ModelProfile
     left_alone: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    visible: float = 0.0
+    num_images: int = 0
 
     def curve_of(self, layer: str) -> LayerCurve | None:
         """Return the curve that ``layer`` belongs to, as itself or as a member of a group."""
@@ -98,6 +101,8 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
             *_pattern_notes(config),
             *((EQUAL_SIZES_NOTE,) if equal else ()),
         ),
+        visible=smallest_visible_loss(result, name) or 0.0,
+        num_images=result.num_samples,
     )
 
 

@@ -13,8 +13,6 @@ from senseapp.schedule.from_result import CurveSet, curves_of
 from senseapp.schedule.problem import Problem
 from senseapp.schedule.shift import level_bounds, require_fractions, shift_to_budget
 
-__all__ = ["check_rule", "gamma_levels", "layer_targets", "preferred_levels", "scheduled_levels"]
-
 _HALVINGS = 80  # an interval of width 2 ends below the spacing of doubles
 
 

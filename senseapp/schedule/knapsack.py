@@ -21,8 +21,6 @@ from scipy.sparse import csr_array
 from senseapp.errors import InfeasibleBudget
 from senseapp.schedule.pareto import pareto_search
 
-__all__ = ["solve"]
-
 _TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
 _TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
 _SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold to an absolute 1e-6

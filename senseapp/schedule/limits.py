@@ -8,8 +8,6 @@ from senseapp.schedule.curves import LayerCurve, tidy_level
 from senseapp.schedule.from_result import CurveSet
 from senseapp.spec.limits import Limits
 
-__all__ = ["check_own_bounds", "fixed_levels"]
-
 
 def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
     """Require that every layer with bounds of its own can be scheduled, and that its bounds are levels.

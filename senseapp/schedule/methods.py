@@ -12,8 +12,6 @@ from senseapp.schedule.problem import Problem, pose, schedule_of
 from senseapp.schedule.uniform import uniform_levels
 from senseapp.spec.limits import Limits
 
-__all__ = ["METHODS", "make_schedule"]
-
 METHODS: Mapping[str, Callable[[Problem], dict[str, float]]] = {
     "optimal": optimal_levels,
     "gamma": scheduled_levels,

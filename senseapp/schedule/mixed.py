@@ -13,10 +13,8 @@ from senseapp.schedule.choices import Choice
 from senseapp.schedule.from_result import damage_metric
 from senseapp.schedule.knapsack import solve
 from senseapp.schedule.optimal import admissible_levels
-from senseapp.schedule.problem import Problem, in_execution_order, infeasible, pose
+from senseapp.schedule.problem import Problem, hidden_damage, in_execution_order, infeasible, pose
 from senseapp.spec.limits import Limits
-
-__all__ = ["mixed_schedule"]
 
 _ADDITIVE = "Where a layer is both sparse and quantized, the two measured damages are added; verify the schedule."
 
@@ -105,14 +103,17 @@ def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profil
     entries = [
         entry for layer, choice in picked.items() for entry in _entries(layer, choice, [p.fixed for p in problems])
     ]
-    notes = [note for problem in problems for note in problem.curve_set.notes]
+    damage = sum(choice.damage for choice in picked.values())
+    notes = [
+        note for problem in problems for note in (*problem.curve_set.notes, *hidden_damage(problem.curve_set, damage))
+    ]
     return Schedule(
         model=profile.title,
         method="optimal",
         entries=in_execution_order(entries, profile),
         budget=problems[0].budget,
         metric=problems[0].curve_set.metric,
-        predicted_damage=sum(choice.damage for choice in picked.values()),
+        predicted_damage=damage,
         achieved=problems[0].accounting.figures(picked.values()),
         notes=(*dict.fromkeys(notes), _ADDITIVE),
     )

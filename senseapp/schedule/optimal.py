@@ -12,8 +12,6 @@ from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.knapsack import solve
 from senseapp.schedule.problem import Problem, infeasible
 
-__all__ = ["ChoiceTable", "admissible_levels", "optimal_levels"]
-
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
     """Return the levels that one layer may take: its grid within the limits, or its fixed level alone.

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["pareto_search"]
-
 _MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
 
 Vector = NDArray[np.float64]

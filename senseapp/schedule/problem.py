@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from senseapp.errors import InfeasibleBudget
 from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
+from senseapp.results.metrics import METRIC_FACTS, loss_text
+from senseapp.results.profile_notes import standardised_note
+from senseapp.results.resolution import visible_words
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.accounting import Accounting, check_kind
 from senseapp.schedule.choices import Choice
@@ -14,8 +17,6 @@ from senseapp.schedule.curves import LayerCurve, tidy_level
 from senseapp.schedule.from_result import CurveSet, curves_of
 from senseapp.schedule.limits import check_own_bounds, fixed_levels
 from senseapp.spec.limits import Limits
-
-__all__ = ["PRUNING_NOTE", "Problem", "assemble", "in_execution_order", "infeasible", "pose", "schedule_of"]
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
@@ -92,6 +93,8 @@ def pose(
 def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> InfeasibleBudget:
     """Return the error that names the nearest feasible target; ``reachable`` is the saving that is nearest."""
     nearest = problem.accounting.figure(problem.kind, reachable)
+    sparse_macs = problem.kind == "macs" and problem.curve_set.compression == "sparsity"
+    why = f" {standardised_note(problem.curve_set.profile)}".rstrip() if sparse_macs else ""
     because = " with these limits and fixed layers" if problem.fixed or problem.limits != Limits() else ""
     if problem.kind == "bits":
         bound, asked, found = "at least", f"{problem.budget.target:g} bits on average", f"{nearest:.4g} bits"
@@ -101,7 +104,7 @@ def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> I
         asked, found = f"{100 * problem.budget.target:g} % of the {unit} removed", f"{100 * nearest:.4g} %"
     return InfeasibleBudget(
         f"A target of {asked} cannot be met{because}: what was measured allows {bound} {found}. "
-        f"The nearest target is {found}.",
+        f"The nearest target is {found}.{why}",
         nearest=nearest,
     )
 
@@ -134,15 +137,33 @@ def assemble(
         ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
         for members in curve_set.left_alone
     ]
+    damage = sum(entry.predicted_damage for entry in entries)
     return Schedule(
         model=curve_set.profile.title,
         method=method,
         entries=in_execution_order(entries, curve_set.profile),
         budget=budget,
         metric=curve_set.metric,
-        predicted_damage=sum(entry.predicted_damage for entry in entries),
+        predicted_damage=damage,
         achieved=accounting.figures(choice for _, choice in chosen),
-        notes=(*curve_set.notes, *_predicted_beyond(chosen), *_pruning_notes(curve_set)),
+        notes=(
+            *curve_set.notes,
+            *_predicted_beyond(chosen),
+            *_pruning_notes(curve_set),
+            *hidden_damage(curve_set, damage),
+        ),
+    )
+
+
+def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
+    """Say where a predicted damage is below what the images can show, and that is more than is tolerable."""
+    visible, metric = curve_set.visible, curve_set.metric
+    if visible <= METRIC_FACTS[metric].notable or damage >= visible:
+        return ()
+    images = f"{curve_set.num_images:,} image{'s' if curve_set.num_images != 1 else ''}"
+    return (
+        f"The predicted {loss_text(metric, damage)} cannot be relied on: {images} cannot show losses under about "
+        f"{visible_words(metric, visible)}. Measure on more images, or count damage in KL.",
     )
 
 

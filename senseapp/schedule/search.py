@@ -7,8 +7,6 @@ from collections.abc import Callable
 from senseapp.errors import InfeasibleBudget
 from senseapp.results import Schedule
 
-__all__ = ["strongest_within", "with_true_size"]
-
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible

@@ -9,8 +9,6 @@ from scipy.optimize import brentq
 from senseapp.errors import InvalidSpec
 from senseapp.schedule.problem import Problem, infeasible
 
-__all__ = ["level_bounds", "require_fractions", "shift_to_budget"]
-
 DEFAULT_MAXIMUM = 0.9  # fasterai's own, unless a stronger level was measured
 _OFFSET_TOLERANCE = 1e-13
 _NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible

@@ -17,8 +17,6 @@ from senseapp.schedule.problem import Problem, pose
 from senseapp.schedule.true_size import true_shares
 from senseapp.spec.limits import Limits
 
-__all__ = ["TradeOffPoint", "trade_off"]
-
 _INSIDE = 1e-6  # of the range: keeps the last point just feasible
 
 

@@ -12,8 +12,6 @@ from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.problem import PRUNING_NOTE
 from senseapp.schedule.search import with_true_size
 
-__all__ = ["true_figures", "true_shares", "truly_sized"]
-
 _ROUNDING = 1e-9  # what floor() may lose to binary fractions
 
 
@@ -55,16 +53,17 @@ def true_shares(
     """
     kept = _kept_shares(ratios, groups)
     params = sum(layer.num_params * kept.get(layer.name, 1.0) for layer in profile.layers)
-    macs = sum(layer.macs * kept.get(layer.name, 1.0) for layer in profile.layers)
+    macs = sum(layer.macs * (1 - kept.get(layer.name, 1.0)) for layer in profile.layers)
+    macs += sum(group.other_macs * _gone(ratios, group) for group in groups)
     removed = 1 - params / max(1, sum(layer.num_params for layer in profile.layers))
-    return {"params": removed, "bytes": removed, "macs": 1 - macs / profile.macs if profile.macs else 0.0}
+    return {"params": removed, "bytes": removed, "macs": macs / profile.macs if profile.macs else 0.0}
 
 
 def _kept_shares(ratios: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
     """Return the share of each touched layer's weights that stays."""
     gone: dict[tuple[str, str], float] = {}
     for group in groups:
-        ratio = math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
+        ratio = _gone(ratios, group)
         for cut in group.axes:
             axis = cut.layer, cut.axis
             gone[axis] = gone.get(axis, 0.0) + ratio * cut.share
@@ -72,3 +71,8 @@ def _kept_shares(ratios: Mapping[str, float], groups: Sequence[CoupledGroup]) ->
     for (layer, _), share in gone.items():
         kept[layer] = kept.get(layer, 1.0) * (1 - share)
     return kept
+
+
+def _gone(ratios: Mapping[str, float], group: CoupledGroup) -> float:
+    """Return the share of the group's units that goes: whole ones."""
+    return math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units

@@ -6,8 +6,6 @@ from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.problem import Problem, infeasible
 from senseapp.schedule.shift import level_bounds, require_fractions, shift_to_budget
 
-__all__ = ["uniform_levels"]
-
 
 def uniform_levels(problem: Problem) -> dict[str, float]:
     """Return one common level for all layers that are not fixed, the gentlest that meets the budget.

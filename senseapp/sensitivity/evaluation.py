@@ -14,8 +14,6 @@ from senseapp.layers import CallTrace
 from senseapp.sensitivity.prefix import Prefix, prefix_bytes_per_image
 from senseapp.sensitivity.replay import Replay, ReplayMismatch
 
-__all__ = ["ReplayedEvaluation"]
-
 _MOST_PREFIX_BYTES = 2 * 2**30
 
 

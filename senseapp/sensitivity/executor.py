@@ -13,8 +13,6 @@ from senseapp.sensitivity.probe import Order, Outcome, Probe
 if TYPE_CHECKING:
     from senseapp.sensitivity.sweep import Sweep
 
-__all__ = ["Executor", "LocalExecutor", "Order", "Outcome"]
-
 
 class Executor(Protocol):
     """Carries out what a sweep orders, here or elsewhere; the outcomes are the same numbers wherever it is."""

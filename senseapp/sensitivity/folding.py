@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from senseapp.layers import Call, CallTrace
 
-__all__ = ["FOLDABLE", "foldable_norms", "folded", "folded_values", "norm_scale", "norms_folded"]
-
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layers, of exactly these classes, that a norm can be folded into."""
 

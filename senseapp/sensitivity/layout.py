@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.layers import CallTrace
-
-__all__ = ["Layout", "choose_layout", "clock_of", "lay_out", "micro_batches", "precision_context", "usual_layout"]
 
 # Small enough for outputs to stay in the processor's caches, large enough for weights to be read seldom.
 _CACHE_BYTES = 96 * 2**20
@@ -42,9 +41,16 @@ class Layout:
 
 
 def lay_out(model: nn.Module, layout: Layout) -> nn.Module:
-    """Put the weights of ``model`` in place in the memory order of ``layout``; values stay the same."""
-    order = torch.channels_last if layout.channels_last else torch.contiguous_format
-    return model.to(memory_format=order)
+    """Put the weights of ``model`` in place in the memory order of ``layout``; values stay the same.
+
+    Channels-last is an order of images, four axes; ``Module.to`` would fail on a 3-D convolution beside them.
+    """
+    if not layout.channels_last:
+        return model.to(memory_format=torch.contiguous_format)
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    return model
 
 
 def micro_batches(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

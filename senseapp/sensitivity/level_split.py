@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from senseapp.layers import CallAxes, map_tensors, tensors_in, wrapped_forwards
 from senseapp.transforms import Prepared
 
-__all__ = ["LevelSplit"]
-
 
 class LevelSplit:
     """Stands in for the forwards of one target's modules, and runs each level's share of the batch for itself.

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from senseapp.layers import CallTrace
 from senseapp.transforms import Target
 
-__all__ = ["PlannedTarget", "chunk_spans", "plan_targets", "telling_positions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTarget:

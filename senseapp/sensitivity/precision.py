@@ -16,8 +16,6 @@ from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import QuantizationConfig, SensitivitySpec
 from senseapp.transforms import Compressor
 
-__all__ = ["choose_precision"]
-
 _TIMED_IMAGES = 2
 _MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1
 _CHECKED_TARGETS = 8

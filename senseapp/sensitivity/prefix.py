@@ -11,8 +11,6 @@ from torch import Tensor
 
 from senseapp.layers import CallAxes, CallTrace, map_tensors
 
-__all__ = ["Prefix", "RepeatedPrefix", "prefix_bytes_per_image"]
-
 
 def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     """Return a tensor of this or the same shape that takes no memory; reading it gives NaN, so a mistake is seen."""

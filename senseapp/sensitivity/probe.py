@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from senseapp.errors import MeasurementFailed
+from senseapp.errors import MeasurementFailed, first_line_of
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.recording import calls_to_record
@@ -20,8 +20,6 @@ from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.together import Together
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.transforms import Applied, Compressor, Prepared, WeightCompressor
-
-__all__ = ["Order", "Outcome", "Probe", "plain_note"]
 
 Span = tuple[int, int]
 Kept = Sequence[Prefix]
@@ -169,7 +167,9 @@ class Probe:
                 start += len(part)
             except Exception as error:  # whatever the model raises, level by level it is measured as ever
                 if not _lacks_memory(error):
-                    self._part_levels(f"several in one pass fail ({type(error).__name__}: {_first_line(error)})")
+                    self._part_levels(
+                        f"several in one pass fail ({type(error).__name__}: {first_line_of(error, most=300)})"
+                    )
                     return found
                 self.bench.layout = replace(self.bench.layout, levels_together=max(1, len(part) // 2))
                 lacked = True
@@ -296,11 +296,7 @@ def _lacks_memory(error: Exception) -> bool:
 def _reason(error: Exception) -> str:
     if isinstance(error, MeasurementFailed):
         return str(error)
-    first = _first_line(error)
+    first = first_line_of(error, most=300)
     if _lacks_memory(error):
         return f"There was not enough memory: {first}. Choose a smaller batch size."
-    return f"The compressed model failed: {type(error).__name__}: {first}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:300]
+    return f"The compressed model failed: {type(error).__name__}: {first}."

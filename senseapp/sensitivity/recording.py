@@ -13,8 +13,6 @@ from itertools import pairwise
 
 from senseapp.layers import Call, CallTrace
 
-__all__ = ["calls_to_record"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Segment:

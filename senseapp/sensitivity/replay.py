@@ -16,11 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from senseapp.errors import first_line_of
 from senseapp.layers import Call, CallTrace, wrapped_forwards
 from senseapp.sensitivity.prefix import Prefix
-
-__all__ = ["Replay", "ReplayMismatch", "unsafe_positions"]
-
 
 _RESTLESS = "two passes over the same images differ"
 _DIFFERS = "a pass that continues from kept outputs differs from a whole one"
@@ -194,7 +192,7 @@ def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positio
     except ReplayMismatch as mismatch:
         return str(mismatch)
     except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
-        return f"continuing from kept outputs fails ({type(error).__name__}: {error})"
+        return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
     return ""
 
 

@@ -18,8 +18,6 @@ from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.sweep import Sweep
 from senseapp.spec import RunSpec, encode
 
-__all__ = ["arithmetic_of", "content_key", "images_in_span", "reusable"]
-
 _BATCH = 64
 _SOURCES = Path(__file__).resolve().parents[1]
 _ENGINE = ("data", "evaluate", "layers", "models", "sensitivity", "spec", "transforms")

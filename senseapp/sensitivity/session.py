@@ -11,19 +11,21 @@ import torch
 
 from senseapp.data import ImageSet, load_images
 from senseapp.evaluate import spearman
+from senseapp.evaluate.preparation_search import choose_preparation
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
+from senseapp.results.profile_notes import counting_notes
+from senseapp.results.resolution import unchanged_upper_end, visible_words
 from senseapp.sensitivity.executor import Executor
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.quick import quick_scan
+from senseapp.sensitivity.quick.true_passes import correction_note
 from senseapp.sensitivity.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.sensitivity.split import split
 from senseapp.sensitivity.sweep import Sweep
 from senseapp.sensitivity.workbench import choose_device
 from senseapp.spec import RunSpec
-
-__all__ = ["Session", "estimate_agreement"]
 
 
 def _silent(_sentence: str) -> None:
@@ -69,7 +71,7 @@ class Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
         Args:
-            spec: the settings.
+            spec: the settings; where its images' preparation is ``auto``, the session's own say what was chosen.
             data_roots: folders that image folders may lie in; empty allows any (the command line).
             progress: is told in one short sentence what is being done.
             layout: of the run that is resumed; None chooses one by a timed trial.
@@ -81,6 +83,10 @@ class Session:
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
         """
+        if spec.data.preparation == "auto":
+            choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
+            spec = choice.spec
+            progress(choice.verdict)
         progress("Loading the model")
         model = load_model(spec.model, progress=progress)
         progress("Loading the images")
@@ -152,7 +158,25 @@ class Session:
         """Sentences on anything approximated, skipped or unusual."""
         kept, total = len(self.held_out), len(self.held_out) + len(self.images)
         split_note = (f"{kept} of {total} images were kept to prove schedules on.",) if kept else ()
-        return (*self.model.notes, *split_note, *self.sweep.notes)
+        counted = counting_notes(self.sweep.bench.profile, self.spec.sensitivity.compression.kind)
+        return (
+            *self.model.notes,
+            *self.spec.data.chosen_by,
+            *split_note,
+            *counted,
+            *self._metric_note(),
+            *self.sweep.notes,
+        )
+
+    def _metric_note(self) -> tuple[str, ...]:
+        """Say why labelled images do not rank layers by top-1, where nobody has chosen that."""
+        if self.spec.sensitivity.metric is not None or self.images.labels is None or self.metric == "top1":
+            return ()
+        hidden = visible_words("top1", unchanged_upper_end(self.num_samples))
+        images = f"{self.num_samples} image{'s' if self.num_samples != 1 else ''}"
+        return (
+            f"Layers are ranked by KL divergence: {images} cannot show drops in top-1 accuracy under about {hidden}.",
+        )
 
     @property
     def layout(self) -> Layout:
@@ -183,7 +207,8 @@ class Session:
         """Put together what was measured and estimated."""
         final, guessed = latest(measurements), latest(estimates)
         failed = sum(item.status is Status.FAILED for item in final)
-        notes = self.notes + ((f"{failed} measurements failed; their rows give the reason.",) if failed else ())
+        notes = (*self.notes, *correction_note(guessed))
+        notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
         bench = self.sweep.bench
         return SensitivityResult(
             spec=self.spec,

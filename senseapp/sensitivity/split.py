@@ -11,8 +11,6 @@ import torch
 
 from senseapp.data import ImageSet
 
-__all__ = ["HELD_OUT_SHARE", "LEAST_HELD_OUT", "MOST_HELD_OUT", "num_held_out", "split"]
-
 HELD_OUT_SHARE = 0.3
 LEAST_HELD_OUT = 100
 MOST_HELD_OUT = 2000

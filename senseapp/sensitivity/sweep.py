@@ -14,6 +14,7 @@ from senseapp.errors import InvalidSpec
 from senseapp.evaluate import check_labels, metric_names, undecided
 from senseapp.layers import select_layers
 from senseapp.results import LayerMeasurement, Status
+from senseapp.results.resolution import default_metric
 from senseapp.sensitivity.executor import Executor, LocalExecutor
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.plan import PlannedTarget, chunk_spans, plan_targets, telling_positions
@@ -25,8 +26,6 @@ from senseapp.sensitivity.together import levels_that_fit
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import LABEL_FREE_METRICS, SensitivitySpec
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
-
-__all__ = ["CALIBRATION_IMAGES", "Sweep", "bind_compression", "measure"]
 
 CALIBRATION_IMAGES = 64
 _SETTLE_FROM = 64
@@ -123,7 +122,7 @@ class Sweep:
         bench = Workbench.prepare(model, images, device=spec.device, own=own)
         layers = select_layers(bench.profile, spec.layers, spec.layer_types)
         metrics = metric_names(has_labels=images.labels is not None, num_classes=bench.profile.num_classes)
-        metric = _ranking_metric(spec, metrics)
+        metric = _ranking_metric(spec, metrics, len(images))
         notes: list[str] = list(images.notes)
         most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
         precision = "bf16" if spec.precision == "bf16" else "fp32"
@@ -160,9 +159,8 @@ class Sweep:
 
     @property
     def total(self) -> int:
-        """Return how many measurements :meth:`measure` yields at most."""
-        skipped = len(self.compressor.not_applicable)
-        return (skipped + len(self.planned) * len(self.chunks())) * len(self.spec.levels)
+        """Return how many measurements :meth:`measure` makes at most; layers that it only passes over do not count."""
+        return len(self.planned) * len(self.chunks()) * len(self.spec.levels)
 
     def chunks(self) -> list[tuple[int, int]]:
         """Return the spans of images that are measured together."""
@@ -293,9 +291,9 @@ def _memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str]) -> str:
+def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], num_images: int) -> str:
     if spec.metric is None:
-        return "top1" if "top1" in metrics else "kl"
+        return default_metric(metrics, num_images)
     if spec.metric not in metrics:
         free = ", ".join(LABEL_FREE_METRICS)
         raise InvalidSpec(

@@ -11,8 +11,6 @@ from senseapp.results import LayerMeasurement, MetricChange, Status
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.transforms import Applied
 
-__all__ = ["Tally", "Yardstick"]
-
 Key = tuple[str, float]
 
 

@@ -23,8 +23,6 @@ from senseapp.sensitivity.replay import Replay
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.transforms import Compressor, Prepared, Target, WeightCompressor
 
-__all__ = ["Together", "levels_that_fit"]
-
 _MEMORY_SHARE = 4  # of the device's memory, one part in ... for a pass; kept outputs have an eighth
 _SLACK = 2  # what kernels need beside the outputs of modules, and what fragmentation wastes
 _MOST_ELEMENTS = 2**31 - 1  # of one tensor: kernels with 32-bit indices fail beyond

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["to_device"]
-
 
 def to_device(batch: Tensor, device: torch.device) -> Tensor:
     """Return ``batch`` on ``device``.

@@ -30,8 +30,6 @@ from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.replay import Replay, unsafe_positions
 from senseapp.sensitivity.transfer import to_device
 
-__all__ = ["Workbench", "choose_device"]
-
 _PartT = TypeVar("_PartT")
 
 

@@ -10,6 +10,7 @@ from senseapp.service.image_report import PreviewReport, SeenPicture, sample_zip
 from senseapp.service.leaderboard import LeaderboardRow
 from senseapp.service.run_outputs import write_outputs
 from senseapp.service.run_room import DiskUse
+from senseapp.service.same_model import require_same_model
 from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
 from senseapp.service.service import LOCAL_OWNER, Service
 from senseapp.service.session import AnalysisSession, OpenSession, open_engine_session, open_local_session
@@ -45,6 +46,7 @@ __all__ = [
     "level_for_people",
     "open_engine_session",
     "open_local_session",
+    "require_same_model",
     "sample_zip",
     "sensitivity_csv",
     "sensitivity_rows",

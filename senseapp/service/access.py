@@ -9,8 +9,6 @@ from pathlib import Path
 from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidInput
 from senseapp.spec import RunSpec
 
-__all__ = ["check_paths", "configured_data_roots", "uploads_folder"]
-
 
 def configured_data_roots() -> tuple[Path, ...]:
     """Return the folders of ``SENSEAPP_DATA_ROOTS``, separated like ``PATH``."""

@@ -35,8 +35,6 @@ from senseapp.service.time_estimate import MachineSpeed, work_of
 from senseapp.spec import DataSpec, RunSpec
 from senseapp.store import RunStore
 
-__all__ = ["Backend", "backend_at", "close_backends"]
-
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
 

@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from senseapp.models.fitting import MatchReport
     from senseapp.models.recognise import Candidate
 
-__all__ = [
-    "CheckpointCandidate",
-    "CheckpointFit",
-    "CheckpointReport",
-    "MismatchRow",
-    "compare_checkpoint",
-    "identify_checkpoint",
-]
 
 _ROWS = 200
 MismatchKind: TypeAlias = Literal["missing", "unexpected", "wrong shape"]
@@ -35,7 +27,8 @@ class CheckpointCandidate:
         model: to load the checkpoint as this architecture.
         score: 1 for a perfect fit; below that roughly the share of names and shapes in common.
         exact: whether every name and shape fits.
-        fits: whether all weights are there, under whatever name the classifier has.
+        fits: whether all weights are there, as far as names, or else order and shapes, tell.
+        by_order: whether only order and shapes fit, under other names: a guess.
         without_head: whether all but the classifier is there.
         num_classes, in_chans, img_size: read off the shapes; None where these do not tell.
     """
@@ -44,6 +37,7 @@ class CheckpointCandidate:
     score: float
     exact: bool
     fits: bool
+    by_order: bool
     without_head: bool
     num_classes: int | None
     in_chans: int | None
@@ -74,6 +68,13 @@ class CheckpointReport:
     def proposal(self) -> ModelSpec | None:
         """The architecture to confirm; None where none fits."""
         return self.candidates[0].model if self.candidates and self.candidates[0].fits else None
+
+    @property
+    def look_alikes(self) -> tuple[CheckpointCandidate, ...]:
+        """The likeliest architecture and those that fit equally well; none where none fits."""
+        if self.proposal is None:
+            return ()
+        return tuple(item for item in self.candidates if item.fits and item.score == self.candidates[0].score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +117,7 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
     """
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
-    from senseapp.models.from_checkpoint import propose
-    from senseapp.models.recognise import recognise
+    from senseapp.models.from_checkpoint import propose, recognised
 
     checkpoint = read_checkpoint(path, use_ema=use_ema)
     spec = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
@@ -125,7 +125,7 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
         verdict = " ".join(propose(spec, checkpoint).notes)
     except InvalidCheckpoint as error:
         verdict = str(error)
-    found = recognise(checkpoint.shapes, arch_hint=checkpoint.arch_hint)
+    found = recognised(checkpoint)
     return CheckpointReport(
         candidates=tuple(_candidate(item, spec) for item in found),
         wrapping=checkpoint.wrapping,
@@ -148,6 +148,7 @@ def _candidate(item: Candidate, spec: ModelSpec) -> CheckpointCandidate:
         score=item.score,
         exact=item.exact,
         fits=item.fits,
+        by_order=bool(item.order),
         without_head=item.head is not None and item.head.missing,
         num_classes=item.num_classes,
         in_chans=item.in_chans,
@@ -172,9 +173,10 @@ def compare_checkpoint(model: ModelSpec) -> CheckpointFit:
     proposal = propose(model, checkpoint)
     with unset_weights():
         module = build_network(proposal.spec).module
-    report = match_state_dict(module, proposal.checkpoint.tensors, fresh_head=proposal.fresh_head)
+    weights = proposal.fitted(module)
+    report = match_state_dict(module, weights.tensors, fresh_head=proposal.fresh_head)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    rows = tuple(_rows(report, expected, proposal.checkpoint.shapes))
+    rows = tuple(_rows(report, expected, weights.shapes))
     return CheckpointFit(title=proposal.spec.title, rows=rows[:_ROWS], num_differences=len(rows), cause=report.cause)
 
 

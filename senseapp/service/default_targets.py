@@ -7,8 +7,6 @@ from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.service.headline import shown_metric
 from senseapp.spec import QuantizationConfig, SparsityConfig
 
-__all__ = ["default_targets"]
-
 _UNTOUCHED_BITS = 32
 _TARGET_BITS = 4.0
 _ROUNDING_BITS = 1e-6

@@ -10,8 +10,6 @@ from senseapp.results import RunRecord, SensitivityResult
 from senseapp.results.reuse import Reused
 from senseapp.store import RunStore
 
-__all__ = ["StoredRuns"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ import gc
 import sys
 import threading
 
-__all__ = ["load_engine", "runs_on_processor"]
-
 _loading = threading.Lock()
 
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from senseapp.results import LayerMeasurement, SensitivityResult, latest
+from senseapp.results import LayerMeasurement, SensitivityResult, Status, latest
 from senseapp.results.reuse import Reused
+from senseapp.service.headline import headline
 from senseapp.service.session import AnalysisSession, OpenSession
 from senseapp.spec import RunSpec
 from senseapp.store import RunFolder
-
-__all__ = ["EarlierRuns", "NoEarlierRuns", "RunObserver", "execute"]
 
 
 class RunObserver(Protocol):
@@ -30,7 +29,7 @@ class RunObserver(Protocol):
         """The quick scan found one estimate."""
 
     def measured(self, measurement: LayerMeasurement) -> None:
-        """One measurement was made, and is already on the disk."""
+        """One measurement was made, or a layer passed over as not applicable, and is already on the disk."""
 
 
 class EarlierRuns(Protocol):
@@ -84,6 +83,7 @@ def execute(
         with closing(opened) as session:
             _take_over(folder, session, known)
             result = _measure(folder, observer, session, started)
+        result = replace(result, summary=headline(result))
         folder.save_result(result)
         return result
 
@@ -105,7 +105,7 @@ def _measure(folder: RunFolder, observer: RunObserver, session: AnalysisSession,
     folder.save_head(head)
     observer.opened(
         head,
-        done=folder.measurements.count(),
+        done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
         total=session.targets,
         predicted_seconds=session.predicted_seconds(),
     )

@@ -11,8 +11,6 @@ from senseapp.results import Schedule, SensitivityResult
 from senseapp.service.engine import load_engine
 from senseapp.store import RunFolder, replace_file, storage_errors
 
-__all__ = ["GraphFiles", "export_graph"]
-
 _STEM = "schedule"
 
 

@@ -13,8 +13,6 @@ from senseapp.spec import dumps
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import RunFolder
 
-__all__ = ["HistogramTask"]
-
 _KEY_DIGITS = 16
 
 

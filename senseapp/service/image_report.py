@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from senseapp.results.preparation import PreparationChoice
+from senseapp.results.resolution import near_chance
 from senseapp.service.engine import load_engine
 from senseapp.spec import RunSpec
 
@@ -21,14 +23,12 @@ if TYPE_CHECKING:
     from senseapp.data import ImageSet
     from senseapp.models.loaded import LoadedModel
 
-__all__ = ["PreviewReport", "SeenPicture", "chance_warning", "preview_images", "sample_zip"]
 
 _SHOWN = 12
 _MOST_SCORED = 256
 _SCORING_SECONDS = 8.0
 _BATCH = 32
 _SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoothing
-_SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,7 @@ class PreviewReport:
         top1: share of them that the model gets right; None without labels.
         warning: one sentence where that is no better than chance; else empty.
         notes: sentences on files left out, and on how others were read.
+        choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
     """
 
     pictures: tuple[SeenPicture, ...]
@@ -65,6 +66,7 @@ class PreviewReport:
     top1: float | None
     warning: str
     notes: tuple[str, ...]
+    choice: PreparationChoice | None = None
 
 
 def sample_zip() -> bytes:
@@ -81,6 +83,8 @@ def sample_zip() -> bytes:
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
     """Load the model and some images of ``spec``, and run the one on the other; takes seconds.
 
+    Where their preparation is to be chosen, it is, and everything is shown with what was chosen.
+
     Args:
         spec: with the model and the images.
         num_images: how many images there are; None where that is not known beforehand.
@@ -91,8 +95,13 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     """
     load_engine()
     from senseapp.data import load_images  # torch loads on first use, not when the app starts
+    from senseapp.evaluate.preparation_search import choose_preparation
     from senseapp.models.load import load_model
 
+    choice = None
+    if spec.data.preparation == "auto":
+        choice = choose_preparation(spec, data_roots=data_roots)
+        spec = choice.spec
     model = load_model(spec.model)
     images = load_images(
         spec.data,
@@ -112,18 +121,16 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         top1=top1,
         warning="" if top1 is None else chance_warning(correct, scored, model.num_classes),
         notes=images.notes,
+        choice=choice,
     )
 
 
 def chance_warning(correct: int, scored: int, num_classes: int) -> str:
     """Return a sentence if ``correct`` of ``scored`` is no more than guessing among the classes would give.
 
-    A one-sided binomial test; so few images that even all of them right would prove nothing get no warning.
+    So few images that even all of them right would prove nothing get no warning.
     """
-    from scipy.stats import binom  # slow to import, and the app paints without it
-
-    chance = 1 / max(num_classes, 1)
-    if not scored or chance**scored > _SIGNIFICANCE or binom.sf(correct - 1, scored, chance) <= _SIGNIFICANCE:
+    if not near_chance(correct, scored, num_classes):
         return ""
     return (
         f"The model gets {correct} of {scored} images right, which is no better than guessing among {num_classes:,} "

@@ -18,13 +18,13 @@ from senseapp.service.checkpoint_report import (
 )
 from senseapp.service.engine import load_engine
 from senseapp.service.image_report import PreviewReport, preview_images
+from senseapp.service.pruning_groups import find_pruning_groups
 from senseapp.service.upload_room import UploadLimits, discard_upload, reserve_upload
 from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
 
 if TYPE_CHECKING:
     from senseapp.data import ImageSurvey
 
-__all__ = ["Inputs", "num_images"]
 
 _KEPT_COUNTS = 512
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
@@ -45,6 +45,16 @@ class Inputs:
         """
         check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
         return self._backend.cards.card(model)
+
+    def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+        """Return the layers that a run of pruning takes together, one entry per group; loads the model, takes seconds.
+
+        Raises:
+            InvalidInput: the model cannot be used, or no layer is selected.
+        """
+        check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self.owner))
+        with self._backend.looking:
+            return find_pruning_groups(spec)
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds.

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from senseapp.store import storage_errors
 
-__all__ = ["JsonLines", "log_to", "secrets_of_environment"]
-
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
 _SHORTEST_SECRET = 6  # shorter ones would blot out ordinary words
 _FILE_BYTES = 10_000_000

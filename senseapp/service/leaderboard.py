@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
 from senseapp.results import RunRecord, RunState, SensitivityResult
+from senseapp.results.resolution import can_show
 from senseapp.service.headline import headline
 from senseapp.store import RunStore
-
-__all__ = ["ALLOWED_DROP", "Leaderboard", "LeaderboardRow", "leaderboard_csv", "leaderboard_row", "ranked"]
 
 ALLOWED_DROP = 0.01
 """One point of a hundred."""
@@ -41,6 +40,7 @@ class LeaderboardRow:
         baseline: of the uncompressed model in that metric; None where it says nothing (KL) or is unknown.
         bytes_removable: the largest share of bytes, of the schedules of the trade-off, that is predicted to cost at
             most :data:`ALLOWED_DROP`; 0 if none is that gentle, None where it cannot be said.
+        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
         drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
     """
@@ -56,6 +56,7 @@ class LeaderboardRow:
     bytes_removable: float | None
     drop_metric: str
     headline: str
+    unknown_because: str = ""
 
 
 def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
@@ -63,6 +64,7 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
     measured = {change.metric for item in result.measurements for change in item.changes}
     counted = next((metric for metric in _COUNTED if metric in measured), "")
     baseline = result.baseline.get(result.metric)
+    unknown = _cannot_be_told(result, counted)
     return LeaderboardRow(
         run=run,
         model=result.profile.title,
@@ -72,9 +74,10 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
         num_images=result.num_samples,
         metric=result.metric,
         baseline=baseline if result.metric in ("top1", "top5", "loss") else None,
-        bytes_removable=_removable(result, counted) if counted else None,
+        bytes_removable=_removable(result, counted) if counted and not unknown else None,
         drop_metric=counted,
         headline=headline(result),
+        unknown_because=unknown,
     )
 
 
@@ -94,10 +97,17 @@ def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
             [
                 *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
                 *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
-                *(known, row.drop_metric, "predicted" if known else "", row.headline),
+                *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
             ]
         )
     return text.getvalue()
+
+
+def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
+    """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
+    if not metric or can_show(result, metric, ALLOWED_DROP):
+        return ""
+    return f"cannot be told with {result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
 
 
 def _removable(result: SensitivityResult, metric: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import BinaryIO
 
 from senseapp.errors import NotFound
@@ -13,8 +12,6 @@ from senseapp.service.inputs import Inputs
 from senseapp.service.run_files import keep_run_file
 from senseapp.service.run_room import DiskUse, check_run_room, disk_use
 from senseapp.service.upload_room import UploadLimits
-
-__all__ = ["Library"]
 
 
 class Library(Inputs):
@@ -53,7 +50,7 @@ class Library(Inputs):
         result = self._backend.so_far(self._store.readable(run_id, self.owner))
         if result is None or not record.read_only:
             return result
-        return replace(result, spec=result.spec.without_folders())
+        return result.without_folders()
 
     def rename(self, run_id: str, title: str) -> None:
         """Change the title of a run.

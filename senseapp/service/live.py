@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from senseapp.jobs import JobControl
-from senseapp.results import LayerMeasurement, SensitivityResult, latest
-
-__all__ = ["LiveRun"]
+from senseapp.results import LayerMeasurement, SensitivityResult, Status, latest
 
 _log = logging.getLogger(__name__)
 
@@ -63,4 +61,7 @@ class LiveRun:
         """Show one measurement."""
         with self._lock:
             self._measurements.append(measurement)
-        self._control.step(f"Measured {measurement.layer}")
+        if measurement.status is Status.NOT_APPLICABLE:  # passed over; not among those that are counted
+            self._control.check()
+        else:
+            self._control.step(f"Measured {measurement.layer}")

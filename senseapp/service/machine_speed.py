@@ -13,8 +13,6 @@ from senseapp.errors import StorageFailed
 from senseapp.service.time_estimate import MachineSpeed, RunWork
 from senseapp.store import replace_file
 
-__all__ = ["SpeedBook", "time_convolutions"]
-
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
 _CORRECTION_RANGE = (1 / 50, 50.0)
 

@@ -11,8 +11,6 @@ import psutil
 
 from senseapp.errors import OutOfMemory
 
-__all__ = ["MemoryGuard"]
-
 _MB = 1_000_000
 _SHARE_OF_FREE = 0.9
 _CGROUP = Path("/sys/fs/cgroup")

@@ -11,8 +11,6 @@ from senseapp.results import ModelProfile
 from senseapp.service.engine import load_engine
 from senseapp.spec import ModelSpec
 
-__all__ = ["ModelCards", "load_card"]
-
 _KEPT = 64
 _Key: TypeAlias = tuple[ModelSpec, float, int]
 

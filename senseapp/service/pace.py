@@ -10,8 +10,6 @@ from typing import Literal
 
 from senseapp.errors import RateLimited
 
-__all__ = ["Action", "Pace"]
-
 Action = Literal["runs", "jobs on runs", "uploads"]
 
 _WINDOW_SECONDS = 60.0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import BinaryIO
 
 from senseapp.errors import InvalidFile, SenseError
 from senseapp.exchange import ReadRunFile
 from senseapp.results import RunState, ValidationResult
+from senseapp.results.model_files import CHECKPOINT
 from senseapp.service.headline import headline
 from senseapp.store import RunFolder, RunStore, storage_errors
-
-__all__ = ["keep_run_file"]
 
 _ORIGIN = "Imported from a run file; what is in it was measured elsewhere."
 
@@ -48,11 +49,19 @@ def _headline(read: ReadRunFile) -> str:
 
 def _fill(folder: RunFolder, read: ReadRunFile) -> None:
     for name, record in read.records.items():
-        keep = folder.save_validation if isinstance(record, ValidationResult) else folder.save_histogram
-        keep(_key(name), record)
+        if isinstance(record, ValidationResult):
+            folder.save_validation(_key(name), replace(record, files=_files(read.weights, _key(name))))
+        else:
+            folder.save_histogram(_key(name), record)
     for name in read.weights:
         _keep_weights(folder, name, read)
     folder.save_result(read.result)
+
+
+def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
+    """Return the sizes of the files that came along; the others stay where they were made."""
+    sizes = [count for name, count in weights.items() if _key(name) == key]
+    return {CHECKPOINT.suffix: sizes[0]} if sizes else {}
 
 
 def _keep_weights(folder: RunFolder, name: str, read: ReadRunFile) -> None:

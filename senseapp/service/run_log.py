@@ -15,8 +15,6 @@ from senseapp.errors import SenseError
 from senseapp.service.json_lines import JsonLines
 from senseapp.store import RunStore, storage_errors
 
-__all__ = ["LogEntry", "RunLogs", "during_run", "read_run_log"]
-
 _FILE = "log.jsonl"
 _MOST_BYTES = 1_000_000
 _PACKAGE = logging.getLogger("senseapp")

@@ -10,8 +10,6 @@ from senseapp.service.default_targets import default_targets
 from senseapp.service.sensitivity_table import sensitivity_csv
 from senseapp.store import replace_file
 
-__all__ = ["write_outputs"]
-
 
 def write_outputs(result: SensitivityResult, folder: Path) -> tuple[Path, ...]:
     """Write ``sensitivity.csv`` and ``targets.json`` into ``folder`` and return their paths.

@@ -10,8 +10,6 @@ from senseapp.errors import QuotaExceeded
 from senseapp.service.settings import ServerSettings
 from senseapp.store import RunStore
 
-__all__ = ["DiskUse", "check_run_room", "disk_use", "remove_untouched"]
-
 _MB = 1_000_000
 _DAY_SECONDS = 86_400.0
 

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from senseapp.store import RunFolder
 
-__all__ = ["RunTask"]
-
 
 class RunTask(Protocol):
     """One piece of such work; the run keeps its state whatever comes of it."""

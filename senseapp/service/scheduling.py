@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from senseapp.errors import InvalidInput, StorageFailed
-from senseapp.results import JobSnapshot, Schedule, SensitivityResult, StrongestFound, ValidationResult
+from senseapp.results import (
+    JobSnapshot,
+    RunRecord,
+    RunState,
+    Schedule,
+    SensitivityResult,
+    StrongestFound,
+    ValidationResult,
+)
 from senseapp.results.coupling import CoupledGroup
 from senseapp.service.access import check_paths
 from senseapp.service.engine import load_engine
 from senseapp.service.graph_files import GraphFiles, export_graph
 from senseapp.service.library import Library
 from senseapp.service.run_room import check_run_room
+from senseapp.service.same_model import same_model
 from senseapp.service.strongest_search import DropLimit, StrongestSearch
+from senseapp.service.target_file import zipped_formats
 from senseapp.service.verification import Verification
 from senseapp.spec import CompressionConfig, RunSpec
 from senseapp.store import RunFolder
 
-__all__ = ["Scheduling"]
+_GO_TOGETHER = {"sparsity": "quantization", "quantization": "sparsity"}
 
 
 class Scheduling(Library):
@@ -142,6 +151,23 @@ class Scheduling(Library):
     def _search(self, run_id: str, drop: DropLimit) -> StrongestSearch:
         return StrongestSearch(run_id=self._store.readable(run_id, self.owner), drop=drop)
 
+    def partners(self, run_id: str) -> tuple[RunRecord, ...]:
+        """Return this person's finished runs of the same network whose compression goes together with this run's.
+
+        Raises:
+            NotFound: there is no such run for this person.
+        """
+        own = self.run(run_id).spec
+        wanted = _GO_TOGETHER.get(own.sensitivity.compression.kind)
+        return tuple(
+            other
+            for other in self.runs()
+            if other.state is RunState.DONE
+            and other.spec.sensitivity.compression.kind == wanted
+            and other.spec.model.library != "imported"
+            and same_model(other.spec.model, own.model)
+        )
+
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return which layers shrink together when channels go; loads the model of the run, which may take seconds.
 
@@ -173,13 +199,8 @@ class Scheduling(Library):
             NotFound: there is no such run for this person, or it is not finished.
             InvalidSchedule: the schedule belongs to another model.
         """
-        from senseapp.export import build_zip  # loads yaml and what else the formats need
-
         _, result = self._readable_result(run_id)
-        try:
-            return build_zip(schedule, result.profile, extra=self.graph(run_id).zipped(schedule))[0]
-        except (InvalidInput, StorageFailed) as error:
-            return build_zip(schedule, result.profile, left_out=str(error))[0]
+        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule))
 
     def _readable_result(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
         folder = self._store.folder(self._store.readable(run_id, self.owner))

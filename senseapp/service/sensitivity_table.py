@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from senseapp.results import LayerMeasurement, LayerProfile, MetricChange, SensitivityResult, Status
 from senseapp.spec import QuantizationConfig
 
-__all__ = ["COLUMNS", "level_for_people", "sensitivity_csv", "sensitivity_rows"]
-
 COLUMNS = (
     "layer",
     "layer_type",

@@ -28,8 +28,6 @@ from senseapp.spec.compression import SparsityGranularity
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import home as default_home
 
-__all__ = ["LOCAL_OWNER", "Service"]
-
 LOCAL_OWNER = "local"
 """The one person of a server without login."""
 
@@ -95,8 +93,9 @@ class Service(Scheduling):
         check_run_room(self.disk_use())
         record = self._store.create(result.spec, owner=self.owner, title=title)
         try:
-            self._store.folder(record.run_id).save_result(result)
-            self._store.set_headline(record.run_id, headline(result))
+            sentence = headline(result)
+            self._store.folder(record.run_id).save_result(replace(result, summary=sentence))
+            self._store.set_headline(record.run_id, sentence)
             self._store.set_origin(record.run_id, notes_on_names(result))
         except SenseError:
             self._store.delete(record.run_id, self.owner)

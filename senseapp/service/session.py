@@ -12,8 +12,6 @@ from senseapp.service.engine import load_engine
 from senseapp.service.job_process import JobProcess, ProcessSession, cluster_lost
 from senseapp.spec import RunSpec
 
-__all__ = ["AnalysisSession", "OpenSession", "open_engine_session", "open_local_session"]
-
 
 class AnalysisSession(Protocol):
     """One model, one image set and one spec, prepared for measuring."""
@@ -91,7 +89,12 @@ def open_local_session(
 
     layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
     return Session.open(
-        spec, data_roots=data_roots, progress=progress, layout=layout, span_images=span_images, find_alike=find_alike
+        spec if earlier is None else earlier.spec,
+        data_roots=data_roots,
+        progress=progress,
+        layout=layout,
+        span_images=span_images,
+        find_alike=find_alike,
     )
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from senseapp.errors import InvalidSpec
 
-__all__ = ["ServerSettings", "whole_number"]
-
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
     """Return the environment variable ``name`` as a number.

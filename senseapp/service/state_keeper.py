@@ -11,8 +11,6 @@ from senseapp.errors import NotFound, StorageFailed
 from senseapp.results import JobSnapshot, RunRecord, RunState
 from senseapp.store import INTERRUPTED_SENTENCE, RunStore
 
-__all__ = ["StateKeeper"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -13,9 +13,8 @@ from senseapp.service.engine import load_engine
 from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder
 
-__all__ = ["DropLimit", "StrongestSearch"]
-
 _KEY_DIGITS = 16
+_REPAIR = "matched"  # how repairs are made: a search with another repair found something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class DropLimit:
         kind: the budget that is tightened.
         allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
         metric: what must not drop further.
-        repair: whether drops are measured after repair without training.
+        repair: whether schedules are repaired without training, where they measure better so.
         limits: bounds and fixed levels of layers.
     """
 
@@ -49,7 +48,7 @@ class StrongestSearch:
         """Names its file: the same for the same question, whoever asks."""
         drop, limits = self.drop, self.drop.limits
         asked = (
-            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair),
+            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and _REPAIR),
             *(limits.min_level, limits.max_level, sorted(limits.layers.items()), sorted(limits.fixed.items())),
         )
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:_KEY_DIGITS]

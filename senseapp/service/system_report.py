@@ -19,8 +19,6 @@ from senseapp import __version__
 from senseapp.service.settings import ServerSettings
 from senseapp.store import RunStore
 
-__all__ = ["DiskReport", "SystemReport", "system_report"]
-
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
 
 

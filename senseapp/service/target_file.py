@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from senseapp.errors import InvalidInput, StorageFailed
 from senseapp.results import Schedule, SensitivityResult
 from senseapp.service.engine import load_engine
 from senseapp.spec import ModelSpec
 from senseapp.store import replace_file, storage_errors
-
-__all__ = ["write_target_file"]
 
 _OVERLAY = "model-explorer"
 
@@ -19,7 +19,8 @@ def write_target_file(
 ) -> tuple[Path, ...]:
     """Write ``schedule`` to ``path`` and, for formats that need it, a second file beside it; return their paths.
 
-    A Model Explorer overlay loads the network of the run, to export the graph that it colours.
+    ``zip`` stands for every format that can hold it, in one archive. A Model Explorer overlay loads the network of the
+    run, to export the graph that it colours.
 
     Raises:
         InvalidSpec: no such format.
@@ -27,8 +28,10 @@ def write_target_file(
         InvalidInput: the network, where it is needed, cannot be loaded or exported.
         StorageFailed: a file cannot be written.
     """
-    from senseapp.export import export_format  # loads yaml and what else the formats need
+    from senseapp.export import ZIP_FORMAT, export_format  # loads yaml and what else the formats need
 
+    if format_name == ZIP_FORMAT:
+        return _write({path: zipped_formats(schedule, result, lambda: _zipped_overlay(schedule, result.spec.model))})
     target = export_format(format_name)
     if target.name == _OVERLAY:
         overlay, graph = _overlay(schedule, result.spec.model)
@@ -38,6 +41,30 @@ def write_target_file(
         name, text = target.companion
         files[path.with_name(name)] = text
     return _write(files)
+
+
+def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Callable[[], Mapping[str, bytes]]) -> bytes:
+    """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
+
+    Args:
+        schedule: what to write.
+        result: of the run that it was made from.
+        overlay: returns the files of the Model Explorer overlay, for which the network is loaded and exported.
+
+    Raises:
+        InvalidSchedule: the schedule belongs to another model.
+    """
+    from senseapp.export import build_zip  # loads yaml and what else the formats need
+
+    try:
+        return build_zip(schedule, result.profile, extra=overlay())[0]
+    except (InvalidInput, StorageFailed) as error:
+        return build_zip(schedule, result.profile, left_out=str(error))[0]
+
+
+def _zipped_overlay(schedule: Schedule, model: ModelSpec) -> dict[str, bytes]:
+    overlay, graph = _overlay(schedule, model)
+    return {"schedule.model-explorer.json": overlay.encode(), "schedule.model-explorer.pt2": graph}
 
 
 def _overlay(schedule: Schedule, model: ModelSpec) -> tuple[str, bytes]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from senseapp.results import ModelProfile
 from senseapp.spec import SensitivitySpec
 
-__all__ = ["MachineSpeed", "RunWork", "work_of"]
-
 _BACKWARD = 2.0  # a backward pass costs about two forward passes
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
 # Seen on the demo, ResNet-18 and MobileNetV3-Small; finished runs correct the rest.

@@ -13,8 +13,6 @@ from senseapp.errors import QuotaExceeded
 from senseapp.service.settings import whole_number
 from senseapp.store import storage_errors
 
-__all__ = ["UploadLimits", "discard_upload", "reserve_upload", "sweep_uploads"]
-
 _MB = 1_000_000
 _UNUSED_SECONDS = 6 * 3600.0
 

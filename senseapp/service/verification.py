@@ -9,14 +9,13 @@ from pathlib import Path
 
 from senseapp.errors import NotFound
 from senseapp.results import Schedule, ValidationResult
+from senseapp.results.model_files import MODEL_FILES
 from senseapp.service.engine import load_engine
 from senseapp.spec import CompressionConfig, dumps
 from senseapp.store import RunFolder
 
-__all__ = ["Verification"]
-
 _KEY_DIGITS = 16
-_PROGRAM_SUFFIXES = (".pt2", ".onnx")
+_REPAIR = "matched"  # how repairs are made: proofs of models that were repaired otherwise are not these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class Verification:
     Attributes:
         run_id: of the run that the schedule was made from.
         schedule: what is applied and measured.
-        repair: whether it is repaired without training, and measured again.
+        repair: whether it is repaired without training, where it measures better so.
         other: how the second run compresses, where the schedule was made from two.
     """
 
@@ -39,7 +38,7 @@ class Verification:
     def key(self) -> str:
         """Names its files: the same for the same schedule, whoever asks."""
         other = f" other={self.other}" if self.other else ""
-        asked = f"{dumps(self.schedule)} repair={self.repair}{other}"
+        asked = f"{dumps(self.schedule)} repair={_REPAIR if self.repair else False}{other}"
         return hashlib.sha256(asked.encode()).hexdigest()[:_KEY_DIGITS]
 
     @property
@@ -58,7 +57,11 @@ class Verification:
             StorageFailed: a file cannot be written.
         """
         load_engine()
-        from senseapp.validation import validate, write_compressed  # torch loads here, not when the app starts
+        from senseapp.validation import (  # torch loads here, not when the app starts
+            validate,
+            with_file_sizes,
+            write_compressed,
+        )
 
         known = folder.load_validation(self.key)
         if known is not None:
@@ -68,13 +71,14 @@ class Verification:
             result, self.schedule, repair=self.repair, other=self.other, data_roots=data_roots, progress=progress
         )
         progress("Writing the compressed model")
-        _, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
-        validation = replace(proven.result, notes=(*proven.result.notes, *notes))
+        files, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
+        validation = with_file_sizes(proven.result, files, proven.dense)
+        validation = replace(validation, notes=(*validation.notes, *notes))
         folder.save_validation(self.key, validation)
         return validation
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
-        """Return the files of the compressed model.
+        """Return the files of the compressed model, the plain state dict first.
 
         Raises:
             NotFound: the schedule is not proven yet.
@@ -82,5 +86,4 @@ class Verification:
         weights = folder.compressed_model(self.key)
         if folder.load_validation(self.key) is None or not weights.is_file():
             raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
-        programs = (weights.with_suffix(suffix) for suffix in _PROGRAM_SUFFIXES)
-        return (weights, *(path for path in programs if path.is_file()))
+        return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())

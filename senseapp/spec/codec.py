@@ -16,8 +16,6 @@ from cattrs.strategies import configure_tagged_union
 
 from senseapp.errors import InvalidFile
 
-__all__ = ["decode", "dumps", "encode", "loads", "register", "register_union"]
-
 RecordT = TypeVar("RecordT")
 
 _converter = cattrs.Converter(forbid_extra_keys=True)

@@ -10,19 +10,6 @@ from senseapp.errors import InvalidSpec
 from senseapp.spec.codec import register_union
 from senseapp.spec.levels import check_bits, check_fractions
 
-__all__ = [
-    "ActivationObserver",
-    "CompressionConfig",
-    "NumberFormat",
-    "PruningConfig",
-    "PruningCriterion",
-    "QuantizationConfig",
-    "QuantizationGranularity",
-    "SparsityConfig",
-    "SparsityCriterion",
-    "SparsityGranularity",
-]
-
 SparsityGranularity = Literal["weight", "kernel", "filter", "channel", "row", "column", "2:4"]
 SparsityCriterion = Literal["magnitude", "squared_magnitude", "random", "wanda"]
 PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "random"]

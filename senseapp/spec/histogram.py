@@ -9,8 +9,6 @@ from senseapp.errors import InvalidSpec
 from senseapp.spec.codec import register
 from senseapp.spec.levels import check_bits
 
-__all__ = ["HistogramObjective", "HistogramSpec", "HistogramTensor"]
-
 HistogramTensor = Literal["weights", "activations"]
 HistogramObjective = Literal["none", "output", "loss"]
 

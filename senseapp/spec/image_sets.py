@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["IMAGE_SETS", "ImageSetFacts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSetFacts:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from senseapp.errors import InvalidSpec
 
-__all__ = ["check_bits", "check_fractions", "fractions_from_percent", "parse_numbers"]
-
 
 def check_fractions(levels: Sequence[float], *, what: str) -> None:
     """Require each level to lie strictly between 0 and 1.

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 
 from senseapp.errors import InvalidSpec
 
-__all__ = ["Bounds", "Limits"]
-
-
 Bounds = tuple[float | None, float | None]
 """The least and the greatest level of a layer; None means no bound."""
 

@@ -12,24 +12,12 @@ from senseapp.spec.codec import register
 from senseapp.spec.compression import CompressionConfig, SparsityConfig
 from senseapp.spec.image_sets import IMAGE_SETS
 
-__all__ = [
-    "LABEL_FREE_METRICS",
-    "WITHOUT_LABELS",
-    "DataKind",
-    "DataSpec",
-    "MetricName",
-    "Mode",
-    "ModelLibrary",
-    "ModelSpec",
-    "Precision",
-    "RunSpec",
-    "SensitivitySpec",
-]
-
 MetricName = Literal["top1", "top5", "loss", "kl", "agreement", "sqnr"]
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
+ChannelOrder = Literal["rgb", "bgr"]
+Preparation = Literal["given", "auto"]
 DataKind = Literal["demo", "random", "folder", "archive", "torchvision", "imported"]
 
 WITHOUT_LABELS = "none"
@@ -90,8 +78,13 @@ class DataSpec:
         name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
         labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
-        mean, std: per channel, on the 0 to 1 scale; empty keeps the model's own.
+        mean, std: per channel, in the order in which the model takes them, on the 0 to 1 scale; empty keeps the
+            model's own.
         crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
+        channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read.
+        preparation: ``given`` takes the model's own where nothing above is set; ``auto`` has the images choose what
+            is not set, and the model's image size and, among look-alikes, its architecture with it.
+        chosen_by: sentences on how ``auto`` chose, in the settings that it chose; empty where a person gave them.
         class_map: pairs (folder name, class index) that a person has confirmed; empty means proposed ones.
     """
 
@@ -102,6 +95,9 @@ class DataSpec:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     crop_pct: float | None = None
+    channel_order: ChannelOrder = "rgb"
+    preparation: Preparation = "given"
+    chosen_by: tuple[str, ...] = ()
     class_map: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,6 +109,10 @@ class DataSpec:
             raise InvalidSpec(f"torchvision's small sets of images are {', '.join(IMAGE_SETS)}, got {self.name!r}.")
         if self.kind != "torchvision" and self.name:
             raise InvalidSpec(f"Images from {self.kind!r} take no name.")
+        if self.channel_order not in get_args(ChannelOrder):
+            raise InvalidSpec(f"Channels come in the order rgb or bgr, got {self.channel_order!r}.")
+        if self.preparation not in get_args(Preparation):
+            raise InvalidSpec(f"The preparation of images must be given or auto, got {self.preparation!r}.")
         if any(not math.isfinite(value) or value <= 0 for value in self.std):
             raise InvalidSpec(f"std must hold numbers above 0, got {self.std}.")
         if not all(math.isfinite(value) for value in self.mean):
@@ -140,15 +140,14 @@ class SensitivitySpec:
         compression: what is done to a layer.
         levels: fractions (sparsity, pruning) or bits (quantization), each measured on its own.
         metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
-            where there are labels and KL where there are none.
+            where labelled images are enough to show a drop of one point, and KL elsewhere.
         num_samples: images to measure on; None means all of them, less a share that is kept to prove schedules on
             where there are plenty.
         batch_size: most images in one forward pass; None lets a timed trial choose.
         layers: shell patterns of layer names (``layer1.*``); empty means all.
         layer_types: class names (``Conv2d``); empty means all.
         mode: ``exact`` measures, ``quick`` only estimates.
-        precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike, and
-            elsewhere may estimate convolutions with weights and inputs rounded to 8-bit integers.
+        precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
         until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
         seed: of everything drawn at random.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.

@@ -11,8 +11,6 @@ from senseapp.errors import StorageFailed
 from senseapp.store.disk import storage_errors
 from senseapp.store.schema import migrate
 
-__all__ = ["Database"]
-
 
 class Database:
     """The database file of one senseapp home, in write-ahead mode so that readers never wait for a writer.

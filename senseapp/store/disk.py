@@ -10,8 +10,6 @@ from pathlib import Path
 
 from senseapp.errors import StorageFailed
 
-__all__ = ["fsync_folder", "replace_file", "storage_errors"]
-
 
 @contextmanager
 def storage_errors(what: str) -> Iterator[None]:

@@ -12,8 +12,6 @@ from senseapp.results import LayerMeasurement, latest
 from senseapp.spec import dumps, loads
 from senseapp.store.disk import fsync_folder, replace_file, storage_errors
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """Measurements in the order they were made.

@@ -18,8 +18,6 @@ from senseapp.spec import RunSpec, dumps, loads
 from senseapp.store.disk import replace_file, storage_errors
 from senseapp.store.journal import Journal
 
-__all__ = ["RunFolder"]
-
 RecordT = TypeVar("RecordT")
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from senseapp.results import RunRecord, RunState
 from senseapp.spec import RunSpec, loads
 
-__all__ = ["SELECT_RUNS", "record_of", "seen_by_link"]
-
 SELECT_RUNS = "SELECT runs.*, COALESCE(people.name, '') AS owner_name FROM runs LEFT JOIN people USING (owner)"
 
 

@@ -18,8 +18,6 @@ from senseapp.store.disk import storage_errors
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_rows import SELECT_RUNS, record_of, seen_by_link
 
-__all__ = ["INTERRUPTED_SENTENCE", "RunStore"]
-
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")
 _TITLE_LIMIT = 200

@@ -7,8 +7,6 @@ import time
 
 from senseapp.errors import InvalidFile
 
-__all__ = ["MIGRATIONS", "migrate"]
-
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """

@@ -14,18 +14,6 @@ from senseapp.layers import CallTrace
 from senseapp.results import LayerProfile
 from senseapp.spec import CompressionConfig
 
-__all__ = [
-    "Applied",
-    "ChannelCompressor",
-    "CompressionRequest",
-    "Compressor",
-    "Prepared",
-    "Target",
-    "WeightCompressor",
-    "build_compressor",
-    "register_compressor",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:

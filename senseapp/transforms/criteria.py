@@ -11,8 +11,6 @@ from torch import Tensor
 
 from senseapp.spec.compression import SparsityCriterion
 
-__all__ = ["CRITERIA", "Criterion", "ScoreInputs", "layer_generator"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreInputs:

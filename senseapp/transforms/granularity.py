@@ -11,8 +11,6 @@ from torch import Tensor
 from senseapp.spec.compression import SparsityGranularity
 from senseapp.transforms.layout import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
 
-__all__ = ["GRANULARITIES", "Granularity"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granularity:

@@ -11,8 +11,6 @@ from senseapp.transforms.inputs import observe_inputs
 from senseapp.transforms.layout import WeightLayout
 from senseapp.transforms.weights import LayerWeight
 
-__all__ = ["InputNorms", "gather_input_norms"]
-
 
 class InputNorms:
     """L2 norm of each input feature of one layer, over images and positions; a fixed number of sums.

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-__all__ = ["changed_inputs", "observe_inputs"]
-
 _Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _ATTENTION_INPUTS = ("query", "key", "value")
 

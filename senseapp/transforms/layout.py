@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["COLUMN", "DEPTH", "GROUP", "INPUT", "OUTPUT", "ROW", "WeightLayout"]
-
 GROUP, OUTPUT, INPUT, DEPTH, ROW, COLUMN = range(6)
 _KERNEL_AXES = 3
 

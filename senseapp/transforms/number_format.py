@@ -11,17 +11,6 @@ from torch import Tensor
 from senseapp.spec.compression import NumberFormat, QuantizationGranularity
 from senseapp.spec.levels import check_bits
 
-__all__ = [
-    "GRIDS",
-    "Grid",
-    "affine_of",
-    "extremes_of",
-    "fake_quantize_input",
-    "fake_quantize_weight",
-    "in_memory_order",
-    "scale_of",
-]
-
 # The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 _FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max

@@ -12,8 +12,6 @@ from torch import Tensor
 from senseapp.spec.compression import ActivationObserver
 from senseapp.transforms.number_format import extremes_of, in_memory_order
 
-__all__ = ["OBSERVERS", "HistogramObserver", "MinMaxObserver", "MseObserver", "PercentileObserver", "RangeObserver"]
-
 Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]
 
 NUM_BINS = 2048

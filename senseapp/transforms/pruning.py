@@ -8,20 +8,25 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
+from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, first_line_of
 from senseapp.layers import profile_of_trace, watched_pass
 from senseapp.results.coupling import CoupledGroup
 from senseapp.spec import PruningConfig
 from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
 from senseapp.transforms.pruning_groups import ChannelGroup
-from senseapp.transforms.pruning_removal import Removal, coupling_of, read_channels, remove_units, savings
+from senseapp.transforms.pruning_removal import (
+    Removal,
+    coupling_of,
+    kept_channels,
+    read_channels,
+    remove_units,
+    savings,
+)
 from senseapp.transforms.pruning_scores import unit_order
 from senseapp.transforms.pruning_search import find_groups
 from senseapp.transforms.pruning_undo import restored
 from senseapp.transforms.ranking import num_zeroed
 from senseapp.transforms.weights import ordinary_tensors
-
-__all__ = ["PruningCompressor", "build_pruning", "prune_model"]
 
 EXAMPLE_IMAGES = 2
 
@@ -45,6 +50,7 @@ class PruningCompressor:
             example = request.calibration[0][:EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
             trace = request.trace or watched_pass(request.model, example)
             profile = profile_of_trace(request.model, example[: trace.batch_size], trace)
+            self._other_macs = {name: macs // trace.batch_size for name, macs in trace.other_macs.items()}
             self._profiles = {layer.name: layer for layer in profile.layers}
             found = find_groups(request.model, self._profiles, example, trace, request.seed)
         selected = {layer.name for layer in request.layers}
@@ -65,7 +71,7 @@ class PruningCompressor:
             MeasurementFailed: the level is less than one unit, or torch-pruning cannot shrink a module.
         """
         group, units = self._units(target, level)
-        applied = savings(group, units, self._profiles)
+        applied = savings(group, units, self._profiles, self._other_macs)
         with restored(self._model.get_submodule(name) for name in target.modules):
             with ordinary_tensors():
                 self._remove([(group, units)])
@@ -84,14 +90,29 @@ class PruningCompressor:
         group, units = self._units(target, level)
         read = read_channels(group, units)
         indices = {name: torch.tensor(positions) for name, positions in read.items()}
-        return savings(group, units, self._profiles), indices
+        return savings(group, units, self._profiles, self._other_macs), indices
 
     def couplings(self) -> tuple[CoupledGroup, ...]:
         """Return what shrinks with each target."""
-        return tuple(coupling_of(group) for group in self._groups.values())
+        return tuple(coupling_of(group, self._other_macs) for group in self._groups.values())
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
         """Prune several groups for good, by the ratio of any of their members; see :func:`prune_model`."""
+        removals = self._removals(ratios)
+        applied = {name: savings(*removal, self._profiles, self._other_macs) for name, removal in removals.items()}
+        with ordinary_tensors():
+            self._remove(list(removals.values()))
+        return applied
+
+    def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
+
+        Raises:
+            InvalidSchedule: as :meth:`prune` would.
+        """
+        return kept_channels(self._removals(ratios).values())
+
+    def _removals(self, ratios: Mapping[str, float]) -> dict[str, Removal]:
         removals: dict[str, Removal] = {}
         for target in self.targets:
             given = {ratios[member] for member in target.members if ratios.get(member)}
@@ -103,10 +124,7 @@ class PruningCompressor:
             if num_zeroed(ratio, len(self._groups[target.layer].units)):
                 removals[target.layer] = self._units(target, ratio)
         self._require_prunable(ratios)
-        applied = {name: savings(*removal, self._profiles) for name, removal in removals.items()}
-        with ordinary_tensors():
-            self._remove(list(removals.values()))
-        return applied
+        return removals
 
     def _require_prunable(self, ratios: Mapping[str, float]) -> None:
         members = {member for target in self.targets for member in target.members}
@@ -144,7 +162,9 @@ class PruningCompressor:
         try:
             remove_units(removals)
         except (RuntimeError, IndexError, ValueError, AttributeError, AssertionError) as error:
-            raise MeasurementFailed(f"torch-pruning could not shrink a module of this group: {error}") from error
+            raise MeasurementFailed(
+                f"torch-pruning could not shrink a module of this group: {first_line_of(error)}."
+            ) from error
 
 
 @register_compressor(PruningConfig)

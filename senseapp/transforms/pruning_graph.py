@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch_pruning
 from torch import nn
-from torch_pruning import _helpers
+from torch_pruning import _helpers, ops
+from torch_pruning.dependency import index_mapping
 
 from senseapp.errors import MeasurementFailed
 from senseapp.transforms.pruning_undo import restored
-
-__all__ = ["ChannelGraph", "Cut", "Untraceable", "left_as_found", "mixes_neighbours"]
 
 MAX_STEPS_PER_DEPENDENCY = 4
 """Wrong reshape maps send torch-pruning round in circles; a sound group visits each edge about once."""
@@ -65,17 +64,25 @@ class ChannelGraph:
         self._graph = torch_pruning.DependencyGraph()
         with left_as_found(model):
             try:
-                self._graph.build_dependency(
-                    model,
-                    example.clone(),
-                    unwrapped_parameters=_free_parameters(model),
-                    ignored_layers=[module for module in model.modules() if mixes_neighbours(module)],
-                    verbose=False,
-                )
+                self._build(example)
             except Exception as error:  # whatever a foreign forward or the tracer raises is a reason, not a crash
                 raise Untraceable(f"torch-pruning cannot trace this network ({error!r}).") from error
         self._nodes = self._graph.module2node
         self._max_steps = MAX_STEPS_PER_DEPENDENCY * sum(len(node.dependencies) for node in self._nodes.values())
+
+    def _build(self, example: torch.Tensor) -> None:
+        try:
+            self._graph.build_dependency(
+                self.model,
+                example.clone(),
+                unwrapped_parameters=_free_parameters(self.model),
+                ignored_layers=[module for module in self.model.modules() if mixes_neighbours(module)],
+                verbose=False,
+            )
+        except ZeroDivisionError:
+            if not hasattr(self._graph, "module2node"):
+                raise
+            _map_indices(self._graph)
 
     def __contains__(self, module: nn.Module) -> bool:
         return module in self._nodes
@@ -147,9 +154,7 @@ class ChannelGraph:
             for following in dependency.target.dependencies:
                 if not following.is_triggered_by(dependency.handler):
                     continue
-                mapped = indices
-                for index_map in following.index_mapping:
-                    mapped = mapped if index_map is None else index_map(mapped)
+                mapped = _mapped(following, indices)
                 key = (following.target, following.handler, frozenset(index.idx for index in mapped))
                 if mapped and key not in seen:
                     seen.add(key)
@@ -175,6 +180,38 @@ class ChannelGraph:
         out = self._graph.is_out_channel_pruning_fn(dependency.handler)
         width = pruner.get_out_channels(node.module) if out else pruner.get_in_channels(node.module)
         return float("inf") if width is None else width
+
+
+def _mapped(dependency: Any, indices: list[Any]) -> list[Any]:
+    """Return the positions behind an edge; its maps fail where torch-pruning found too few parts of a concatenation."""
+    try:
+        for index_map in dependency.index_mapping:
+            indices = indices if index_map is None else index_map(indices)
+    except (IndexError, TypeError) as error:
+        raise Untraceable(
+            "Its channels are split, shuffled or joined with others in a way that torch-pruning does not follow."
+        ) from error
+    return indices
+
+
+def _map_indices(graph: torch_pruning.DependencyGraph) -> None:
+    """Make the index maps of a graph whose construction ended in a division by zero, all but those that divide by it.
+
+    torch-pruning takes the channels after a reshape from the first layer that reads it. Where only a part is read, as
+    behind the channel shuffle of ShuffleNet, it arrives at 0 and divides by that (1.6.0). Without a map, channels
+    behind that reshape count as those before it; whether that is true is checked by gradients, as for any reshape.
+    """
+    updates = {
+        ops.OPTYPE.CONCAT: index_mapping.update_concat_index_mapping,
+        ops.OPTYPE.SPLIT: index_mapping.update_split_index_mapping,
+        ops.OPTYPE.RESHAPE: index_mapping.update_reshape_index_mapping,
+        ops.OPTYPE.UNBIND: index_mapping.update_unbind_index_mapping,
+        ops.OPTYPE.EXPAND: index_mapping.update_expand_index_mapping,
+        ops.OPTYPE.SLICE: index_mapping.update_slice_index_mapping,
+    }
+    for node in graph.module2node.values():
+        with suppress(ZeroDivisionError):
+            updates.get(node.type, lambda *_: None)(graph, node)
 
 
 def _cut(dependency: Any, roots: dict[int, int]) -> Cut:

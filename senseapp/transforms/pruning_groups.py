@@ -11,8 +11,6 @@ from torch import nn
 
 from senseapp.transforms.pruning_graph import ChannelGraph, Cut, Untraceable
 
-__all__ = ["ChannelGroup", "channel_groups", "is_depthwise", "is_layer", "positions_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelGroup:

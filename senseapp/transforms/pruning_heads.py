@@ -12,8 +12,6 @@ from torch import nn
 from senseapp.transforms.pruning_graph import ChannelGraph
 from senseapp.transforms.pruning_groups import ChannelGroup
 
-__all__ = ["head_groups", "remove_heads"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayout:

@@ -15,8 +15,6 @@ from senseapp.transforms.pruning_graph import ChannelGraph, Cut
 from senseapp.transforms.pruning_groups import ChannelGroup, is_depthwise, is_layer, positions_of
 from senseapp.transforms.pruning_heads import remove_heads
 
-__all__ = ["Removal", "coupling_of", "read_channels", "remove_units", "savings"]
-
 Removal = tuple[ChannelGroup, Sequence[int]]
 """A group and the indices of the units that leave it."""
 
@@ -38,6 +36,18 @@ def remove_units(removals: Iterable[Removal]) -> None:
         owner = graph.owner(cut)
         if owner is not None and taken:
             _shrink(graph, owner, cut, sorted(taken))
+
+
+def kept_channels(removals: Iterable[Removal]) -> dict[str, tuple[int, ...]]:
+    """Return, by layer or norm that will lose output channels, the positions of those that stay; before they go."""
+    kept: dict[str, set[int]] = {}
+    for group, units in removals:
+        graph, channels = group.graph, group.channels(units)
+        for cut in group.cuts:
+            if isinstance(cut.module, nn.Module) and cut.module in graph.names and graph.is_out_cut(cut):
+                staying = kept.setdefault(graph.names[cut.layer], set(range(graph.width(cut))))
+                staying.difference_update(positions_of(cut, channels))
+    return {name: tuple(sorted(positions)) for name, positions in kept.items()}
 
 
 def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int]) -> None:
@@ -95,8 +105,13 @@ def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[
     }
 
 
-def coupling_of(group: ChannelGroup) -> CoupledGroup:
-    """Return what shrinks with ``group``, and by which share when all of its units go."""
+def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:
+    """Return what shrinks with ``group``, and by which share when all of its units go.
+
+    Args:
+        group: of a model.
+        other_macs: multiply-accumulates of two activations for one image, by module.
+    """
     graph, channels = group.graph, group.channels(range(len(group.units)))
     axes: dict[tuple[str, Literal["out", "in"]], float] = {}
     for cut in (cut for cut in group.cuts if is_layer(cut.module)):
@@ -107,24 +122,31 @@ def coupling_of(group: ChannelGroup) -> CoupledGroup:
         layer=group.members[0],
         num_units=len(group.units),
         axes=tuple(CoupledAxis(layer=layer, axis=axis, share=share) for (layer, axis), share in axes.items()),
+        other_macs=_macs_of_heads(group, other_macs),
     )
 
 
-def savings(group: ChannelGroup, units: Sequence[int], profiles: Mapping[str, LayerProfile]) -> Applied:
-    """Return what removing ``units`` saves: weights and multiply-accumulates of every layer that shrinks.
+def _macs_of_heads(group: ChannelGroup, other_macs: Mapping[str, int]) -> int:
+    """Return what all heads of an attention module multiply with each other; each head as much as any other."""
+    return other_macs.get(group.attention, 0) if group.attention else 0
+
+
+def savings(
+    group: ChannelGroup, units: Sequence[int], profiles: Mapping[str, LayerProfile], other_macs: Mapping[str, int]
+) -> Applied:
+    """Return what removing ``units`` saves: weights of every layer that shrinks, and multiply-accumulates.
 
     Biases, norms and free parameters are not counted. A layer of (O, I) channels that loses o and i keeps
     (O − o)(I − i) / (O I) of its weights and of its multiply-accumulates.
     """
     graph, channels = group.graph, group.channels(units)
     kept: dict[str, float] = {}
-    removed_params = removed_macs = 0
+    gone = len(units) / len(group.units)
+    removed_params, removed_macs = 0, round(_macs_of_heads(group, other_macs) * gone)
     for cut in (cut for cut in group.cuts if is_layer(cut.module)):
         name = graph.names[cut.layer]
         kept[name] = kept.get(name, 1.0) * (1 - len(positions_of(cut, channels)) / graph.width(cut))
     for name, share in kept.items():
         removed_params += round(profiles[name].num_params * (1 - share))
         removed_macs += round(profiles[name].macs * (1 - share))
-    return Applied(
-        achieved_level=len(units) / len(group.units), removed_params=removed_params, removed_macs=removed_macs
-    )
+    return Applied(achieved_level=gone, removed_params=removed_params, removed_macs=removed_macs)

@@ -16,8 +16,6 @@ from senseapp.transforms.criteria import layer_generator
 from senseapp.transforms.pruning_graph import Cut
 from senseapp.transforms.pruning_groups import ChannelGroup
 
-__all__ = ["unit_order"]
-
 IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
     "magnitude": lambda: torch_pruning.importance.MagnitudeImportance(p=2),
     "magnitude_l1": lambda: torch_pruning.importance.MagnitudeImportance(p=1),

@@ -16,8 +16,6 @@ from senseapp.transforms.pruning_heads import head_groups
 from senseapp.transforms.pruning_wiring import miswired
 from senseapp.transforms.weights import find_weights
 
-__all__ = ["PrunableGroups", "find_groups"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunableGroups:

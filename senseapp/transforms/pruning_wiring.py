@@ -17,8 +17,6 @@ from senseapp.layers import CallTrace, wrapped_forwards
 from senseapp.transforms.pruning_graph import ChannelGraph, left_as_found, mixes_neighbours
 from senseapp.transforms.pruning_groups import ChannelGroup, is_layer, positions_of
 
-__all__ = ["miswired"]
-
 LEAKAGE = 0.05
 """Share of gradient energy that may reach other channels: statistics over channels (GRN) stay well below."""
 

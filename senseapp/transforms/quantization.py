@@ -17,8 +17,6 @@ from senseapp.transforms.number_format import fake_quantize_input, fake_quantize
 from senseapp.transforms.observers import OBSERVERS, RangeObserver, Rounding
 from senseapp.transforms.weights import LayerWeight, PreparedCompressor, find_weights, ordinary_tensors, swapped
 
-__all__ = ["QuantizationCompressor", "build_quantization"]
-
 
 class QuantizationCompressor(PreparedCompressor):
     """A :class:`~senseapp.transforms.base.Compressor` that rounds a weight, and on request the layer's input.

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Ranking", "num_zeroed"]
-
 # What floor() may lose to binary fractions: 0.29 of 100 is 28.999999999999996.
 _ROUNDING = 1e-9
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from senseapp.errors import InvalidDataset, MeasurementFailed
+from senseapp.layers import acting_zero_share
 from senseapp.spec import SparsityConfig
 from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Prepared, Target, register_compressor
 from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
@@ -17,8 +18,6 @@ from senseapp.transforms.input_norms import InputNorms, gather_input_norms
 from senseapp.transforms.layout import OUTPUT
 from senseapp.transforms.ranking import Ranking, num_zeroed
 from senseapp.transforms.weights import LayerWeight, PreparedCompressor, find_weights, ordinary_tensors, swapped
-
-__all__ = ["SparsityCompressor", "build_sparsity"]
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -37,7 +36,7 @@ class SparsityCompressor(PreparedCompressor):
     def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
         self._granularity = GRANULARITIES[config.granularity]
         self._criterion = CRITERIA[config.criterion]
-        self._seed = request.seed
+        self._seed, self._model = request.seed, request.model
         found = find_weights(request.model, request.layers)
         self._weights, self._reasons = found.weights, found.not_applicable
         self._leave_out_indivisible()
@@ -80,11 +79,11 @@ class SparsityCompressor(PreparedCompressor):
             kept = self._kept(weight, level)
             num_zeros = self._ranked(weight).num_zeros(kept)
             sparse = self._ranked(weight).made_sparse(kept)
-        fraction = num_zeros / weight.parameter.numel()
+            acting = self._acting_zero_share(weight, num_zeros, sparse)
         applied = Applied(
-            achieved_level=fraction,
+            achieved_level=num_zeros / weight.parameter.numel(),
             removed_params=num_zeros,
-            removed_macs=round(weight.profile.macs * fraction),
+            removed_macs=round(weight.profile.macs * acting),
         )
         return Prepared(
             applied=applied,
@@ -92,6 +91,17 @@ class SparsityCompressor(PreparedCompressor):
             weight=sparse.weight,
             release=sparse.release,
         )
+
+    def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: _Sparse) -> float:
+        """Return the share of the layer's products that zeros save.
+
+        A standardised weight that is multiplied by zeros to begin with, by a gain of 0, owes them to no compression.
+        """
+        if weight.profile.keeps_zeros:
+            return num_zeros / weight.parameter.numel()
+        before = acting_zero_share(self._model, weight.profile)
+        with swapped(weight.parameter, sparse.weight()):
+            return max(0.0, acting_zero_share(self._model, weight.profile) - before)
 
     def _kept(self, weight: LayerWeight, level: float) -> Tensor:
         """Return which weights stay: bool, laid out as the weight."""

@@ -16,8 +16,6 @@ from senseapp.results import LayerProfile
 from senseapp.transforms.base import Applied, Prepared, Target
 from senseapp.transforms.layout import WeightLayout
 
-__all__ = ["FoundWeights", "LayerWeight", "PreparedCompressor", "find_weights", "ordinary_tensors", "swapped"]
-
 # Attention with keys or values of another width has one weight per input; other weights multiply all inputs.
 _INPUTS_READ = {"q_proj_weight": slice(0, 1), "k_proj_weight": slice(1, 2), "v_proj_weight": slice(2, 3)}
 # Suffixes under which torch.nn.utils keeps the stored part of a weight that is recomputed before each call.

@@ -30,23 +30,6 @@ from senseapp.ui.identity import visitor
 if TYPE_CHECKING:
     from senseapp.data import ImageSurvey
 
-__all__ = [
-    "card_of",
-    "checkpoint_of",
-    "couplings_of",
-    "data_roots",
-    "fit_of",
-    "forget",
-    "graph_of",
-    "leaderboard",
-    "preview_of",
-    "result_of",
-    "service",
-    "survey_of",
-    "uses_cluster",
-    "warm_up",
-    "warm_up_ahead",
-]
 
 T = TypeVar("T")
 
@@ -106,6 +89,16 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
         return profile
 
     return _ask(("card", model), load)
+
+
+def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
+    """Return the layers that a run of pruning takes together, or None while that is found out in the background.
+
+    Raises:
+        InvalidInput: the model cannot be loaded.
+    """
+    owned, settings = service(), spec.sensitivity
+    return _ask(("groups", spec.model, settings.layers, settings.layer_types), lambda: owned.pruning_groups(spec))
 
 
 def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | None:

@@ -13,16 +13,6 @@ from senseapp.ui import format as fmt
 from senseapp.ui.frames import change_figures, row_name
 from senseapp.ui.vocabulary import METRICS
 
-__all__ = [
-    "agreement_frame",
-    "letter",
-    "moves_frame",
-    "pair_frame",
-    "scatter_frame",
-    "side_labels",
-    "unmatched_frame",
-]
-
 _LETTERS = "ABCDEFGH"
 _TITLE_WIDTH = 28
 _PAIR_COLUMNS = (

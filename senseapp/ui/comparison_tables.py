@@ -8,8 +8,6 @@ import streamlit as st
 
 from senseapp.ui.comparison_frames import letter
 
-__all__ = ["agreement_columns", "moves_columns", "unmatched_columns"]
-
 
 def agreement_columns() -> dict[str, Any]:
     """Return the columns of the rank correlations between runs."""
@@ -33,7 +31,7 @@ def moves_columns(sides: int) -> dict[str, Any]:
     for side in map(letter, range(sides)):
         columns[f"rank_{side}"] = st.column_config.TextColumn(f"Rank in {side}")
         if sides == 2:  # more would not fit beside each other; the bars show them
-            columns[f"change_{side}"] = st.column_config.TextColumn(f"Change in {side}")
+            columns[f"change_{side}"] = st.column_config.TextColumn(f"Drop in {side}", help="Above zero is worse.")
     return columns
 
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from senseapp.results.comparison import Comparison, Part, Side
+from senseapp.results.metrics import number_text
 from senseapp.ui import format as fmt
 from senseapp.ui.comparison_frames import letter
 from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of
-
-__all__ = ["caveat_of_sides", "finding", "matching_text"]
 
 _WORDS = ((0.9, "almost alike"), (0.7, "much alike"), (0.4, "only partly alike"), (-0.4, "differently"))
 _OPPOSITE = "in the opposite order"
@@ -40,7 +39,7 @@ def _subject(comparison: Comparison) -> str:
 
 
 def _number(value: float) -> str:
-    return fmt.signed(value, digits=2).removeprefix("+")
+    return number_text(value, digits=2)
 
 
 def _alike(value: float) -> str:

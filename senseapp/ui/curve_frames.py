@@ -13,8 +13,6 @@ from senseapp.results.reward import accuracy_reward
 from senseapp.ui.frames import metrics_of
 from senseapp.ui.vocabulary import MetricView
 
-__all__ = ["CURVE_AXES", "CurveAxis", "curve_rows", "why_no_reward"]
-
 _PERCENT = 100
 
 
@@ -86,7 +84,7 @@ def _rewards(top1: pd.Series, macs_left: pd.Series, metric: MetricView) -> pd.Se
 
 CURVE_AXES = {
     "drop": CurveAxis(
-        label="Change",
+        label="Drop",
         title=lambda metric: metric.axis,
         shown=_drop,
         reading=lambda value, metric: metric.change(value / metric.factor),

@@ -1,29 +1,10 @@
-"""Numbers as people read them: with units, the right number of digits, and a true minus sign."""
+"""Numbers as people read them: with units and the right number of digits."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-
-__all__ = [
-    "about",
-    "age",
-    "bytes_size",
-    "clock",
-    "count",
-    "cut_middle",
-    "duration",
-    "file_stem",
-    "level",
-    "levels",
-    "macs",
-    "ordinal",
-    "percent",
-    "plural",
-    "shape",
-    "signed",
-]
 
 _LONGEST_STEM = 60
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -57,14 +38,6 @@ def bytes_size(number: float) -> str:
         if abs(number) >= step:
             return f"{_three_digits(number / step)} {prefix}"
     return f"{number:.0f} bytes"
-
-
-def signed(value: float, *, digits: int = 1, unit: str = "") -> str:
-    """Return ``value`` with a sign and a unit, ``−6.4 points``; what rounds to zero has no sign."""
-    rounded = round(value, digits)
-    sign = "−" if rounded < 0 else "+" if rounded > 0 else ""
-    text = f"{sign}{abs(rounded):.{digits}f}"
-    return f"{text} {unit}".strip()
 
 
 def percent(fraction: float, *, digits: int = 0) -> str:

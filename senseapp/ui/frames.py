@@ -7,26 +7,22 @@ from typing import Any
 
 import pandas as pd
 
-from senseapp.results import LayerMeasurement, MetricChange, Schedule, ScheduleEntry, SensitivityResult, Status
+from senseapp.results import (
+    LayerMeasurement,
+    MetricChange,
+    ModelProfile,
+    Schedule,
+    ScheduleEntry,
+    SensitivityResult,
+    Status,
+)
 from senseapp.results.comparison import MatchedLayer
+from senseapp.results.counts import counted
 from senseapp.results.ranking import shared_ranks
 from senseapp.schedule import damage_metric, weight_bytes
 from senseapp.ui import format as fmt
+from senseapp.ui.fragility import NO_VALUE, row_bands
 from senseapp.ui.vocabulary import METRICS, MetricView, strength
-
-__all__ = [
-    "apart_frame",
-    "at_level",
-    "change_figures",
-    "editing_frame",
-    "measurement_frame",
-    "metrics_of",
-    "mixed_frame",
-    "ordered_levels",
-    "row_name",
-    "schedule_frame",
-    "top_frame",
-]
 
 UNTOUCHED_BITS = 32.0
 _EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
@@ -56,11 +52,14 @@ def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
     """Return one row per layer (or coupled group) and level that has a value of ``metric``.
 
     ``drop``, ``low``, ``high`` and ``value`` are in the units of the metric's axes; ``unclear`` says that the 95 %
-    interval holds zero; ``rank`` is 1 for the most fragile at a level and shared by layers that cannot be told apart;
-    ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
+    interval holds zero, ``band`` is the colour (:mod:`senseapp.ui.fragility`); ``rank`` is 1 for the most
+    fragile at a level and shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``.
+    Rows are in execution order, then by strength.
     """
-    frame = pd.DataFrame(_rows(result, METRICS[metric]), columns=list(COLUMNS))
-    return _with_ranks(frame.sort_values("order", kind="stable", ignore_index=True))
+    view = METRICS[metric]
+    frame = pd.DataFrame(_rows(result, view), columns=list(COLUMNS))
+    frame = _with_ranks(frame.sort_values("order", kind="stable", ignore_index=True))
+    return frame.assign(band=row_bands(frame, view))
 
 
 def _with_ranks(frame: pd.DataFrame) -> pd.DataFrame:
@@ -135,29 +134,58 @@ def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFra
 
 
 def apart_frame(result: SensitivityResult) -> pd.DataFrame:
-    """Return the layers without a value, with the reason: columns ``layer``, ``levels``, ``status``, ``reason``."""
+    """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status``, ``reason``, ``partly``.
+
+    ``partly`` tells that a layer has values at other levels, and so has bars there.
+    """
     kind = result.spec.sensitivity.compression.kind
+    valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
     words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
-    groups: dict[tuple[str, str, str], list[float]] = {}
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
     for item in result.shown:
         if item.status in words:
-            groups.setdefault((item.layer, words[item.status], item.reason), []).append(item.level)
+            groups.setdefault((item.layer, row_name(item), words[item.status], item.reason), []).append(item.level)
     rows = [
-        {"layer": layer, "levels": fmt.levels(kind, found), "status": status, "reason": reason}
-        for (layer, status, reason), found in groups.items()
+        {
+            "layer": layer,
+            "row": row,
+            "levels": fmt.levels(kind, found),
+            "status": status,
+            "reason": reason,
+            "partly": layer in valued,
+        }
+        for (layer, row, status, reason), found in groups.items()
     ]
-    return pd.DataFrame(rows, columns=["layer", "levels", "status", "reason"])
+    return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason", "partly"]).astype({"partly": bool})
+
+
+def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
+    """Return the weights that belong to no layer: columns ``module``, ``module_type``, ``weights``, ``share_text``."""
+    rows = [
+        {
+            "module": item.module or "(the network itself)",
+            "module_type": item.module_type,
+            "weights": ", ".join(item.parameters),
+            "share_text": fmt.percent(item.num_params / max(1, profile.num_params), digits=2),
+        }
+        for item in profile.unlisted
+    ]
+    return pd.DataFrame(rows, columns=["module", "module_type", "weights", "share_text"])
+
+
+def counted_rows(rows: pd.DataFrame) -> str:
+    """Return how many layers or groups the ``rows`` of one level are: ``14 groups (22 layers)``."""
+    return counted([members.split(", ") for members in rows["members"]])
 
 
 def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
 
-    ``share`` is how sensitive the layer is on its own, from 0 to 1 of the most sensitive one, at the middle level.
+    ``drop`` is what the layer loses on its own at the middle level, 0 where that is unknown, and ``band`` its colour.
     """
     metric = METRICS[schedule.metric]
     levels = ordered_levels(result)
     alone = at_level(measurement_frame(result, metric.name), levels[len(levels) // 2]).set_index("layer")
-    largest = max(metric.factor * metric.notable, float(alone["drop"].max()) if len(alone) else 0.0)
     rows = []
     for entry in schedule.entries:
         known = entry.layer in alone.index
@@ -169,7 +197,8 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
                 "members": ", ".join(entry.members),
                 "amount": amount,
                 "amount_text": text,
-                "share": float(alone["drop"][entry.layer]) / largest if known else 0.0,
+                "drop": float(alone["drop"][entry.layer]) if known else 0.0,
+                "band": int(alone["band"][entry.layer]) if known else NO_VALUE,
                 "drop_text": f"{alone['change_text'][entry.layer]} at {alone['level_text'][entry.layer]}"
                 if known
                 else "–",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENTRIES", "GLOSSARY", "PICTURES", "Entry"]
-
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
 """Made by ``scripts/take_screenshots.py``."""
 
@@ -32,7 +30,7 @@ ENTRIES = (
     Entry(
         question="What is sensitivity?",
         answer="How much a model loses when one of its layers is compressed and all others stay as they are. A layer "
-        "that loses much is fragile: leave it alone or compress it little. A layer that loses nothing measurable can "
+        "that loses much is fragile: leave it alone or compress it little. A layer that surely loses little can "
         "give up most of its weights.",
         picture="heat_map",
         caption="The heat map: every layer at every level, from robust (blue) to fragile (red).",
@@ -40,17 +38,19 @@ ENTRIES = (
     Entry(
         question="How do I read the bars?",
         answer="One bar per layer, from the input of the network at the top to its output at the bottom. A bar to the "
-        "right of the zero line is a loss; a bar to the left is a small gain, nearly always by chance. Blue is robust, "
-        "red is fragile. The thin line through the bar is the 95 % interval: where the true loss lies, had you "
-        "measured on all images like yours. A ring at zero marks a layer whose interval holds zero.",
+        "right of the zero line is a loss; a bar to the left is a small gain, nearly always by chance; tables use the "
+        "same sign. The thin line through the bar is the 95 % interval: where the true loss lies, had you measured on "
+        "all images like yours. A ring at zero marks a layer whose interval holds zero. Blue is a loss of at most one "
+        "point (0.02 nats of KL) at the far end of its interval; yellow, orange and red are more, in steps that the "
+        "legend names and that are the same in every view. Grey: your images cannot tell whether it is tolerable.",
         picture="results",
         caption="The results page: one bar per layer with its interval, and the most fragile layers beside it.",
     ),
     Entry(
         question="Estimated or measured?",
-        answer="Pale bars are estimates of all layers at once, made from one backward pass in seconds. Solid bars are "
-        "measured: the layer was really compressed and the images run through. Estimates rank layers well; before you "
-        "rely on a number, measure it.",
+        answer="Pale bars are estimates of all layers at once, made from one backward pass in seconds, the largest "
+        "corrected by passes over a few images. Solid bars are measured: the layer was really compressed and the "
+        "images run through. Estimates rank layers well; before you rely on a number, measure it.",
         picture="run",
         caption="A run in its middle: pale estimates give way to measured bars.",
     ),
@@ -64,7 +64,8 @@ ENTRIES = (
     ),
     Entry(
         question="Which metric?",
-        answer="Top-1 accuracy is the easiest to explain, but it moves in steps of one image. KL divergence compares "
+        answer="Top-1 accuracy is the easiest to explain, but it moves in steps of one image, so that it ranks layers "
+        "only from 381 labelled images on. KL divergence compares "
         "the whole output with the original model's, needs no labels and sees the smallest changes: it is the better "
         "guide for schedules. Loss lies between the two.",
         picture="curves",
@@ -72,9 +73,10 @@ ENTRIES = (
     ),
     Entry(
         question="How many images are enough?",
-        answer="Look at the intervals. If they are short against the differences between the layers that matter to "
-        "you, there are enough. A few hundred images usually settle KL divergence; accuracy needs about four times as "
-        "many for intervals half as long.",
+        answer="Look at the headline: it says how small a loss your images can show. 20 images cannot show drops in "
+        "accuracy under 16 points, 100 under 4, 400 under 1; what they cannot show is painted grey, and not taken for "
+        "no loss. A few hundred images usually settle KL divergence; accuracy needs about four times as many for "
+        "intervals half as long.",
         picture="compare",
         caption="Compare: two runs beside each other, their bars in pairs and their ranks.",
     ),
@@ -116,8 +118,9 @@ ENTRIES = (
 GLOSSARY = {
     "Layer": "A convolution or linear layer of the network, known by its dotted name, such as `layer1.0.conv1`.",
     "Level": "How strongly a layer is compressed: percent of zeros or channels, or bits.",
-    "Metric drop": "How much worse the metric gets. Above zero is worse, for every metric.",
-    "MACs": "Multiply-accumulates: the additions and multiplications a layer does for one image.",
+    "Metric drop": "How much worse the metric gets. Above zero is worse, for every metric, in every chart and table.",
+    "MACs": "Multiply-accumulates: the additions and multiplications that a layer, or the whole network, does for one "
+    "image.",
     "Group": "Layers whose channels depend on each other, so that they are pruned together.",
     "95 % interval": "A range that holds the true value in 95 of 100 such measurements.",
 }

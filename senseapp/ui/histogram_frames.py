@@ -8,8 +8,6 @@ import pandas as pd
 
 from senseapp.results.histogram import QuantizationHistogram
 
-__all__ = ["bin_frame", "mark_frame", "profile_frame"]
-
 _FINEST_BITS = 5
 _MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
 

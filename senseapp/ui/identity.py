@@ -9,8 +9,6 @@ import streamlit as st
 
 from senseapp.service import LOCAL_OWNER
 
-__all__ = ["Visitor", "login_is_configured", "login_providers", "visitor"]
-
 _NOBODY = ""
 
 

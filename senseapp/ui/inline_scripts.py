@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COME_BACK", "INLINE_SCRIPTS", "REMEMBER_PLACE", "REVEAL"]
-
 REVEAL = """
 (function look(tries) {
   const wish = document.querySelector(".reveal");

@@ -9,8 +9,6 @@ import pandas as pd
 
 from senseapp.ui.frames import at_level
 
-__all__ = ["LayerFilter", "most_fragile", "types_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFilter:

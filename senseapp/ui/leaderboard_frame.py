@@ -11,8 +11,6 @@ from senseapp.service import LeaderboardRow
 from senseapp.ui import format as fmt
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
 
-__all__ = ["leaderboard_frame"]
-
 
 def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
     """Return the rows of runs that are still there, in their order."""
@@ -25,6 +23,7 @@ def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunR
                 "compression": COMPRESSIONS[row.compression].label,
                 "levels": fmt.levels(row.compression, row.levels),
                 "removable": None if row.bytes_removable is None else 100 * row.bytes_removable,
+                "told": row.unknown_because or ("predicted" if row.bytes_removable is not None else ""),
                 "counted_in": METRICS[row.drop_metric].label if row.drop_metric else "",
                 "baseline": None if row.baseline is None else METRICS[row.metric].factor * row.baseline,
                 "metric": METRICS[row.metric].label,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from senseapp.results import SensitivityResult, Status
 from senseapp.spec import PruningConfig, SparsityConfig
@@ -12,25 +15,76 @@ from senseapp.ui import format as fmt
 from senseapp.ui.frames import metrics_of
 from senseapp.ui.vocabulary import METRICS, MetricView, strength
 
-__all__ = ["EXTREMES", "drop_domain", "layer_frame", "marked", "reached_note", "reached_text"]
-
 EXTREMES = ("loses most", "loses least")
 _MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2
 
 
 def marked(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``extreme`` to the rows of a level: :data:`EXTREMES` at its largest and smallest drop, else empty."""
-    words = {}
-    if len(rows) > 1:
-        words = {rows["drop"].idxmin(): EXTREMES[1], rows["drop"].idxmax(): EXTREMES[0]}
+    """Add ``extreme`` to the rows of a level: :data:`EXTREMES` at its largest and smallest drop, else empty.
+
+    Where some are measured, estimates are no extremes, and what cannot be told from zero is not the largest.
+    """
+    words, known = {}, _measured_if_any(rows)
+    if len(known) > 1:
+        most = known["drop"].idxmax()
+        if not known["unclear"].astype(bool)[known.index == most].any():
+            words = {known["drop"].idxmin(): EXTREMES[1], most: EXTREMES[0]}
     return rows.assign(extreme=[words.get(index, "") for index in rows.index])
 
 
-def drop_domain(rows: pd.DataFrame, metric: MetricView) -> tuple[float, float]:
-    """Return the ends of an axis that holds zero, all drops of ``rows`` with their intervals, and words."""
-    low = min(0.0, float(rows["low"].min()), float(rows["drop"].min()))
-    high = max(metric.factor * metric.notable, float(rows["high"].max()), float(rows["drop"].max()))
+def drop_domain(rows: pd.DataFrame, metric: MetricView, *, num_classes: int = 0) -> tuple[float, float]:
+    """Return the ends of an axis that holds zero, all measured drops with their intervals, and words.
+
+    Estimates are on it up to twice what is measured, for a single one that is far off would flatten all bars; the
+    chart marks those that end outside. Where all are estimates, they count up to :func:`most_estimated`.
+    """
+    known = _measured_if_any(rows)
+    drops = rows["drop"].to_numpy(dtype=float)
+    shown = known[["low", "drop", "high"]].to_numpy(dtype=float)
+    ends = np.append(shown[np.isfinite(shown)], [0.0, metric.factor * metric.notable])
+    low, high = near_measured(drops[np.isfinite(drops)], ends)
+    if not (rows["source"] == "measured").any():
+        high = min(high, most_estimated(metric, num_classes))
     return low - _MARGIN * (high - low), high + _ROOM_FOR_WORDS * (high - low)
+
+
+def most_estimated(metric: MetricView, num_classes: int) -> float:
+    """Return the largest estimate worth an axis: of KL ln(``num_classes``), as much as the original's answers hold.
+
+    Beyond it an estimate says no more than that the answer is lost.
+    """
+    return math.log(num_classes) if metric.name == "kl" and num_classes > 1 else math.inf
+
+
+def near_measured(values: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the ends of ``measured``, and of those ``values`` that are no further beyond them than they are apart."""
+    low, high = float(np.nanmin(measured)), float(np.nanmax(measured))
+    least, most = low - (high - low), high + (high - low)
+    near = values[(values >= least) & (values <= most)]
+    return min([low, *near.ravel()]), max([high, *near.ravel()])
+
+
+def cut_short(rows: pd.DataFrame, domain: tuple[float, float]) -> pd.DataFrame:
+    """End the bars of estimates, and of losses without bound, where ``domain`` leaves room for words, which tell them.
+
+    Args:
+        rows: of :func:`marked`.
+        domain: of :func:`drop_domain`.
+    """
+    room = (domain[1] - domain[0]) * _ROOM_FOR_WORDS / (1 + _MARGIN + _ROOM_FOR_WORDS)
+    ends = np.array([domain[0], domain[1] - room])
+    outside = (rows["drop"] < ends[0]) | (rows["drop"] > ends[1])
+    cut = outside & ((rows["source"] != "measured") | ~np.isfinite(rows["drop"]))
+    if not cut.any():
+        return rows
+    arrows = np.where(rows["drop"] > 0, "▸ ", "◂ ")
+    numbers = {name: rows[name].mask(cut, rows[name].clip(*ends)) for name in ("drop", "low", "high")}
+    return rows.assign(**numbers, extreme=rows["extreme"].mask(cut, arrows + rows["change_text"]))
+
+
+def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
+    known = rows[rows["source"] == "measured"]
+    return known if len(known) else rows
 
 
 def reached_note(result: SensitivityResult) -> str:

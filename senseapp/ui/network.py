@@ -10,15 +10,22 @@ import pandas as pd
 
 from senseapp.results import LayerProfile, ModelProfile
 from senseapp.ui import format as fmt
-
-__all__ = ["ancestors", "blocks_of", "deepest", "network_frame", "opened_to"]
+from senseapp.ui.fragility import NO_VALUE, row_bands
+from senseapp.ui.vocabulary import MetricView
 
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
+_WITHOUT_VALUE: dict[Hashable, Any] = {
+    "change_text": "no value",
+    "level_text": "",
+    "worst_text": "–",
+    "interval_text": "–",
+    "source": "none",
+}
 COLUMNS = (
     "node", "row", "layer", "is_block", "kind", "layers", "params", "macs", "share", "param_share", "mac_share",
-    "params_text", "macs_text", "drop", "change_text", "level_text", "interval_text", "source", "members", "known",
-    "description",
+    "params_text", "macs_text", "drop", "low", "high", "change_text", "worst_text", "level_text", "interval_text",
+    "source", "members", "known", "description",
 )  # fmt: skip
 
 
@@ -43,26 +50,35 @@ def opened_to(profile: ModelProfile, depth: int, block: str = "") -> frozenset[s
 
 
 def network_frame(
-    profile: ModelProfile, rows: pd.DataFrame, *, opened: AbstractSet[str], block: str = "", by_macs: bool = False
+    profile: ModelProfile,
+    rows: pd.DataFrame,
+    metric: MetricView,
+    *,
+    opened: AbstractSet[str],
+    block: str = "",
+    by_macs: bool = False,
 ) -> pd.DataFrame:
     """Return one row per block and layer that can be seen, each block before what it holds.
 
-    A block has the sensitivity of its most fragile layer, which is also its ``layer``: the one that a click picks.
+    A block loses what its layers lose on average, weighed by what ``share`` counts; its ``layer``, which a click picks,
+    is its most fragile one.
     ``share`` is that of the MACs or parameters of all layers, or of the number of layers where sizes are unknown.
 
     Args:
         profile: the model.
         rows: of :func:`senseapp.ui.frames.at_level`; layers of a coupled group are found by its members.
+        metric: whose rows they are.
         opened: the blocks whose inside is shown.
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
     values = _values_by_layer(rows)
     nodes = [
-        _node(name, layers, profile, values, _mark(name, layers, opened, block), by_macs)
+        _node(name, layers, profile, metric, values, _mark(name, layers, opened, block), by_macs)
         for name, layers in _visible(profile, block, opened).items()
     ]
-    return pd.DataFrame(nodes, columns=list(COLUMNS))
+    frame = pd.DataFrame(nodes, columns=list(COLUMNS))
+    return frame.assign(band=row_bands(frame, metric).where(frame["known"].astype(bool), NO_VALUE))
 
 
 def ancestors(name: str) -> Iterator[str]:
@@ -99,7 +115,7 @@ def _mark(name: str, layers: Sequence[LayerProfile], opened: AbstractSet[str], b
 
 
 def _values_by_layer(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
-    wanted = ["layer", "drop", "change_text", "level_text", "interval_text", "source", "members"]
+    wanted = ["layer", "drop", "low", "high", "change_text", "level_text", "interval_text", "source", "members"]
     found: dict[str, dict[Hashable, Any]] = {}
     for record in rows[wanted].to_dict("records"):
         for member in str(record["members"]).split(", "):
@@ -111,29 +127,22 @@ def _node(
     name: str,
     layers: Sequence[LayerProfile],
     profile: ModelProfile,
+    metric: MetricView,
     values: dict[str, dict[Hashable, Any]],
     mark: str,
     by_macs: bool,
 ) -> dict[Hashable, Any]:
     is_layer = layers[0].name == name
-    known = [layer.name for layer in layers if layer.name in values]
-    worst = max(known, key=lambda layer: float(values[layer]["drop"]), default="")
-    unknown: dict[Hashable, Any] = {
-        "drop": 0.0,
-        "change_text": "no value",
-        "level_text": "",
-        "interval_text": "–",
-        "source": "none",
-    }
-    value = values.get(worst, unknown)
+    known = [layer for layer in layers if layer.name in values]
     shares = _shares(layers, profile)
     params, macs = sum(layer.num_params for layer in layers), sum(layer.macs for layer in layers)
+    value = _weighed(known, values, metric, by_macs=by_macs, is_layer=is_layer)
     return {
+        "layer": layers[0].name,
         **value,
         "node": name,
         "row": mark,
         "is_block": not is_layer,
-        "layer": value.get("layer", layers[0].name),
         "kind": (layers[0].layer_type or "layer") if is_layer else f"block of {len(layers)}",
         "layers": len(layers),
         "params": params,
@@ -146,6 +155,34 @@ def _node(
         "known": bool(known),
         "description": f"{name}: {value['change_text']}",
     }
+
+
+def _weighed(
+    known: Sequence[LayerProfile],
+    values: dict[str, dict[Hashable, Any]],
+    metric: MetricView,
+    *,
+    by_macs: bool,
+    is_layer: bool,
+) -> dict[Hashable, Any]:
+    """Return what a layer loses, or the layers of a block on average: weighed by what lengths count, ends alike.
+
+    The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
+    """
+    if not known:
+        return {**dict.fromkeys(("drop", "low", "high"), 0.0), **_WITHOUT_VALUE}
+    worst = values[max(known, key=lambda layer: float(values[layer.name]["drop"])).name]
+    worst_text = f"{worst['layer']}: {worst['change_text']}"
+    if is_layer:
+        return {**worst, "worst_text": worst_text}
+    weights = [(layer.macs if by_macs else layer.num_params) or 1 for layer in known]
+    mean: dict[Hashable, Any] = {
+        end: sum(weight * float(values[layer.name][end]) for weight, layer in zip(weights, known, strict=True))
+        / sum(weights)
+        for end in ("drop", "low", "high")
+    }
+    text = metric.change(mean["drop"] / metric.factor)
+    return {**worst, **mean, "change_text": f"{text} on average", "worst_text": worst_text}
 
 
 def _amount(number: int, share: float) -> str:

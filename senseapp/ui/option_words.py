@@ -11,15 +11,6 @@ from senseapp.spec.compression import (
     SparsityGranularity,
 )
 
-__all__ = [
-    "NUMBER_FORMATS",
-    "OBSERVERS",
-    "PRUNING_CRITERIA",
-    "SPARSITY_CRITERIA",
-    "SPARSITY_GRANULARITIES",
-    "options_of",
-]
-
 SPARSITY_GRANULARITIES: dict[SparsityGranularity, str] = {
     "weight": "Single weights",
     "kernel": "Kernels",

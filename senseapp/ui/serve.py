@@ -21,8 +21,6 @@ from senseapp.store import home
 from senseapp.threads import limit_spinning
 from senseapp.ui.serving.application import APP_SCRIPT, application
 
-__all__ = ["options_of", "serve"]
-
 Option = str | int | bool
 
 _SWITCH_SECONDS = 0.001

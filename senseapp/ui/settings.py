@@ -12,8 +12,6 @@ from senseapp.ui import format as fmt
 from senseapp.ui.option_words import options_of
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
 
-__all__ = ["baselines_of", "differing_settings", "environment_of", "image_facts", "model_facts", "settings_of"]
-
 _OWN = ("top1", "top5", "loss")
 _DATA = {
     "demo": "The demo's handwritten digits",
@@ -32,7 +30,8 @@ def model_facts(result: SensitivityResult) -> dict[str, str]:
     return facts | {
         "Parameters": fmt.count(profile.num_params),
         "MACs of one image": fmt.count(profile.macs),
-        "Size": fmt.bytes_size(profile.num_bytes),
+        **({"MACs of its layers": fmt.count(profile.layer_macs)} if profile.layer_macs != profile.macs else {}),
+        "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         "Classes": str(profile.num_classes),
@@ -57,6 +56,7 @@ def image_facts(result: SensitivityResult) -> dict[str, str]:
         "Mean": ", ".join(f"{value:g}" for value in data.mean),
         "Standard deviation": ", ".join(f"{value:g}" for value in data.std),
         "Share kept by the crop": fmt.percent(data.crop_pct) if data.crop_pct is not None else "",
+        "Channel order": "BGR" if data.channel_order == "bgr" else "",
     }
     return facts | {label: value for label, value in own.items() if value}
 

@@ -7,8 +7,6 @@ from statistics import median
 
 import pandas as pd
 
-__all__ = ["spared_sentences"]
-
 _CLEARLY = 0.5  # of the typical amount: layers that get less are called spared
 _BIT_STEPS = 2.0  # more bits than is typical
 _TIMES = 2.0  # the loss of a typical layer: more than that is worth saying

@@ -9,24 +9,6 @@ import streamlit as st
 
 from senseapp.spec import RunSpec
 
-__all__ = [
-    "RUN_PARAMETER",
-    "LayerEdits",
-    "OpenBlocks",
-    "Session",
-    "current_run",
-    "drop_pick",
-    "forget_typed",
-    "layer_edits",
-    "open_blocks",
-    "pick",
-    "picked_layer",
-    "remember_run",
-    "restart_with",
-    "session",
-    "turn_to",
-]
-
 RUN_PARAMETER = "run"
 _KEY = "senseapp.session"
 _ANALYZE = "analyze."

@@ -10,14 +10,7 @@ import streamlit as st
 
 from senseapp.ui.vocabulary import MetricView
 
-__all__ = [
-    "apart_columns",
-    "layer_columns",
-    "level_columns",
-    "measurement_columns",
-    "show_table",
-    "top_columns",
-]
+_SIGN = "Above zero is worse."
 
 
 def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
@@ -34,7 +27,7 @@ def top_columns(metric: MetricView) -> dict[str, Any]:
     return {
         "rank": _rank_column(),
         "row": st.column_config.TextColumn("Layer", width=122),
-        "change_text": st.column_config.TextColumn("Change", help=f"{metric.label}. {metric.help}", width=88),
+        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.loss}. {_SIGN} {metric.help}", width=88),
         "interval_text": st.column_config.TextColumn("95 % interval", width=98),
     }
 
@@ -52,7 +45,7 @@ def measurement_columns(metric: MetricView) -> dict[str, Any]:
         "layer_type": st.column_config.TextColumn("Type"),
         "level_text": st.column_config.TextColumn("Level"),
         "rank": _rank_column(),
-        "drop": st.column_config.NumberColumn(metric.axis, format="%.4g", help="Above zero is worse."),
+        "drop": st.column_config.NumberColumn(metric.axis, format="%.4g", help=_SIGN),
         "low": st.column_config.NumberColumn("from (95 %)", format="%.4g"),
         "high": st.column_config.NumberColumn("to (95 %)", format="%.4g"),
         "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
@@ -76,7 +69,7 @@ def level_columns(metric: MetricView, *, reached: bool, mixed: bool) -> dict[str
         columns["reached_text"] = _reached_column()
     columns |= {
         "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
-        "change_text": st.column_config.TextColumn("Change", width=90),
+        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.loss}. {_SIGN}", width=90),
         "interval_text": st.column_config.TextColumn("95 % interval", width=105),
         "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
     }
@@ -90,21 +83,31 @@ def _reached_column() -> Any:
 
 
 def layer_columns(metrics: Sequence[MetricView], *, reached: bool) -> dict[str, Any]:
-    """Return the columns of one layer at all levels: each metric's value and change."""
+    """Return the columns of one layer at all levels: each metric's value and drop."""
     columns: dict[str, Any] = {"level_text": st.column_config.TextColumn("Level", pinned=True)}
     if reached:
         columns["reached_text"] = _reached_column()
     for metric in metrics:
         columns[metric.name] = st.column_config.TextColumn(metric.label, help=metric.help)
-        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Change")
+        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Drop", help=f"{metric.loss}. {_SIGN}")
     columns["source"] = st.column_config.TextColumn("Source")
     return columns
+
+
+def unlisted_columns() -> dict[str, Any]:
+    """Return the columns of the weights that belong to no layer."""
+    return {
+        "module": st.column_config.TextColumn("Module"),
+        "module_type": st.column_config.TextColumn("Type"),
+        "weights": st.column_config.TextColumn("Weights", width="large"),
+        "share_text": st.column_config.TextColumn("Share of the parameters"),
+    }
 
 
 def apart_columns() -> dict[str, Any]:
     """Return the columns of the layers that have no value."""
     return {
-        "layer": st.column_config.TextColumn("Layer"),
+        "row": st.column_config.TextColumn("Layer"),
         "status": st.column_config.TextColumn("Status"),
         "levels": st.column_config.TextColumn("Levels"),
         "reason": st.column_config.TextColumn("Reason", width="large"),

@@ -12,8 +12,6 @@ from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import TradeOffPoint
 from senseapp.ui.vocabulary import METRICS, MetricView
 
-__all__ = ["figure_text", "measured_frame", "predicted_frame", "shown_figure"]
-
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")
 
 
@@ -24,7 +22,11 @@ def shown_figure(kind: str, figure: float) -> float:
 
 def figure_text(kind: str, figure: float) -> str:
     """Return a figure as people say it: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
-    words = {"params": "of the weights removed", "bytes": "of the bytes saved", "macs": "of the MACs saved"}
+    words = {
+        "params": "of the weights removed",
+        "bytes": "of the bytes saved if stored compactly",
+        "macs": "of the MACs saved",
+    }
     return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
 
 
@@ -84,5 +86,5 @@ def _row(
         "damage": view.factor * max(0.0, damage),
         "low": view.factor * max(0.0, low),
         "high": view.factor * max(0.0, high),
-        "description": f"{source}, {figure_text(kind, figure)}: {view.label} {view.change(damage)}{interval}",
+        "description": f"{source}, {figure_text(kind, figure)}: {view.loss_inside} {view.change(damage)}{interval}",
     }

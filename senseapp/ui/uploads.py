@@ -21,8 +21,6 @@ from senseapp.ui.serving.arrivals import Arrival, arrivals
 from senseapp.ui.serving.incoming_file import IncomingFile
 from senseapp.ui.state import session
 
-__all__ = ["expect_files", "refuse_upload", "store_upload", "upload_field"]
-
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80
 _log = logging.getLogger(__name__)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-__all__ = ["Watchers", "seconds_to_next_look"]
-
 _LOOKS_PER_SECOND = 5.0
 _SHORTEST_SECONDS = 1.0
 _GONE_SECONDS = 15.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from senseapp.results import SensitivityResult
 from senseapp.ui import format as fmt
 
-__all__ = ["caveat_of", "notes_of", "provenance_text"]
-
 
 def provenance_text(result: SensitivityResult) -> str:
     """Return measured or estimated, on how many images, with which intervals, in one line of Markdown."""
@@ -42,7 +40,8 @@ def _source(result: SensitivityResult) -> str:
     if not estimated:
         return "**Measured**"
     if estimated == len(shown):
-        return "**Estimated** from one backward pass"
+        corrected = any(item.images_passed for item in shown)
+        return f"**Estimated** from one backward pass{' and true passes over a few images' if corrected else ''}"
     return f"**Measured** {len(shown) - estimated} of {len(shown)}, the rest **estimated**"
 
 

@@ -7,7 +7,7 @@ from senseapp.validation.repair import repair
 from senseapp.validation.strongest import strongest_schedule
 from senseapp.validation.true_size import couplings_of, schedule_of_true_size
 from senseapp.validation.validate import Proven, prove, validate
-from senseapp.validation.write import write_compressed
+from senseapp.validation.write import with_file_sizes, write_compressed
 
 __all__ = [
     "AppliedModel",
@@ -22,5 +22,6 @@ __all__ = [
     "schedule_of_true_size",
     "strongest_schedule",
     "validate",
+    "with_file_sizes",
     "write_compressed",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from torch import Tensor, nn
@@ -17,9 +17,7 @@ from senseapp.results import ModelProfile, Schedule, ScheduleEntry
 from senseapp.schedule.choices import DENSE_BITS
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.transforms import CompressionRequest, WeightCompressor, build_compressor
-from senseapp.transforms.pruning import prune_model
-
-__all__ = ["AppliedModel", "apply_schedule", "configs_for"]
+from senseapp.transforms.pruning import PruningCompressor
 
 _DEFAULTS: tuple[CompressionConfig, ...] = (PruningConfig(), SparsityConfig(), QuantizationConfig())
 """In the order they are applied: rounding keeps zeros, so it comes last."""
@@ -40,6 +38,7 @@ class AppliedModel:
         after: as it is; differs in shapes where channels were removed.
         reached: the entries that were carried out, with the level truly reached.
         notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.
+        kept_channels: by layer or norm that lost output channels, the positions of those that stayed.
         rounded_inputs: contexts inside which layers round their inputs; weights alone are always rounded.
     """
 
@@ -48,6 +47,7 @@ class AppliedModel:
     after: ModelProfile
     reached: tuple[ScheduleEntry, ...]
     notes: tuple[str, ...] = ()
+    kept_channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounded_inputs: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
 
     @contextmanager
@@ -105,6 +105,7 @@ class _Applying:
         self._calibration, self._seed = calibration, seed
         self._reached: list[ScheduleEntry] = []
         self._notes: list[str] = []
+        self._kept: dict[str, tuple[int, ...]] = {}
         self._rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
 
     def applied(self, before: ModelProfile) -> AppliedModel:
@@ -115,6 +116,7 @@ class _Applying:
             after=self._profile,
             reached=tuple(self._reached),
             notes=tuple(self._notes),
+            kept_channels=self._kept,
             rounded_inputs=tuple(self._rounded_inputs),
         )
 
@@ -131,7 +133,9 @@ class _Applying:
 
     def _prune(self, entries: Sequence[ScheduleEntry], config: PruningConfig) -> None:
         ratios = {entry.layer: entry.level for entry in entries}
-        done = prune_model(config, self._request({layer.name for layer in self._profile.layers}), ratios)
+        compressor = PruningCompressor(config, self._request({layer.name for layer in self._profile.layers}))
+        self._kept = compressor.kept_channels(ratios)
+        done = compressor.prune(ratios)
         for entry in entries:
             if entry.layer in done:
                 self._reached.append(replace(entry, level=done[entry.layer].achieved_level))

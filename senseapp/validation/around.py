@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from torch import nn
@@ -19,10 +19,9 @@ from senseapp.sensitivity.workbench import Workbench
 from senseapp.transforms import CompressionRequest, Compressor, Prepared, Target, WeightCompressor, build_compressor
 from senseapp.transforms.pruning import PruningCompressor
 from senseapp.transforms.pruning_undo import restored
-from senseapp.validation.batch_norm import batch_norms, reestimated
 from senseapp.validation.bench import TestBench
-
-__all__ = ["Around"]
+from senseapp.validation.matching import Matching, Reference
+from senseapp.validation.repair import scales_per_channel
 
 _MOST_IMAGES = 256
 _LEAST_IMAGES = 32
@@ -40,7 +39,7 @@ class Around:
         couplings: which layers shrink together, where channels go.
     """
 
-    def __init__(self, bench: TestBench, schedule: Schedule, dense: Workbench, *, reestimate: bool) -> None:
+    def __init__(self, bench: TestBench, schedule: Schedule, dense: Workbench, *, repair: bool) -> None:
         self._metric, self._dense = schedule.metric, dense
         self._keys = [item.key for item in bench.result.shown if item.status is Status.MEASURED]
         compressor = _compressor(bench)
@@ -52,7 +51,9 @@ class Around:
         given = {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
         self.levels: Levels = {layer: level for layer, level in given.items() if self._trial.can(layer, level)}
         self._yardstick = Yardstick(dense.baseline(), dense.images.labels, (schedule.metric,))
-        self._batches = bench.repair_batches(len(dense.images)) if reestimate else []
+        self._reference = bench.reference() if repair else None
+        self._batches = _first_batches(self._reference, len(dense.images)) if self._reference else ()
+        self._scale = scales_per_channel(bench.configs["quantization"])
 
     @classmethod
     def open(cls, bench: TestBench, schedule: Schedule, *, repair: bool) -> Around | None:
@@ -61,17 +62,17 @@ class Around:
         Args:
             bench: the model and the images.
             schedule: of the run's own compression.
-            repair: whether to measure with BatchNorm statistics estimated again, where there are any.
+            repair: whether to measure after repair.
         """
-        curves, reestimate = bench.images.curves, repair and bool(batch_norms(bench.dense.model))
+        curves = bench.images.curves
         trial = replace(bench.dense, images=curves.subset(range(min(_TRIAL_IMAGES, len(curves)))))
         trial.baseline()  # times the passes
-        passes = len(schedule.entries) * (len(bench.result.levels) + 1) * (2 if reestimate else 1)
+        passes = len(schedule.entries) * (len(bench.result.levels) + 1) * (2 if repair else 1)
         affordable = int(_MOST_SECONDS / max(1e-9, passes * trial.seconds_per_image))
         count = min(affordable, _MOST_IMAGES, len(curves))
         if count < min(_LEAST_IMAGES, len(curves)):
             return None
-        return cls(bench, schedule, replace(bench.dense, images=curves.subset(range(count))), reestimate=reestimate)
+        return cls(bench, schedule, replace(bench.dense, images=curves.subset(range(count))), repair=repair)
 
     def shares(self, progress: Callable[[str], None]) -> Iterator[LayerMeasurement]:
         """Yield each layer's share of the damage at each level that the run measured."""
@@ -96,12 +97,25 @@ class Around:
 
     def _change(self, levels: Levels) -> MetricChange:
         with ExitStack() as stack:
-            stack.enter_context(self._trial.compressed(levels))
-            if self._batches:
-                stack.enter_context(reestimated(self._dense.model, self._batches))
+            compressed = stack.enter_context(self._trial.compressed(levels))
+            if self._reference is not None:
+                matching = Matching(
+                    self._dense.model,
+                    self._reference,
+                    layers=compressed.layers,
+                    kept=compressed.kept,
+                    scale=self._scale,
+                )
+                stack.enter_context(matching.fitted(self._batches))
             logits = self._dense.baseline()
         moments = self._yardstick.moments(logits, 0, len(logits))
         return change_of(self._metric, moments[self._metric])
+
+
+def _first_batches(reference: Reference, count: int) -> tuple[int, ...]:
+    """Return the positions of as many batches as hold ``count`` images, one at least."""
+    sizes = [len(batch) for batch in reference.batches]
+    return tuple(index for index in range(len(sizes)) if not index or sum(sizes[: index + 1]) <= count)
 
 
 def _compressor(bench: TestBench) -> Compressor:
@@ -116,6 +130,14 @@ def _compressor(bench: TestBench) -> Compressor:
     return build_compressor(spec.compression, request)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compressed:
+    """Names of the layers that are compressed, and which channels stayed where some went."""
+
+    layers: Collection[str]
+    kept: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
 class _Trial(Protocol):
     """Compresses several layers of the private model for a while."""
 
@@ -123,7 +145,7 @@ class _Trial(Protocol):
         """Return whether ``layer`` takes ``level``."""
         ...
 
-    def compressed(self, levels: Levels) -> AbstractContextManager[object]:
+    def compressed(self, levels: Levels) -> AbstractContextManager[_Compressed]:
         """Compress the layers inside.
 
         Raises:
@@ -147,11 +169,11 @@ class _Weights:
             return False
 
     @contextmanager
-    def compressed(self, levels: Levels) -> Iterator[None]:
+    def compressed(self, levels: Levels) -> Iterator[_Compressed]:
         with ExitStack() as stack:
             for prepared in [self._prepared(layer, level) for layer, level in levels.items()]:
                 stack.enter_context(prepared.active())
-            yield
+            yield _Compressed(layers={member for layer in levels for member in self._targets[layer].members})
 
     def _prepared(self, layer: str, level: float) -> Prepared:
         if layer not in self._kept or self._kept[layer][0] != level:
@@ -169,7 +191,8 @@ class _Channels:
         return any(target.layer == layer for target in self._compressor.targets)
 
     @contextmanager
-    def compressed(self, levels: Levels) -> Iterator[None]:
+    def compressed(self, levels: Levels) -> Iterator[_Compressed]:
+        kept = self._compressor.kept_channels(levels)
         with restored(self._model.modules()):
             self._compressor.prune(levels)
-            yield
+            yield _Compressed(layers=kept.keys(), kept=kept)

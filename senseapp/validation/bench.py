@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,15 +21,15 @@ from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import CompressionConfig
 from senseapp.validation.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.validation.matching import Matching, Reference
 from senseapp.validation.progress import Telling
 from senseapp.validation.proof_images import ProofImages, load_proof_images
-from senseapp.validation.repair import repair
-
-__all__ = ["TestBench"]
+from senseapp.validation.repair import matching_of, sentences_on
 
 _CALIBRATION_IMAGES = 64  # as many as the run looked at
-_REPAIR_IMAGES = 256
-_REPAIR_BATCH = 64
+REPAIR_IMAGES = 256
+"""The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
+_ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class TestBench:
     configs: Mapping[str, CompressionConfig]
     telling: Telling = field(default_factory=Telling)
     _yardsticks: dict[int, Yardstick] = field(default_factory=dict)
+    _shuffled: tuple[ImageSet, ImageSet] | None = None
+    _reference: Reference | None = None
 
     @classmethod
     def open(
@@ -111,9 +114,49 @@ class TestBench:
         curves = self.images.curves
         return self.dense.arranged(curves, 0, min(_CALIBRATION_IMAGES, len(curves)))
 
+    @property
+    def repair_images(self) -> ImageSet:
+        """The curves' images that repairs are fitted to, in random order: all, or :data:`REPAIR_IMAGES` of them."""
+        return self._shuffled_curves()[0]
+
+    @property
+    def other_curves(self) -> ImageSet:
+        """The other images of the curves."""
+        return self._shuffled_curves()[1]
+
+    @property
+    def repair_halves(self) -> tuple[range, range]:
+        """Positions of the batches of :meth:`reference` that hold each half of the images."""
+        spans = self._repair_spans()
+        middle = next(index for index, (low, _) in enumerate(spans) if low >= len(self.repair_images) // 2)
+        return range(middle), range(middle, len(spans))
+
+    def span_of(self, batches: range) -> tuple[int, int]:
+        """Return start and stop, among :attr:`repair_images`, of consecutive batches of :meth:`reference`."""
+        spans = self._repair_spans()
+        return spans[batches[0]][0], spans[batches[-1]][1]
+
+    def reference(self) -> Reference:
+        """Return what the uncompressed model does on :attr:`repair_images`; measured once, before it is changed."""
+        if self._reference is None:
+            arranged = [
+                replace(self.dense, layout=replace(self.dense.layout, micro_batch=high - low)).arranged(
+                    self.repair_images, low, high
+                )[0]
+                for low, high in self._repair_spans()
+            ]
+            self._reference = Reference(self.dense.model, arranged)
+        return self._reference
+
+    def matching(self, applied: AppliedModel) -> Matching:
+        """Return what repairs ``applied``."""
+        return matching_of(applied, self.reference(), self.configs["quantization"])
+
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
-        """Repair ``applied`` in place on images of the curves, without their labels; see :func:`repair`."""
-        return repair(applied, self.dense.model, self.repair_batches(), config=self.configs["quantization"])
+        """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
+        matching = self.matching(applied)
+        with applied.active():
+            return sentences_on(matching, fitted=matching.fit(), count=len(self.repair_images))
 
     def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
         """Return the change of every metric, paired image by image with the uncompressed model.
@@ -122,38 +165,54 @@ class TestBench:
             applied: the compressed model.
             images: to measure on; None takes those for proofs.
         """
-        measured_on = self.images.proof if images is None else images
-        yardstick = self._yardstick(measured_on)
-        compressed = replace(self.dense, model=applied.model, images=measured_on)
+        sums = self.sums(applied, self.images.proof if images is None else images)
+        return tuple(change_of(name, values) for name, values in sums.items())
+
+    def sums(
+        self, applied: AppliedModel, images: ImageSet, start: int = 0, stop: int | None = None
+    ) -> dict[str, tuple[float, ...]]:
+        """Return the sums, by metric, over ``images`` from ``start`` to ``stop``, that changes are computed from."""
+        end = len(images) if stop is None else stop
+        yardstick = self._yardstick(images)
+        compressed = replace(self.dense, model=applied.model, images=images)
         with applied.active():
-            logits = self._outputs(compressed)
-        moments = yardstick.moments(logits, 0, len(measured_on))
-        return tuple(change_of(name, sums) for name, sums in moments.items())
+            logits = self._outputs(compressed, start, end)
+        return yardstick.moments(logits, start, end)
 
     def _yardstick(self, images: ImageSet) -> Yardstick:
         if id(images) not in self._yardsticks:
             names = metric_names(has_labels=images.labels is not None, num_classes=self.profile.num_classes)
-            baseline = self._outputs(replace(self.dense, images=images))
+            baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
             self._yardsticks[id(images)] = Yardstick(baseline, images.labels, names)
         return self._yardsticks[id(images)]
 
-    def _outputs(self, workbench: Workbench) -> Tensor:
-        """Return the output for all images, telling how many are through before each pass."""
-        total = len(workbench.images)
+    def _outputs(self, workbench: Workbench, start: int, stop: int) -> Tensor:
+        """Return the output for images ``start`` to ``stop``, telling how many are through before each pass."""
         outputs = []
-        for low, high in micro_batches(0, total, workbench.layout.micro_batch):
-            self.telling.images(low, total)
+        for low, high in micro_batches(start, stop, workbench.layout.micro_batch):
+            self.telling.images(low - start, stop - start)
             outputs.append(workbench.logits(low, high))
         return torch.cat(outputs)
 
-    def repair_batches(self, most: int = _REPAIR_IMAGES) -> list[Tensor]:
-        """Return at most ``most`` images of the curves in batches of one size, so that each image counts alike."""
-        curves = self.images.curves
-        count = min(most, _REPAIR_IMAGES, len(curves))
-        size = min(_REPAIR_BATCH, count)
-        number = count // size
-        wide = replace(self.dense, layout=replace(self.dense.layout, micro_batch=size))
-        return wide.arranged(curves, 0, number * size)
+    def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:
+        if self._shuffled is None:
+            curves = self.images.curves
+            generator = torch.Generator().manual_seed(self.result.spec.sensitivity.seed)
+            order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
+            self._shuffled = curves.subset(order[:REPAIR_IMAGES]), curves.subset(sorted(order[REPAIR_IMAGES:]))
+        return self._shuffled
+
+    def _repair_spans(self) -> list[tuple[int, int]]:
+        """Return start and stop of each batch: as large as memory allows, none of them in both halves."""
+        count = len(self.repair_images)
+        largest = max((call.output_bytes for call in self.dense.trace.calls), default=1) // self.dense.trace.batch_size
+        most = max(1, _ACTIVATION_BYTES // max(1, largest))
+        return [
+            span
+            for low, high in ((0, count // 2), (count // 2, count))
+            if high > low
+            for span in micro_batches(low, high, math.ceil((high - low) / math.ceil((high - low) / most)))
+        ]
 
 
 def _layout_of(result: SensitivityResult) -> Layout:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Telling"]
-
 
 def _silent(_sentence: str) -> None:
     """Say nothing."""

@@ -11,8 +11,6 @@ from senseapp.models.loaded import LoadedModel
 from senseapp.results import SensitivityResult
 from senseapp.sensitivity.split import LEAST_HELD_OUT, MOST_HELD_OUT, split
 
-__all__ = ["ProofImages", "load_proof_images"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofImages:

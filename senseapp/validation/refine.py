@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from senseapp.errors import SenseError
 from senseapp.results import LayerMeasurement, MetricChange, ResourceBudget, Schedule, SensitivityResult
+from senseapp.results.metrics import loss_text
 from senseapp.schedule import Limits, make_schedule, manual_schedule, true_figures, truly_sized
 from senseapp.validation.around import Around
 from senseapp.validation.bench import TestBench
-
-__all__ = ["disagrees", "refine"]
+from senseapp.validation.repair_choice import measured
 
 _NEGLIGIBLE = 0.002  # nats, or 0.2 points: another schedule could win nothing that matters
 
@@ -28,26 +28,28 @@ def refine(
 
     A round measures, for each layer and level, the damage of the whole compressed model with only that layer
     changed, less its damage with that layer untouched: the layer's own share around this schedule. The schedule
-    solved from these shares takes over if it does less damage on the curves' images, after repair where that is
-    asked for; shares are measured with BatchNorm statistics estimated again then. There is no round where the damage
-    is no more than predicted, or too little to be worth one. Only optimal schedules are solved again.
+    solved from these shares takes over if it does less damage on the curves' images, repaired or not, whichever is
+    better, where repair is asked for; shares are measured with repair where the schedule is better with it. There is
+    no round where the damage is no more than predicted, or too little to be worth one. Only optimal schedules are
+    solved again.
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     solvable = schedule.method == "optimal" and schedule.budget is not None
     if rounds < 2 or not solvable or kinds != {bench.result.spec.sensitivity.compression.kind}:
         return schedule, 1, ()
     best, used = schedule, 1
-    first = damage = _damage(bench, schedule, repair)
+    first, repairs = _damage(bench, schedule, repair)
+    damage = first
     while used < rounds and damage is not None and _worth_a_round(best, damage):
         progress(f"Round {used + 1} of at most {rounds}: measuring the layers around the compressed model")
-        again = _solved_around(bench, best, damage, repair, progress)
+        again = _solved_around(bench, best, damage, repairs, progress)
         if again is None:
             break
         used += 1
-        found = _damage(bench, again, repair)
+        found, does = _damage(bench, again, repair)
         if found is None or not found.delta < damage.delta:
             break
-        best, damage = again, found
+        best, damage, repairs = again, found, does
     if used == 1 or first is None or damage is None:
         return schedule, 1, ()
     return best, used, (_sentence(schedule, best, first, damage, used),)
@@ -58,22 +60,24 @@ def _worth_a_round(schedule: Schedule, damage: MetricChange) -> bool:
 
 
 def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: MetricChange, used: int) -> str:
-    name = asked.metric
+    predicted, measured, found = (
+        loss_text(asked.metric, loss) for loss in (asked.predicted_damage, first.delta, last.delta)
+    )
     start = (
-        f"Predicted {name} {asked.predicted_damage:.4g} and measured {first.delta:.4g} disagreed, so the layers were "
-        f"measured again around the compressed model ({used} rounds); "
+        f"The predicted loss, {predicted}, and the measured one, {measured}, disagreed, so the layers were measured "
+        f"again around the compressed model ({used} rounds); "
     )
     if best is asked:
         return start + "no better schedule was found."
-    return start + f"the schedule solved from that has {name} {last.delta:.4g} on the same images."
+    return start + f"the schedule solved from that loses {found} on the same images."
 
 
-def _damage(bench: TestBench, schedule: Schedule, repair: bool) -> MetricChange | None:
-    applied = bench.apply(schedule)
-    if repair:
-        bench.repair(applied)
-    changes = bench.measure(applied, bench.images.curves)
-    return next((change for change in changes if change.metric == schedule.metric), None)
+def _damage(bench: TestBench, schedule: Schedule, repair: bool) -> tuple[MetricChange | None, bool]:
+    """Return the damage on the curves' images, of the better of repaired and not, and whether that is the repaired."""
+    curves = bench.images.curves
+    found = measured(bench, bench.apply(schedule), schedule.metric, repair=repair, images=curves)
+    damage = next((change for change in found.best if change.metric == schedule.metric), None)
+    return damage, found.delivered == "repaired"
 
 
 def _solved_around(

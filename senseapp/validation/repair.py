@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from senseapp.spec import CompressionConfig, QuantizationConfig
 from senseapp.validation.apply import AppliedModel
-from senseapp.validation.batch_norm import batch_norms, reestimate_batch_norm
-from senseapp.validation.output_correction import correct_outputs
-
-__all__ = ["repair"]
+from senseapp.validation.matching import Matching, Reference
 
 _LEAST_IMAGES = 2
+_TOO_FEW = "Nothing was repaired: that needs at least two calibration images."
+_NOT_FINITE = "Nothing was repaired: on the calibration images, the compressed model's activations are not finite."
 
 
 def repair(
@@ -21,41 +20,56 @@ def repair(
 ) -> tuple[str, ...]:
     """Repair ``applied`` in place on unlabelled calibration images.
 
-    BatchNorm statistics are estimated again; a network without BatchNorm gets the outputs of its compressed layers
-    corrected per channel.
+    The output of every BatchNorm gets the mean and the spread, per channel, that it has in the model before; so does
+    the output of each compressed layer that has a bias. A model that nothing was done to stays as it is.
 
     Args:
         applied: the compressed model.
         dense: the model before.
-        batches: (N, C, H, W) on the device of both, of one size.
+        batches: (N, C, H, W) on the device of both.
         config: how it was quantized, if it was; one scale per tensor leaves no room for scales per channel.
 
     Returns:
         Sentences on what was done, or why nothing could be.
     """
-    if not batches or len(batches[0]) < _LEAST_IMAGES:
-        return ("Nothing was repaired: that needs at least two calibration images.",)
     count = sum(len(batch) for batch in batches)
+    if count < _LEAST_IMAGES:
+        return (_TOO_FEW,)
+    matching = matching_of(applied, Reference(dense, batches), config)
     with applied.active():
-        if batch_norms(applied.model):
-            if reestimate_batch_norm(applied.model, batches):
-                return (f"BatchNorm statistics were estimated again on {count} unlabelled images.",)
-            return ("BatchNorm statistics of the compressed model are not finite, so the old ones were kept.",)
-        return _correct(applied, dense, batches, config, count)
+        return sentences_on(matching, fitted=matching.fit(), count=count)
 
 
-def _correct(
-    applied: AppliedModel, dense: nn.Module, batches: Sequence[Tensor], config: CompressionConfig, count: int
-) -> tuple[str, ...]:
-    kinds = {entry.compression for entry in applied.reached}
-    if "pruning" in kinds:
-        return ("Nothing was repaired: without BatchNorm, outputs of pruned layers have nothing to be compared with.",)
-    changed = {member for entry in applied.reached for member in entry.members}
-    layers = [layer for layer in applied.after.layers if layer.name in changed]
-    per_channel = not (isinstance(config, QuantizationConfig) and config.granularity == "tensor")
-    corrected = correct_outputs(applied.model, dense, batches, layers, scale=per_channel)
-    skipped = [layer.name for layer in layers if layer.name not in corrected]
-    notes = [f"Outputs of {len(corrected)} layers were corrected per channel on {count} unlabelled images."]
-    if skipped:
-        notes.append(f"{len(skipped)} layers have no bias to correct or are not called (first: {skipped[0]}).")
+def matching_of(applied: AppliedModel, reference: Reference, config: CompressionConfig) -> Matching:
+    """Return what matches the norms and the compressed layers of ``applied`` to ``reference``."""
+    members = {member for entry in applied.reached for member in entry.members}
+    scale = scales_per_channel(config)
+    return Matching(applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale)
+
+
+def scales_per_channel(config: CompressionConfig) -> bool:
+    """Return whether each output channel of a layer may have a scale of its own."""
+    return not (isinstance(config, QuantizationConfig) and config.granularity == "tensor")
+
+
+def sentences_on(matching: Matching, *, fitted: bool, count: int) -> tuple[str, ...]:
+    """Return sentences on what ``matching`` did with ``count`` images."""
+    if not fitted:
+        return (_NOT_FINITE,)
+    done = []
+    if matching.norms:
+        done.append(f"the statistics of {len(matching.norms)} BatchNorms")
+    if matching.layers:
+        layers = "1 compressed layer" if len(matching.layers) == 1 else f"{len(matching.layers)} compressed layers"
+        done.append(f"the outputs of {layers}")
+    if not done:
+        return ("Nothing could be repaired: no BatchNorm runs, and no compressed layer has a bias.",)
+    notes = [
+        f"Repair matched {' and '.join(done)} to the uncompressed network's on the same {count} unlabelled images."
+    ]
+    if matching.skipped:
+        notes.append(
+            f"{len(matching.skipped)} BatchNorms were left as they are, since which of their channels went is not "
+            f"known (first: {matching.skipped[0]})."
+        )
     return tuple(notes)

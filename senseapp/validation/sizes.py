@@ -5,16 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from senseapp.layers import acting_zero_share
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import weight_bytes
 from senseapp.validation.apply import AppliedModel
-
-__all__ = ["ModelSize", "latencies", "sizes_of"]
 
 _PASSES = 21
 
@@ -27,39 +26,44 @@ class ModelSize:
         params: all parameters, biases and norms included.
         weights: numbers in the weights of compressible layers.
         zeros: how many of those are zero.
-        bytes: the compressible weights at their bits, stored dense or as one bit per position and the non-zero
-            values, whichever is smaller for a layer; everything else as it was loaded. Scales of quantized weights
-            are not counted.
-        macs: multiply-accumulates of one image with a weight that is not zero.
+        compact_bytes: what budgets of bytes count, and no file has: the compressible weights at their bits, stored
+            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything
+            else as it was loaded. Scales of quantized weights are not counted.
+        macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
+            sparse; weights that were zero before, or that rounding made zero, count in full, as in budgets.
         average_bits: of the compressible weights.
     """
 
     params: float
     weights: float
     zeros: float
-    bytes: float
+    compact_bytes: float
     macs: float
     average_bits: float
 
     def figure(self, kind: BudgetKind, before: ModelSize) -> float:
-        """Return what a budget of ``kind`` counts: the fraction removed beside ``before``, or the average bits."""
+        """Return what a budget of ``kind`` counts: the fraction removed beside ``before``, or the average bits.
+
+        As budgets do, weights that were zero before count as removed: they are part of what is zero now.
+        """
         if kind == "bits":
             return self.average_bits
         if kind == "params":
-            return 1 - (self.weights - self.zeros) / (before.weights - before.zeros)
+            return 1 - (self.weights - self.zeros) / before.weights
         if kind == "bytes":
-            return (before.bytes - self.bytes) / (4 * before.weights)
+            return (before.compact_bytes - self.compact_bytes) / (4 * before.weights)
         return 1 - self.macs / before.macs if before.macs else 0.0
 
 
 def sizes_of(applied: AppliedModel, dense: nn.Module) -> tuple[ModelSize, ModelSize]:
-    """Return the costs of the model before and after."""
+    """Return the costs of the model before, stored and run as it was loaded, and after."""
     untouched = AppliedModel(model=dense, before=applied.before, after=applied.before, reached=())
-    return _size(untouched), _size(applied)
+    return replace(_size(untouched), compact_bytes=applied.before.num_bytes), _size(applied)
 
 
 def _size(applied: AppliedModel) -> ModelSize:
-    weights = zeros = macs = stored = bits = 0.0
+    weights = zeros = skipped_macs = stored = bits = 0.0
+    sparse = {member for entry in applied.reached if entry.compression == "sparsity" for member in entry.members}
     seen: set[int] = set()
     for layer in applied.after.layers:
         parameter = applied.model.get_parameter(layer.parameter)
@@ -69,13 +73,14 @@ def _size(applied: AppliedModel) -> ModelSize:
         count, empty = parameter.numel(), parameter.numel() - int(parameter.count_nonzero())
         weights, zeros, bits = weights + count, zeros + empty, bits + count * applied.bits(layer.name)
         stored += weight_bytes(count, zeros=empty, bits=applied.bits(layer.name)) - 4 * count
-        macs += layer.macs * (1 - empty / max(1, count))
+        if layer.name in sparse:
+            skipped_macs += layer.macs * acting_zero_share(applied.model, layer)
     return ModelSize(
         params=applied.after.num_params,
         weights=weights,
         zeros=zeros,
-        bytes=applied.after.num_bytes + stored,
-        macs=macs,
+        compact_bytes=applied.after.num_bytes + stored,
+        macs=applied.after.macs - skipped_macs,
         average_bits=bits / weights,
     )
 

@@ -10,9 +10,8 @@ from senseapp.results.coupling import CoupledGroup
 from senseapp.results.schedule import BudgetKind, StrongestFound, TriedTarget
 from senseapp.schedule import Limits, make_schedule, strongest_within, trade_off, true_figures
 from senseapp.validation.bench import TestBench
+from senseapp.validation.repair_choice import measured
 from senseapp.validation.true_size import couplings_of
-
-__all__ = ["strongest_schedule"]
 
 
 def strongest_schedule(
@@ -34,7 +33,7 @@ def strongest_schedule(
         kind: the budget that is tightened.
         allowed_drop: in the unit of ``metric``: a fraction for top-1, nats for loss and KL.
         metric: what must not drop; empty takes the run's own.
-        repair: measure after repair.
+        repair: repair each schedule where it does better so, before it is measured.
         limits: bounds and fixed levels; None means neither.
         rounds: schedules measured between the gentlest and the strongest.
 
@@ -74,14 +73,13 @@ class _Trials:
     tried: list[TriedTarget] = field(default_factory=list)
 
     def measure(self, schedule: Schedule) -> float:
-        applied = self.bench.apply(schedule)
-        if self.repair:
-            self.bench.repair(applied)
-        changes = self.bench.measure(applied, self.bench.images.curves)
-        tried = TriedTarget(figure=self.sized(schedule).achieved[self.kind], changes=changes)
+        curves, applied = self.bench.images.curves, self.bench.apply(schedule)
+        found = measured(self.bench, applied, self.metric, repair=self.repair, images=curves)
+        figure = self.sized(schedule).achieved[self.kind]
+        tried = TriedTarget(figure=figure, changes=found.best, repaired=found.delivered == "repaired")
         change = tried.change(self.metric)
         if change is None:
-            names = ", ".join(change.metric for change in changes)
+            names = ", ".join(change.metric for change in found.best)
             raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
         self.tried.append(tried)
         return change.delta

@@ -15,8 +15,6 @@ from senseapp.spec import PruningConfig
 from senseapp.transforms import CompressionRequest
 from senseapp.transforms.pruning import PruningCompressor
 
-__all__ = ["couplings_of", "schedule_of_true_size"]
-
 _EXAMPLE_IMAGES = 2
 
 

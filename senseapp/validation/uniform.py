@@ -11,8 +11,6 @@ from senseapp.validation.bench import TestBench
 from senseapp.validation.sizes import sizes_of
 from senseapp.validation.true_size import couplings_of
 
-__all__ = ["true_figure", "uniform_of_equal_cost"]
-
 _KINDS: dict[str, BudgetKind] = {"sparsity": "params", "pruning": "macs", "quantization": "bits"}
 
 

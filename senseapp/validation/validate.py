@@ -6,17 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
+from senseapp.results.measurement import loss_with_interval
+from senseapp.results.metrics import loss_text
 from senseapp.spec import CompressionConfig
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
 from senseapp.validation.refine import disagrees, refine
+from senseapp.validation.repair_choice import Measured, measured
 from senseapp.validation.sizes import latencies, sizes_of
 from senseapp.validation.uniform import true_figure, uniform_of_equal_cost
-
-__all__ = ["Proven", "prove", "validate"]
 
 _NEAR = 0.005  # of the total: nearer to the budget than people can tell
 
@@ -31,13 +32,15 @@ class Proven:
 
     Attributes:
         result: what was measured.
-        applied: the compressed model; repaired if that was asked for.
+        applied: the compressed model; repaired if that was asked for and did better.
         example: one image that it takes, (1, C, H, W).
+        dense: the uncompressed model.
     """
 
     result: ValidationResult
     applied: AppliedModel
     example: Tensor
+    dense: nn.Module
 
 
 def validate(
@@ -73,6 +76,8 @@ def prove(
 ) -> Proven:
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 
+    The better of repaired and not is kept, see :mod:`senseapp.validation.repair_choice`.
+
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the
     proof images have no part in that.
@@ -84,61 +89,61 @@ def prove(
     final, used, notes = refine(bench, schedule, rounds=rounds, repair=repair, progress=progress)
     applied = bench.apply(final)
     progress("Measuring the compressed model")
-    changes, repaired, repair_notes = _measured(bench, applied, repair, progress)
+    found = _measured(bench, applied, final.metric, repair, progress)
     sizes = _sizes(bench, applied)
-    uniform_changes, uniform_repaired, uniform_note = _uniform(bench, final, applied, repair, progress)
+    uniform, uniform_note = _uniform(bench, final, applied, repair, progress)
     return Proven(
         result=ValidationResult(
             schedule=final,
-            changes=changes,
-            repaired=repaired,
-            uniform=uniform_changes,
-            uniform_repaired=uniform_repaired,
+            changes=found.changes,
+            repaired=found.repaired,
+            delivered=found.delivered,
+            delivered_reason=found.reason,
+            uniform=uniform.changes if uniform else (),
+            uniform_repaired=uniform.repaired if uniform else (),
+            uniform_delivered=uniform.delivered if uniform else "",
             predicted=final.predicted_damage,
             rounds=used,
             sizes=sizes,
             notes=(
                 bench.images.note,
                 *notes,
-                *_disagreement(final, changes),
+                *_disagreement(final, found.changes),
                 *_short_of_budget(bench, final, applied),
                 *applied.notes,
-                *repair_notes,
+                *found.notes,
             )
             + ((uniform_note,) if uniform_note else ()),
         ),
         applied=applied,
         example=bench.dense.batches(0, 1)[0],
+        dense=bench.dense.model,
     )
 
 
 def _measured(
-    bench: TestBench, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
-) -> tuple[tuple[MetricChange, ...], tuple[MetricChange, ...], tuple[str, ...]]:
-    changes = bench.measure(applied)
-    if not repair:
-        return changes, (), ()
-    progress("Repairing without training")
-    notes = bench.repair(applied)
-    return changes, bench.measure(applied), notes
+    bench: TestBench, applied: AppliedModel, metric: str, repair: bool, progress: Callable[[str], None]
+) -> Measured:
+    if repair:
+        progress("Measuring the compressed model with and without repair")
+    return measured(bench, applied, metric, repair=repair, images=bench.images.proof)
 
 
 def _uniform(
     bench: TestBench, schedule: Schedule, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
-) -> tuple[tuple[MetricChange, ...], tuple[MetricChange, ...], str]:
+) -> tuple[Measured | None, str]:
     progress("Measuring a uniform schedule of equal cost")
     uniform, note = uniform_of_equal_cost(bench, schedule, applied)
     if uniform is None:
-        return (), (), note
-    changes, repaired, _ = _measured(bench, bench.apply(uniform), repair, progress)
-    return changes, repaired, note
+        return None, note
+    return measured(bench, bench.apply(uniform), schedule.metric, repair=repair, images=bench.images.proof), note
 
 
 def _sizes(bench: TestBench, applied: AppliedModel) -> dict[str, tuple[float, float]]:
     before, after = sizes_of(applied, bench.dense.model)
     image = bench.dense.batches(0, 1)[0]
     slow, fast = latencies((bench.dense.model, applied.model), image)
-    counted = {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "bytes", "macs")}
+    counted = {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "macs")}
     return counted | {"latency_seconds": (slow, fast)}
 
 
@@ -147,9 +152,9 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
     if measured is None or not disagrees(schedule.predicted_damage, measured):
         return ()
     how = "more" if measured.delta > schedule.predicted_damage else "less"
+    predicted = loss_text(schedule.metric, schedule.predicted_damage)
     return (
-        f"The layers together lose {how} than alone: predicted {schedule.metric} {schedule.predicted_damage:.4g}, "
-        f"measured {measured.delta:.4g} ({measured.ci_low:.4g} to {measured.ci_high:.4g}).",
+        f"The layers together lose {how} than alone: predicted {predicted}, measured {loss_with_interval(measured)}.",
     )
 
 

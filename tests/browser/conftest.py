@@ -19,6 +19,7 @@ from tests.serving import free_port, wait_for_health
 
 ROOT = Path(__file__).parents[2]
 ANSWER_MILLISECONDS = 60_000  # of a page on a machine that other tests keep busy
+METRICS_TOKEN = "correct-horse"
 CANDIDATES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
@@ -31,7 +32,8 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def app_url(server_log: Path) -> Iterator[str]:
     """The address of a running app."""
     port = free_port()
-    environment = os.environ | {"SENSEAPP_HOME": str(server_log.parent / "home")}
+    settings = {"SENSEAPP_HOME": str(server_log.parent / "home"), "SENSEAPP_METRICS_TOKEN": METRICS_TOKEN}
+    environment = os.environ | settings
     command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={port}", "--server.headless=true"]
     with server_log.open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -51,7 +51,7 @@ def verify(page: Page) -> None:
     """Let the schedule be measured, and see it beside the prediction."""
     page.get_by_role("button", name="Verify").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    expect(page.get_by_text("Compressed model: weights")).to_be_visible(timeout=PROOF_MILLISECONDS)
+    expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible(timeout=PROOF_MILLISECONDS)
     proof = page.locator(".st-key-schedule_proof_predicted")
     for label in ("Predicted KL divergence", "Measured", "Repaired", "Repair alone"):
         expect(proof.get_by_text(label, exact=True)).to_be_visible()

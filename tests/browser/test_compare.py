@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.browser.import_steps import import_table
+
 pytestmark = pytest.mark.browser
 
 HEADER = "parameter,sparsity,top1,top5,loss"
@@ -31,19 +33,15 @@ def landing(app_url: str) -> str:
     return f"{app_url}/runs"
 
 
-def import_table(page: Page, path: Path) -> None:
-    page.get_by_text("Import a sensitivity CSV").click()
-    page.get_by_test_id("stFileUploader").filter(has_text="Sensitivity CSV").locator(
-        "input[type=file]"
-    ).set_input_files(path)
-    page.get_by_role("button", name="Import", exact=True).click()
+def import_and_open(page: Page, path: Path) -> None:
+    import_table(page, path)
     expect(page.get_by_role("heading", name=re.compile("Most fragile: "))).to_be_visible()
 
 
 def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Path) -> None:
-    import_table(page, table(tmp_path / "first.csv", (8.0, 4.0, 2.0, 1.0)))
+    import_and_open(page, table(tmp_path / "first.csv", (8.0, 4.0, 2.0, 1.0)))
     page.goto(landing)
-    import_table(page, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
+    import_and_open(page, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
     page.goto(landing)
     for num_ticked, title in enumerate(("second", "first"), start=1):
         card = page.locator("[class*=st-key-run_card_]").filter(has=page.get_by_text(title, exact=True))
@@ -57,8 +55,8 @@ def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Pa
     expect(bars).to_have_count(8)
     bars.first.click(force=True)
     picked = page.locator(".st-key-compare_picked")
-    expect(picked.get_by_text("A · first, 50 %: −8.0 points")).to_be_visible()
-    expect(picked.get_by_text("B · second, 50 %: −1.0 points")).to_be_visible()
+    expect(picked.get_by_text("A · first, 50 %: 8.0 points")).to_be_visible()
+    expect(picked.get_by_text("B · second, 50 %: 1.0 points")).to_be_visible()
     page.reload()
     expect(page.get_by_role("heading", name=headline)).to_be_visible()
 
@@ -85,7 +83,7 @@ def offline(browser: Browser) -> Iterator[Page]:
 
 
 def test_a_report_opens_offline_and_answers_clicks(page: Page, offline: Page, tmp_path: Path) -> None:
-    import_table(page, table(tmp_path / "published.csv", (8.0, 4.0, 2.0, 1.0)))
+    import_and_open(page, table(tmp_path / "published.csv", (8.0, 4.0, 2.0, 1.0)))
     with page.expect_download() as download:
         page.get_by_role("button", name="Download report").click()
     assert download.value.suggested_filename == "published.html"
@@ -101,9 +99,9 @@ def test_a_report_opens_offline_and_answers_clicks(page: Page, offline: Page, tm
         expect(figures.nth(place)).to_have_attribute("data-state", "drawn")
     bars = figures.first.locator("path[aria-roledescription=bar]")
     expect(bars).to_have_count(len(LAYERS))
-    expect(bars.first).to_have_attribute("aria-label", "conv1: −8.0 points at 50 %, measured")
+    expect(bars.first).to_have_attribute("aria-label", "conv1: 8.0 points at 50 %, measured")
     figures.first.get_by_role("combobox").select_option("25 %")
-    expect(bars.first).to_have_attribute("aria-label", "conv1: −4.0 points at 25 %, measured")
+    expect(bars.first).to_have_attribute("aria-label", "conv1: 4.0 points at 25 %, measured")
     bars.first.hover(force=True)
     expect(offline.get_by_text("95 % interval", exact=True)).to_be_visible()
-    expect(offline.get_by_role("cell", name="−8.0 points (unknown)")).to_be_visible()
+    expect(offline.get_by_role("cell", name="8.0 points (unknown)")).to_be_visible()

@@ -10,6 +10,7 @@ from http.client import HTTPMessage
 import pytest
 
 from senseapp.ui.inline_scripts import INLINE_SCRIPTS
+from tests.browser.conftest import METRICS_TOKEN
 
 pytestmark = pytest.mark.browser
 
@@ -88,8 +89,11 @@ def test_a_script_file_has_its_type_and_the_headers(app_url: str) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_metrics_need_the_token_that_this_server_does_not_have(app_url: str) -> None:
+def test_the_metrics_need_the_token(app_url: str) -> None:
     for token in ("", "Bearer ", "Bearer x", "Basic Og=="):
         status, _, body = ask("GET", f"{app_url}/_stcore/metrics", Authorization=token)
         assert status == 404
         assert b"active_sessions" not in body
+    status, _, body = ask("GET", f"{app_url}/_stcore/metrics", Authorization=f"Bearer {METRICS_TOKEN}")
+    assert status == 200
+    assert b"active_sessions" in body

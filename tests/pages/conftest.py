@@ -28,6 +28,10 @@ class ScriptedService(Service):
     def model_card(self, model: ModelSpec) -> ModelProfile:
         return profile()
 
+    def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+        names = [layer.name for layer in profile().layers if layer.name != "fc"]
+        return ((names[0], *names[2:]), (names[1],))
+
     def preview(self, spec: RunSpec) -> PreviewReport:
         file = io.BytesIO()
         Image.new("L", (96, 96)).save(file, "PNG")

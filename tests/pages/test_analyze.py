@@ -1,5 +1,6 @@
 """The Analyze page: filled in, forgiving, and quick to start."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
     assert "**6.50 k**" in texts(analyze)
     assert "6 layers × 3 levels on all images, measured: **about 40 s** here" in texts(analyze)
+
+
+def test_pruning_is_planned_in_groups_once_they_are_found(analyze: AppTest) -> None:
+    analyze.radio(key="analyze.compression.kind").set_value("pruning").run()
+    for _ in range(100):
+        if "groups (" in texts(analyze):
+            break
+        time.sleep(0.05)
+        analyze.run()
+    assert "2 groups (5 layers) × 3 levels on all images" in texts(analyze)
 
 
 def test_every_field_has_help(analyze: AppTest) -> None:

@@ -211,6 +211,16 @@ def test_a_bad_archive_is_said_beside_its_field_and_is_gone(
     assert analyze.button(key="analyze.run").disabled
 
 
+def test_pictures_that_cannot_be_read_are_said_before_their_classes(analyze: AppTest, tmp_path: Path) -> None:
+    files = {f"{name}/{index}.png": b"no picture" for name in ("cats", "dogs") for index in range(3)}
+    upload_images(analyze, "photos.zip", archive(files))
+    sentence = analyze.error[0].value
+    assert "6 files tried and none is a picture, the first cats/0.png (not a picture)" in sentence
+    assert "export them again as JPEG or PNG" in sentence
+    assert "means a class" not in " ".join(error.value for error in analyze.error)
+    assert kept_files(tmp_path / "home") == []
+
+
 def test_a_file_over_the_quota_is_refused_before_it_is_stored(
     analyze: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,7 +126,7 @@ def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: l
     open_compare(app, *pair)
     app.session_state["senseapp.session"].picked["compare"] = FRAGILE
     app.run()
-    assert "demo, 50 %: **−8.0 points** (−8.6 to −7.4), rank 1, measured" in texts(app)
+    assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
     app.button(key="compare.close").click().run()
     assert "rank 1, measured" not in texts(app)
 

@@ -122,7 +122,7 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
 def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTest, finished_run: str) -> None:
     open_tab(results, finished_run, "Curves")
     axis = results.selectbox(key=f"curves.axis.{finished_run}")
-    assert axis.options == ["Change", "Metric itself", "Reward"]
+    assert axis.options == ["Drop", "Metric itself", "Reward"]
     for name, title in (("value", "Top-1 accuracy (%)"), ("reward", "Reward: −(1 − top-1) · ln(MACs left)")):
         results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
         assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
@@ -134,7 +134,7 @@ def test_an_import_without_macs_says_why_there_is_no_reward(app: AppTest, servic
     run_id = service.import_csv("resnet18", TABLE)
     open_tab(open_page(app, PAGE, run=run_id), run_id, "Curves")
     axis = app.selectbox(key=f"curves.axis.{run_id}")
-    assert axis.options == ["Change", "Metric itself"]
+    assert axis.options == ["Drop", "Metric itself"]
     assert "come without" in axis.help
 
 
@@ -159,7 +159,7 @@ def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: 
     open_page(app, PAGE, run=run_id)
     shown = values(app).set_index("row")
     assert shown["value"].to_dict() == pytest.approx({"conv1": 41.25, "layer1.0.conv1": 69.0, "fc": 68.0})
-    assert shown["change_text"]["conv1"] == "−28.5 points"
+    assert shown["change_text"]["conv1"] == "28.5 points"
     app.session_state[STATE].picked[run_id] = "fc"
     open_tab(app, run_id, "Table")
     assert list(app.dataframe[0].value["top1"]) == ["69.7 %", "68.0 %"]

@@ -32,7 +32,7 @@ def test_the_runs_page_takes_a_table_and_opens_its_results(app: AppTest, service
     assert not app.exception
     (record,) = service.runs()
     assert app.query_params["run"] == record.run_id
-    assert "Most fragile: conv1, −28.5 points at 50 %" in texts(app)
+    assert "Most fragile: conv1 loses 28.5 points at 50 %" in texts(app)
     result = service.result(record.run_id)
     assert result is not None
     assert result.spec.sensitivity.compression.granularity == "filter"  # type: ignore[union-attr]
@@ -107,7 +107,7 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
     assert not app.error
-    assert "Size of the weights" in texts(app)
+    assert "Size if stored sparse" in texts(app)
     assert "MACs" in texts(app)
     assert "counts alike" not in texts(app)
 
@@ -123,7 +123,7 @@ def test_the_schedule_begins_with_a_target_that_can_be_met(app: AppTest, service
 def test_parameters_that_the_model_lacks_are_named_and_the_rest_is_imported(app: AppTest, service: Service) -> None:
     run_id = imported_with_its_model(app, service, TABLE.replace("module.fc", "module.head"))
     assert "1 of the 3 parameters is not in demo and was left out (head)" in texts(app)
-    assert "Most fragile: conv1, −28.5 points at 50 %" in texts(app)
+    assert "Most fragile: conv1 loses 28.5 points at 50 %" in texts(app)
     assert service.snapshot(run_id).done == 4
 
 
@@ -155,7 +155,7 @@ def test_the_schedule_of_an_import_speaks_of_layers_not_of_weights(app: AppTest,
     open_page(app, "pages/targets.py", run=imported)
     assert not app.exception
     assert "Mean amount over layers" in texts(app)
-    assert "Size of the weights" not in texts(app)
+    assert "Size if stored" not in texts(app)
     assert "every layer counts alike" in texts(app)
 
 

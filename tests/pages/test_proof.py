@@ -42,7 +42,8 @@ def a_validation(schedule, **parts) -> ValidationResult:
         schedule=schedule,
         changes=(a_change("top1", 0.04), a_change(schedule.metric, 0.3)),
         predicted=0.25,
-        sizes={"bytes": (4000.0, 1500.0), "latency_seconds": (0.002, 0.001)},
+        sizes={"file_bytes": (4000.0, 4000.0), "latency_seconds": (0.002, 0.001)},
+        files={".safetensors": 4000, ".sparse.safetensors.gz": 1500},
         notes=("Measured on 269 images that no curve has seen.",),
         **parts,
     )
@@ -64,33 +65,57 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
     folder = backend.store.folder(finished_run)
     folder.save_validation(verification.key, validation)
-    folder.compressed_model(verification.key).write_bytes(b"weights")
+    plain = folder.compressed_model(verification.key)
+    plain.write_bytes(bytes(4000))
+    plain.with_suffix(".sparse.safetensors.gz").write_bytes(bytes(1500))
     open_page(app, PAGE, run=finished_run)
     assert not app.exception
     words = texts(app)
     for expected in (
         "Predicted KL",
-        "+0.250",
-        "+0.300",
+        "0.250",
+        "0.300",
         "91.0 %",
-        "−4.0 points",
+        "4.0 points",
         "94.0 %",
         "2 ms → 1 ms",
+        "**4.00 kB → 4.00 kB**",
+        "Weights with zeros compressed",
+        "**1.50 kB**",
         "269 images",
-        "**+0.100 nats after repair**",
+        "**0.100 nats after repair**",
         "Repair alone",
         "−0.200 nats",
-        "+3.0 points",
+        "−3.0 points",
     ):
         assert expected in words
-    assert any("Compressed model: weights" in button.label for button in app.get("download_button"))
+    labels = {button.label for button in app.get("download_button")}
+    assert {
+        "Compressed model: weights (4.00 kB)",
+        "Compressed model: weights with zeros compressed (1.50 kB)",
+    } <= labels
+    assert any('gzip.open("compressed.sparse.safetensors.gz")' in block.value for block in app.code)
+
+
+def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backend: Backend, shown_schedule) -> None:
+    reason = "Delivered without repair: it is no better with it on 64 held-out images."
+    repaired = (a_change("top1", 0.06), a_change(shown_schedule.metric, 0.5))
+    validation = a_validation(shown_schedule, repaired=repaired, delivered="compressed", delivered_reason=reason)
+    verification = Verification(run_id=finished_run, schedule=shown_schedule)
+    backend.store.folder(finished_run).save_validation(verification.key, validation)
+    open_page(app, PAGE, run=finished_run)
+    words = texts(app)
+    assert reason in words
+    assert "**0.300 nats**" in words
+    assert "after repair**" not in words
+    assert "0.500 nats" in words  # both are shown
 
 
 def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, shown_schedule) -> None:
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
     backend.store.folder(finished_run).save_validation(verification.key, a_validation(shown_schedule))
     open_page(app, PAGE, run=finished_run)
-    assert "+0.300 nats" in texts(app)
+    assert "0.300 nats" in texts(app)
     app.slider(key=f"schedule.target.{finished_run}").set_value(30).run()
     assert app.button(key=f"schedule.verify.{finished_run}").label == "Verify"
     assert ":gray[not yet]" in texts(app)

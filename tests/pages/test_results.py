@@ -1,14 +1,17 @@
 """The Results page: the finding first, then linked views of it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 
+from senseapp.results import SensitivityResult
 from senseapp.service import Backend, Service
-from senseapp.spec import DataSpec, PruningConfig, RunSpec, SensitivitySpec
+from senseapp.spec import DataSpec, ModelSpec, PruningConfig, RunSpec, SensitivitySpec, loads
 from senseapp.ui.components.report_download import make_report
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
@@ -52,7 +55,9 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
 
 
 def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_always_there(results: AppTest) -> None:
-    assert "Most fragile: layer2.0.conv1, −8.0 points at 50 %. 3 of 6 layers lose nothing measurable." in texts(results)
+    assert "Most fragile: layer2.0.conv1 loses 8.0 points at 50 %. 3 of 6 layers lose nothing measurable: 512" in texts(
+        results
+    )
     for part in ("**Measured**", "512 images", "95 % intervals, paired by image", "precision fp32", "seed 0"):
         assert part in texts(results)
 
@@ -77,7 +82,7 @@ def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
 ) -> None:
     run = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(mode="quick")))
     open_page(app, PAGE, run=run)
-    assert "Most fragile by estimate: layer2.0.conv1, +0.080 nats of KL divergence at 50 %" in texts(app)
+    assert "Most fragile by estimate: layer2.0.conv1, 0.080 nats of KL divergence at 50 %" in texts(app)
     assert app.selectbox(key=f"results.metric.{run}").value == "kl"
 
 
@@ -125,6 +130,33 @@ def test_the_table_holds_every_layer_at_every_level_and_both_downloads(results: 
     assert {"Download CSV", "Download JSON"} <= {button.label for button in results.get("download_button")}
 
 
+def test_what_is_downloaded_says_nothing_of_folders_on_the_server(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run itself keeps them, so that it can be run again."""
+    run_id = finish(service, backend, RunSpec())
+    folder = backend.store.folder(run_id)
+    model = ModelSpec(library="auto", checkpoint="/srv/senseapp/uploads/0a1b2c/net.pth")
+    images = DataSpec(kind="archive", path="/srv/senseapp/uploads/3d4e5f/photos.zip")
+    folder.save_result(replace(folder.load_result(), spec=RunSpec(model=model, data=images)))
+    offered: dict[str, Any] = {}
+    plain = DeltaGenerator.download_button
+
+    def noted(row: DeltaGenerator, label: str, data: Any, **how: Any) -> bool:
+        offered[how["file_name"]] = data
+        return plain(row, label, data, **how)
+
+    monkeypatch.setattr(DeltaGenerator, "download_button", noted)
+    open_page(app, PAGE, run=run_id)
+    open_tab(app, run_id, "Table")
+    assert not app.exception
+    written = offered["result.json"]()
+    assert "uploads" not in written
+    assert loads(written, SensitivityResult).spec.model.checkpoint == "net.pth"
+    assert "/srv" not in offered["sensitivity.csv"]()
+    assert service.result(run_id).spec.model == model
+
+
 def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
     app: AppTest, service: Service, backend: Backend
 ) -> None:
@@ -132,7 +164,7 @@ def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
     open_page(app, PAGE, run=finish(service, backend, spec))
     assert "## 1 layer without a value" in texts(app)
     apart = app.dataframe[-1].value
-    assert list(apart["layer"]) == [NOT_PRUNABLE]
+    assert list(apart["row"]) == [NOT_PRUNABLE]
     assert "Its channels are added" in apart["reason"].iloc[0]
 
 

@@ -1,117 +1,260 @@
-"""Repair against statistics computed by hand."""
+"""Repair against moments computed by hand, and against nothing at all where nothing was done."""
 
 from __future__ import annotations
 
 import copy
 
 import pytest
+import timm
 import torch
+import torchvision
+from timm.layers import convert_sync_batchnorm, freeze_batch_norm_2d
 from torch import nn
 
 from senseapp.layers import profile_model
 from senseapp.results import Schedule, ScheduleEntry
-from senseapp.spec import QuantizationConfig, SparsityConfig
+from senseapp.spec import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.validation import apply_schedule, configs_for, repair
-from senseapp.validation.batch_norm import reestimate_batch_norm
-from senseapp.validation.output_correction import correct_outputs
+from senseapp.validation.batch_norm import batch_norms
+from senseapp.validation.matching import Matching, Reference
+from senseapp.validation.moments import moments_of, pooled
+from senseapp.validation.output_correction import correctable_layers
 
 BATCHES = tuple(torch.randn(3, 8, 2, 6, 6, generator=torch.Generator().manual_seed(1)))  # three of (8, 2, 6, 6)
+IMAGES = torch.cat(BATCHES)
 
 
 def with_batch_norm() -> nn.Sequential:
     torch.manual_seed(2)
-    return nn.Sequential(
-        nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(80, 4)
-    ).eval()
+    network = nn.Sequential(
+        *(nn.Conv2d(2, 5, 3, bias=False), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 6, 3, bias=False)),
+        *(nn.BatchNorm2d(6, affine=False), nn.Dropout(0.5), nn.Flatten(), nn.Linear(24, 4)),
+    )
+    return with_statistics(network)
 
 
 def without_batch_norm() -> nn.Sequential:
     torch.manual_seed(2)
-    return nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 16), nn.GELU(), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 16), nn.GELU(), nn.Linear(16, 4)
+    ).eval()
 
 
-def test_batch_norm_statistics_are_the_means_over_batches():
-    model = with_batch_norm()
-    outputs = [model[0](batch).detach() for batch in BATCHES]  # (8, 5, 4, 4) each
-    means = torch.stack([output.mean((0, 2, 3)) for output in outputs]).mean(0)
-    variances = torch.stack([output.transpose(0, 1).flatten(1).var(1, unbiased=True) for output in outputs]).mean(0)
-    assert reestimate_batch_norm(model, BATCHES)
-    torch.testing.assert_close(model[1].running_mean, means)
-    torch.testing.assert_close(model[1].running_var, variances)
+def with_statistics(network: nn.Module) -> nn.Module:
+    """Give every norm statistics of its own, as training would."""
+    for norm in batch_norms(network).values():
+        norm.running_mean.normal_(0, 0.1)
+        norm.running_var.uniform_(0.5, 2)
+    return network.eval().requires_grad_(False)
 
 
-def test_it_equals_torchs_own_training_mode():
-    model, reference = with_batch_norm(), with_batch_norm()
-    reference[1].reset_running_stats()
-    reference[1].momentum = None
-    reference.train()
-    with torch.no_grad():
-        for batch in BATCHES:
-            reference(batch)
-    reestimate_batch_norm(model, BATCHES)
-    assert torch.equal(model[1].running_mean, reference[1].running_mean)
-    assert torch.equal(model[1].running_var, reference[1].running_var)
+def halved(network: nn.Module) -> nn.Module:
+    """Return a copy without the smaller half of each weight."""
+    sparse = copy.deepcopy(network).requires_grad_(False)
+    for module in sparse.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.weight[module.weight.abs() < module.weight.abs().median()] = 0
+    return sparse
 
 
-def test_flags_momenta_and_counters_come_back():
-    model = with_batch_norm()
-    model[1].momentum, model[1].num_batches_tracked = 0.3, torch.tensor(7)
-    reestimate_batch_norm(model, BATCHES)
-    assert (model[1].momentum, model[1].training, int(model[1].num_batches_tracked)) == (0.3, False, 7)
-    assert not any(module.training for module in model.modules())
+def state_of(network: nn.Module) -> dict[str, torch.Tensor]:
+    return copy.deepcopy(network.state_dict())
 
 
-def test_everything_comes_back_when_the_model_raises():
-    model = with_batch_norm()
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(RuntimeError):
-        reestimate_batch_norm(model, (BATCHES[0], torch.zeros(2, 3, 6, 6)))
-    assert (model[1].momentum, model[1].training) == (0.1, False)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_statistics_that_are_not_finite_are_given_up():
-    model = with_batch_norm()
-    before = copy.deepcopy(model.state_dict())
-    assert not reestimate_batch_norm(model, (torch.full((4, 2, 6, 6), torch.nan),))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+def same(network: nn.Module, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
 def channels(output: torch.Tensor) -> torch.Tensor:
     return (output.movedim(1, -1) if output.dim() == 4 else output).flatten(0, -2).double()
 
 
+ARCHITECTURES = {
+    "resnet": (timm, "resnet10t"),
+    "mobilenetv3": (timm, "mobilenetv3_small_050"),
+    "efficientnet": (timm, "tf_efficientnet_lite0"),
+    "regnet": (timm, "regnetx_002"),
+    "densenet": (timm, "densenet121"),
+    "levit": (timm, "levit_128s"),
+    "convnext": (timm, "convnext_atto"),
+    "vit": (timm, "vit_tiny_patch16_224"),
+    "nfnet": (timm, "nfnet_l0"),
+    "shufflenet": (torchvision.models, "shufflenet_v2_x0_5"),
+    "squeezenet": (torchvision.models, "squeezenet1_1"),
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_repair_of_the_uncompressed_network_changes_no_bit(name):
+    torch.manual_seed(0)
+    library, model = ARCHITECTURES[name]
+    make = library.create_model if library is timm else library.get_model
+    network = with_statistics(make(model, num_classes=7))
+    side = 224 if name in ("vit", "levit") else 64
+    images = torch.randn(5, 3, side, side)
+    before = state_of(network)
+    matching = Matching(
+        copy.deepcopy(network), Reference(network, (images[:3], images[3:])), layers=set(correctable_layers(network))
+    )
+    assert matching.fit()
+    assert (len(matching.norms), matching.skipped) == (len(batch_norms(network)), ())
+    assert matching.norms or matching.layers
+    assert same(matching._model, before)
+    assert same(network, before)
+
+
+@pytest.mark.parametrize("convert", [freeze_batch_norm_2d, convert_sync_batchnorm])
+def test_frozen_and_synchronised_norms_are_matched_too(convert):
+    dense = convert(with_statistics(timm.create_model("resnet10t", num_classes=3)))
+    images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    same_network = Matching(copy.deepcopy(dense), Reference(dense, [images]))
+    before = state_of(dense)
+    assert same_network.fit()
+    assert len(same_network.norms) == 14
+    assert same(same_network._model, before)
+    sparse = halved(dense)
+    assert Matching(sparse, Reference(dense, [images])).fit()
+    assert not same(sparse, state_of(halved(dense)))
+
+
+@pytest.fixture
+def many_images(monkeypatch):
+    """Let each channel's own ratio count in full, as it nearly does with many images."""
+    monkeypatch.setattr("senseapp.validation.moments._PRIOR_IMAGES", 0)
+
+
+@pytest.mark.usefixtures("many_images")
+@pytest.mark.parametrize("parts", [1, 3])
+def test_each_norms_output_keeps_its_mean_and_spread(parts):
+    dense = with_batch_norm()
+    model = halved(dense)
+    assert Matching(model, Reference(dense, IMAGES.chunk(parts))).fit()
+    for stop in (2, 5):
+        wanted, found = channels(dense[:stop](IMAGES)), channels(model[:stop](IMAGES))
+        exact = {"atol": 1e-5, "rtol": 1e-4} if parts == 1 else {"atol": 0.02, "rtol": 0.02}
+        torch.testing.assert_close(found.mean(0), wanted.mean(0), **exact)
+        torch.testing.assert_close(found.std(0), wanted.std(0), **exact)
+
+
+@pytest.mark.parametrize("prior", [0, 64])
+def test_the_formula_of_one_norm(prior, monkeypatch):
+    monkeypatch.setattr("senseapp.validation.moments._PRIOR_IMAGES", prior)
+    dense = with_batch_norm()
+    model, norm = halved(dense), dense[1]
+    Matching(model, Reference(dense, [IMAGES])).fit()
+    given, had = channels(dense[:1](IMAGES)), channels(halved(dense)[:1](IMAGES))
+    ratio = had.var(0, unbiased=False) / given.var(0, unbiased=False)
+    own = 24 / (24 + prior)
+    ratio = ratio**own * ratio.log().mean().exp() ** (1 - own)
+    variance = (norm.running_var.double() + norm.eps) * ratio - norm.eps
+    mean = had.mean(0) - (given.mean(0) - norm.running_mean.double()) * ratio.sqrt()
+    torch.testing.assert_close(model[1].running_var.double(), variance, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model[1].running_mean.double(), mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("many_images")
+def test_a_dead_channel_keeps_its_mean_and_a_ratio_within_bounds():
+    dense = with_batch_norm()
+    model = copy.deepcopy(dense)
+    model[0].weight[1] = 0
+    assert Matching(model, Reference(dense, [IMAGES])).fit()
+    wanted, found = channels(dense[:2](IMAGES)).mean(0), channels(model[:2](IMAGES)).mean(0)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        model[1].running_var[1] + model[1].eps, (dense[1].running_var[1] + dense[1].eps) / 16, rtol=1e-5, atol=0
+    )
+
+
+class CalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.unused = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+        self.instance = nn.InstanceNorm2d(4, track_running_stats=True)
+        self.pooled = nn.BatchNorm1d(4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        inner = self.norm(self.first(images)).relu()
+        return self.pooled(self.instance(self.norm(self.second(inner))).mean((2, 3)))
+
+
+@pytest.mark.usefixtures("many_images")
+def test_a_norm_that_is_called_twice_matches_both_calls_together():
+    torch.manual_seed(3)
+    dense = with_statistics(CalledTwice())
+    model = halved(dense)
+    matching = Matching(model, Reference(dense, [IMAGES]))
+    assert matching.fit()
+    assert matching.norms == ("norm", "pooled")
+    assert same(model.unused, state_of(dense.unused))
+    assert same(model.instance, state_of(dense.instance))
+    seen: dict[str, list[torch.Tensor]] = {"dense": [], "model": []}
+    for name, network in {"dense": dense, "model": model}.items():
+        network.norm.register_forward_hook(lambda _m, _i, output, name=name: seen[name].append(channels(output)))
+        network(IMAGES)
+    wanted, found = (torch.cat(seen[name]) for name in ("dense", "model"))
+    torch.testing.assert_close(found.mean(0), wanted.mean(0), atol=0.02, rtol=0.02)
+    torch.testing.assert_close(found.std(0), wanted.std(0), atol=0.02, rtol=0.02)
+
+
+def test_moments_of_parts_are_those_of_the_whole():
+    whole = channels(IMAGES)
+    found = pooled([moments_of(part, 1) for part in IMAGES.split([5, 12, 7])])
+    assert found.count == len(whole)
+    torch.testing.assert_close(found.mean, whole.mean(0), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found.variance, whole.var(0, unbiased=False), atol=1e-6, rtol=1e-6)
+
+
+def test_everything_comes_back_when_activations_are_not_finite():
+    dense = with_batch_norm()
+    model = copy.deepcopy(dense)
+    model[0].weight[0] = torch.inf
+    before = state_of(model)
+    assert not Matching(model, Reference(dense, BATCHES)).fit()
+    assert same(model, before)
+
+
+@pytest.mark.usefixtures("many_images")
 def test_each_layers_mean_and_spread_equal_those_before():
-    dense = without_batch_norm().eval()
-    model = copy.deepcopy(dense).requires_grad_(False)
-    for index in (0, 3, 5):
-        weight = model[index].weight
-        weight[weight.abs() < weight.abs().median()] = 0
+    dense = without_batch_norm()
+    model = halved(dense)
     empty = [int((model[index].weight == 0).sum()) for index in (0, 3, 5)]
-    layers = profile_model(dense, BATCHES[0][:1]).layers
-    assert correct_outputs(model, dense, BATCHES, layers) == ["0", "3", "5"]
-    images = torch.cat(BATCHES)
+    matching = Matching(model, Reference(dense, [IMAGES]), layers=("0", "3", "5"))
+    assert matching.fit()
+    assert matching.layers == ("0", "3", "5")
     for stop in (1, 4, 6):
-        wanted, found = channels(dense[:stop](images)), channels(model[:stop](images))
+        wanted, found = channels(dense[:stop](IMAGES)), channels(model[:stop](IMAGES))
         torch.testing.assert_close(found.mean(0), wanted.mean(0), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(found.std(0), wanted.std(0), atol=1e-5, rtol=1e-3)
     assert [int((model[index].weight == 0).sum()) for index in (0, 3, 5)] == empty
+    matching.undo()
+    assert same(model, state_of(halved(dense)))
 
 
-def test_a_dead_channel_gets_the_old_mean_and_no_scale():
+def test_a_dead_channel_of_a_layer_gets_the_old_mean_and_no_scale():
     dense = nn.Sequential(nn.Flatten(), nn.Linear(72, 3)).eval()
     model = copy.deepcopy(dense).requires_grad_(False)
     model[1].weight[1] = 0
-    correct_outputs(model, dense, BATCHES, profile_model(dense, BATCHES[0][:1]).layers)
-    images = torch.cat(BATCHES)
-    torch.testing.assert_close(model(images)[:, 1].mean(), dense(images)[:, 1].mean())
+    Matching(model, Reference(dense, BATCHES), layers=("1",)).fit()
+    torch.testing.assert_close(model(IMAGES)[:, 1].mean(), dense(IMAGES)[:, 1].mean())
     assert not model[1].weight[1].any()
 
 
-def test_layers_without_a_bias_are_left_out():
-    dense = nn.Sequential(nn.Flatten(), nn.Linear(72, 3, bias=False)).eval()
-    model = copy.deepcopy(dense).requires_grad_(False)
-    assert correct_outputs(model, dense, BATCHES, profile_model(dense, BATCHES[0][:1]).layers) == []
+def test_a_standardised_weight_is_not_scaled_and_its_mean_matches():
+    torch.manual_seed(0)
+    dense = nn.Sequential(timm.layers.ScaledStdConv2d(2, 5, 3)).eval()
+    model = halved(dense)
+    model[0].weight.copy_(dense[0].weight.where(dense[0].weight.abs() > 0.1, 0))
+    weight = model[0].weight.clone()
+    Matching(model, Reference(dense, [IMAGES]), layers=("0",)).fit()
+    assert torch.equal(model[0].weight, weight)
+    torch.testing.assert_close(channels(model(IMAGES)).mean(0), channels(dense(IMAGES)).mean(0), atol=1e-5, rtol=1e-4)
+
+
+def test_layers_without_a_bias_or_with_a_shared_one_are_left_out():
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(72, 72, bias=False), nn.Linear(72, 72), nn.Linear(72, 72)).eval()
+    dense[3].bias = dense[2].bias
+    assert correctable_layers(dense) == {}
 
 
 @pytest.mark.parametrize(
@@ -119,14 +262,14 @@ def test_layers_without_a_bias_are_left_out():
     [("channel", 16), ("tensor", 1)],
 )
 def test_quantized_weights_stay_on_their_grid(granularity, num_grids):
-    dense, config = without_batch_norm().eval(), QuantizationConfig(granularity=granularity)
+    dense, config = without_batch_norm(), QuantizationConfig(granularity=granularity)
     entry = ScheduleEntry(layer="3", members=("3",), compression="quantization", level=3)
     schedule = Schedule(model="net", method="manual", entries=(entry,))
     profile = profile_model(dense, BATCHES[0][:1])
     applied = apply_schedule(dense, schedule, profile=profile, configs=configs_for(config), calibration=BATCHES, seed=0)
     bias = applied.model[3].bias.clone()
     notes = repair(applied, dense, BATCHES, config=config)
-    assert "Outputs of 1 layers were corrected" in notes[0]
+    assert "matched the outputs of 1 compressed layer to" in notes[0]
     assert not torch.equal(applied.model[3].bias, bias)
     rows = applied.model[3].weight if num_grids == 16 else applied.model[3].weight.flatten()[None]
     for row in rows:
@@ -136,13 +279,63 @@ def test_quantized_weights_stay_on_their_grid(granularity, num_grids):
         torch.testing.assert_close(steps, steps.round(), atol=1e-4, rtol=0)
 
 
+def applied_to(dense: nn.Module, images: torch.Tensor, entries: tuple[ScheduleEntry, ...]):
+    return apply_schedule(
+        dense,
+        Schedule(model="net", method="manual", entries=entries),
+        profile=profile_model(dense, images[:1]),
+        configs=configs_for(SparsityConfig()),
+        calibration=(images,),
+    )
+
+
+def pruned_entry(layer: str, level: float) -> ScheduleEntry:
+    return ScheduleEntry(layer=layer, members=(layer,), compression="pruning", level=level)
+
+
 def test_one_image_is_too_few():
     dense = with_batch_norm()
-    applied = apply_schedule(
-        dense,
-        Schedule(model="net", method="manual", entries=()),
-        profile=profile_model(dense, BATCHES[0][:1]),
-        configs=configs_for(SparsityConfig()),
-        calibration=BATCHES,
-    )
+    applied = applied_to(dense, BATCHES[0], ())
     assert "at least two" in repair(applied, dense, (BATCHES[0][:1],), config=SparsityConfig())[0]
+
+
+@pytest.mark.parametrize("make", [with_batch_norm, without_batch_norm])
+def test_pruning_no_channel_and_repairing_changes_no_bit(make):
+    dense = make()
+    applied = applied_to(dense, IMAGES, (pruned_entry("0", 0.01),))
+    before = state_of(applied.model)
+    repair(applied, dense, BATCHES, config=PruningConfig())
+    assert same(applied.model, before)
+
+
+@pytest.mark.parametrize("make", [with_batch_norm, without_batch_norm])
+def test_pruning_channels_that_do_nothing_and_repairing_changes_nothing(make):
+    dense = make().requires_grad_(False)
+    dead = [0, 3]  # not the last ones, so that the others move
+    dense[0].weight[dead] = 0
+    if make is with_batch_norm:
+        dense[1].weight[dead], dense[1].bias[dead] = 0, 0
+    else:
+        dense[0].bias[dead] = 0
+    applied = applied_to(dense, IMAGES, (pruned_entry("0", 0.4),))
+    assert applied.kept_channels["0"] == (1, 2, 4)
+    repair(applied, dense, BATCHES, config=PruningConfig())
+    torch.testing.assert_close(applied.model(IMAGES), dense(IMAGES), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("many_images")
+@pytest.mark.parametrize(("make", "stop"), [(with_batch_norm, 5), (without_batch_norm, 4)])
+def test_what_reads_pruned_channels_keeps_its_mean_and_spread(make, stop):
+    dense = make()
+    applied = applied_to(dense, IMAGES, (pruned_entry("0", 0.4),))
+    notes = repair(applied, dense, (IMAGES,), config=PruningConfig())
+    assert "left as they were" not in " ".join(notes)
+    wanted, found = channels(dense[:stop](IMAGES)), channels(applied.model[:stop](IMAGES))
+    torch.testing.assert_close(found.mean(0), wanted.mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.std(0), wanted.std(0), atol=1e-5, rtol=1e-3)
+
+
+def test_norms_of_unknown_channels_are_left_as_they_were():
+    dense, other = with_batch_norm(), with_statistics(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)))
+    matching = Matching(other, Reference(dense, [IMAGES]))
+    assert (matching.norms, matching.skipped) == ((), ("1", "4"))

@@ -22,8 +22,6 @@ from pathlib import Path
 from tests.soak.served import Served, served
 from tests.soak.visitor import Visitor
 
-__all__ = ["CrowdReport", "crowd"]
-
 LOAD_SECONDS = 300.0  # of torch, on a machine that others use
 RUN_SECONDS = 900.0
 Pause = tuple[float, float]

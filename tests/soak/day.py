@@ -25,8 +25,6 @@ from tests.soak.crowd import LOAD_SECONDS, start_run, time_run
 from tests.soak.served import MB, Held, Served, served
 from tests.soak.visitor import Visitor
 
-__all__ = ["Day", "DayReport", "live"]
-
 Understood = Callable[[Visitor], bool]
 MOST_GROWN_BYTES = 100 * MB
 MOST_MORE_THREADS = 8

@@ -14,8 +14,6 @@ import psutil
 
 from tests.serving import free_port, wait_for_health
 
-__all__ = ["Held", "Served", "served"]
-
 ROOT = Path(__file__).parents[2]
 _SHOWN_CHARACTERS = 6000  # of the log, when something broke
 MB = 1_000_000

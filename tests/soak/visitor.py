@@ -20,8 +20,6 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 
-__all__ = ["PageBroke", "Visitor"]
-
 ANSWER_SECONDS = 60.0
 
 

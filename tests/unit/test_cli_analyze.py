@@ -46,7 +46,11 @@ def one_line(captured):
 def test_analyze_writes_its_three_files_and_says_the_headline(engine, out, capsys):
     assert run(*DEMO, out=out) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("Most fragile: head, −2.0 points at 50 %. 2 of 4 layers lose nothing measurable.\n")
+    assert captured.out.startswith(
+        "Most fragile: head loses 2.0 points at 50 %. 2 of 4 layers cannot be told: 100 images"
+    )
+    summary = loads((out / "result.json").read_text(), SensitivityResult).summary
+    assert captured.out.splitlines()[0] == summary
     assert f"{TOTAL}/{TOTAL}" in captured.err
     result = loads((out / "result.json").read_text(), SensitivityResult)
     assert len(result.measurements) == TOTAL
@@ -139,6 +143,19 @@ def test_an_unknown_checkpoint_is_left_to_recognition(engine, out, tmp_path):
     arguments = ("analyze", "--model", "auto", "--checkpoint", str(tmp_path / "weights.pth"), *DEMO[3:])
     assert run(*arguments, out=out) == 0
     assert spec_in(out).model.library == "auto"
+    assert spec_in(out).data.preparation == "auto"
+
+
+def test_a_checkpoint_may_keep_its_architectures_own_preprocessing(engine, out, tmp_path):
+    (tmp_path / "weights.pth").write_bytes(b"")
+    arguments = ("analyze", "--model", "auto", "--checkpoint", str(tmp_path / "weights.pth"), *DEMO[3:])
+    assert run(*arguments, "--preprocessing", "own", "--channel-order", "bgr", out=out) == 0
+    assert (spec_in(out).data.preparation, spec_in(out).data.channel_order) == ("given", "bgr")
+
+
+def test_what_brings_its_own_preprocessing_keeps_it(engine, out):
+    assert run(*DEMO, out=out) == 0
+    assert spec_in(out).data.preparation == "given"
 
 
 def test_a_file_of_images_is_an_archive(engine, out, tmp_path):
@@ -193,6 +210,8 @@ def test_quantization_options(engine, out, options, granularity, activations):
         ),
         ({"--model": "timm/resnet1888"}, "timm/resnet18"),
         ({"--model": "auto"}, "Add --checkpoint FILE"),
+        ({"--preprocessing": "auto"}, "--preprocessing auto is for a checkpoint"),
+        ({"--channel-order": "grb"}, "Channels come in the order rgb or bgr, got 'grb'"),
         ({"--model": "timm/resnet18", "--checkpoint": "missing.pth"}, "There is no checkpoint at missing.pth"),
         ({"--data": "missing"}, "There is no folder or archive of images at missing"),
         ({"--std": "0"}, "std must hold numbers above 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -12,12 +13,14 @@ from senseapp.cli import main
 from senseapp.data.demo import load_demo_images
 from senseapp.models.demo import build_demo_network
 
+MEASURED = ("--layers", "layer[34]*", "--samples", "200", "--metric", "top1")
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("apply")
     run, schedule = folder / "run", folder / "targets.json"
-    options = ["--compression", "sparsity", "--levels", "50,80,95", "--layers", "layer[34]*", "--samples", "200"]
+    options = ["--compression", "sparsity", "--levels", "50,80,95", *MEASURED]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(run)]) == 0
     budget = ["--budget", "params", "--target", "0.7", "--format", "json"]
     assert main(["schedule", "--run", str(run), *budget, "--out", str(schedule)]) == 0
@@ -44,6 +47,7 @@ def test_it_prints_one_json_line_that_the_checkpoint_bears_out(files, capsys):
         right = (network(images.images[unseen]).argmax(1) == images.labels[unseen]).double().mean()
     assert report["after"] == pytest.approx(float(right))
     assert (report["metric"], report["images"], report["repaired"]) == ("top1", 697, None)
+    assert (report["delivered"], report["reason"]) == ("compressed", "")
     assert report["before"] >= report["after"] >= report["uniform"] - 0.02
     zeros = sum(int((weight == 0).sum()) for name, weight in network.named_parameters() if weight.dim() > 1)
     assert report["sizes"]["zeros"] == [0, zeros]
@@ -54,6 +58,8 @@ def test_repair_is_measured_and_written(files, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["repaired"] > report["after"]
     assert report["uniform_repaired"] is not None
+    assert report["delivered"] == "repaired"
+    assert "held-out images" in report["reason"]
     plain = build_demo_network()
     plain.load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
 
@@ -81,7 +87,7 @@ def test_the_strongest_schedule_within_a_drop_holds_what_it_promises(files, caps
 
 def test_zeros_and_bits_are_chosen_and_applied_together(files, tmp_path, capsys):
     bits, mixed = tmp_path / "bits", files / "mixed.json"
-    options = ["--compression", "quantization", "--levels", "8,4,3", "--layers", "layer[34]*", "--samples", "200"]
+    options = ["--compression", "quantization", "--levels", "8,4,3", *MEASURED]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(bits)]) == 0
     budget = ["--budget", "bytes", "--target", "0.8", "--format", "json", "--out", str(mixed)]
     assert main(["schedule", "--run", str(files / "run"), "--with", str(bits), *budget]) == 0
@@ -90,8 +96,14 @@ def test_zeros_and_bits_are_chosen_and_applied_together(files, tmp_path, capsys)
     assert {row["compression"] for row in rows} >= {"sparsity", "quantization"}
     assert apply(files, "--with", str(bits), "--repair", schedule="mixed.json") == 0
     report = json.loads(capsys.readouterr().out)
-    before, after = report["sizes"]["bytes"]
-    assert after < 0.25 * before
+    plain, small = report["files"]
+    assert small.endswith(".int.safetensors.gz")
+    assert report["file_bytes"] == {path: Path(path).stat().st_size for path in (plain, small)}
+    assert report["file_bytes"][small] < 0.25 * report["file_bytes"][plain]
+    assert report["sizes"]["file_bytes"] == [report["file_bytes"][plain]] * 2
+    weights: dict[str, dict[str, torch.Tensor]] = {}
+    exec(report["read_with"][small], weights)
+    build_demo_network().load_state_dict(weights["weights"], strict=True)
     assert report["repaired"] > report["before"] - 0.05
 
 

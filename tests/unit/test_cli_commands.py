@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -80,6 +81,18 @@ def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys, monkeypatch)
     written = capsys.readouterr().out.splitlines()[-1].removeprefix("Wrote ").split(" and ")
     assert {str(path) for path in out.parent.iterdir()} == set(written)
     assert len(written) == 2
+
+
+def test_every_format_in_one_zip(run_folder, tmp_path):
+    out = tmp_path / "all.zip"
+    assert schedule(run_folder, "--budget", "params", "--target", "0.5", "--format", "zip", out=out) == 0
+    with zipfile.ZipFile(out) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    assert {"schedule.json", "schedule.csv", "schedule.yaml", "manifest.json", "README.txt"} <= set(files)
+    assert "(left out) schedule.model-explorer.json" in files["README.txt"].decode()  # the layers are made up
+    alone = tmp_path / "alone.json"
+    assert schedule(run_folder, "--budget", "params", "--target", "0.5", "--format", "json", out=alone) == 0
+    assert files["schedule.json"] == alone.read_bytes()
 
 
 def test_an_overlay_for_layers_that_the_network_lacks_is_refused(run_folder, tmp_path, capsys):

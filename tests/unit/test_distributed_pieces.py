@@ -23,7 +23,7 @@ from senseapp.distributed.tasks import InOrder, tasks_of
 from senseapp.distributed.versions import differences, versions_here
 from senseapp.errors import ClusterFailed
 from senseapp.models.loaded import Preprocessing
-from senseapp.sensitivity.executor import Order, Outcome
+from senseapp.sensitivity.probe import Order, Outcome
 
 SPANS = ((0, 4), (4, 8), (8, 10))
 BLOCKS = ((0, 2), (2, 3), (3, 6))

@@ -55,7 +55,7 @@ def test_what_the_file_does_not_say_is_unknown_not_zero(imported):
 
 def test_the_headline_claims_nothing_about_chance(imported):
     said = headline(imported)
-    assert said.startswith("Most fragile: conv1, −28.5 points at 50 %.")
+    assert said.startswith("Most fragile: conv1 loses 28.5 points at 50 %.")
     assert "lose nothing measurable" not in said
     assert "No layer loses" not in said
 

@@ -74,6 +74,21 @@ def test_a_run_that_loses_at_every_level_can_remove_nothing() -> None:
     assert leaderboard_row(result, run="r").bytes_removable == pytest.approx(0, abs=0.05)
 
 
+def test_images_that_cannot_show_one_point_say_nothing_of_it() -> None:
+    """20 images once led the leaderboard with 85 % removable for one point."""
+    sure = result_with(0.2)
+    unsure = [
+        replace(item, changes=tuple(a_change(change.delta, noise=0.161) for change in item.changes))
+        for item in sure.measurements
+    ]
+    few = leaderboard_row(replace(sure, measurements=tuple(unsure), num_samples=20), run="few")
+    assert few.bytes_removable is None
+    assert few.unknown_because == "cannot be told with 20 images"
+    assert ranked([few, leaderboard_row(sure, run="many")])[-1] is few
+    (line,) = csv.DictReader(io.StringIO(leaderboard_csv([few])))
+    assert (line["bytes_removable"], line["source"]) == ("", "cannot be told with 20 images")
+
+
 def test_the_table_has_one_line_for_each_run_and_says_what_is_predicted() -> None:
     rows = [leaderboard_row(result_with(0.2), run="one"), leaderboard_row(a_result(), run="two")]
     one, two = csv.DictReader(io.StringIO(leaderboard_csv(rows)))

@@ -19,7 +19,7 @@ from senseapp.distributed import remote
 from senseapp.layers import profile_model
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity import Layout, Sweep
-from senseapp.sensitivity.executor import Order, Outcome
+from senseapp.sensitivity.probe import Order, Outcome
 from senseapp.sensitivity.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.sensitivity.together import Together, levels_that_fit
 from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec

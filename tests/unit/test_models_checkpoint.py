@@ -346,3 +346,10 @@ def test_no_file_stays_open_after_a_refusal(tmp_path):
         read_checkpoint(path)
     open_files = {entry.readlink() for entry in pathlib.Path("/proc/self/fd").iterdir() if entry.is_symlink()}
     assert path not in open_files
+
+
+def test_a_small_file_of_a_compressed_model_is_refused_with_what_to_bring_instead(tmp_path):
+    small = tmp_path / "compressed.int.safetensors.gz"
+    small.write_bytes(b"weights")
+    with pytest.raises(InvalidCheckpoint, match="holds weights as integers, which is not read here"):
+        read_checkpoint(str(small))

@@ -18,6 +18,8 @@ from senseapp.sensitivity.quick import scan
 from senseapp.sensitivity.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
+pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
+
 WIDTH, PIXELS = 6, 8
 
 

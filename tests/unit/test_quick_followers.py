@@ -18,6 +18,8 @@ from senseapp.sensitivity.quick.followers import followers_of
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 from tests.small_models import chain, small_network
 
+pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
+
 WIDTH, PIXELS, CLASSES = 6, 8, 3
 
 

@@ -14,6 +14,8 @@ from senseapp.sensitivity import Layout, Sweep, quick_scan
 from senseapp.sensitivity.quick import weight_responses
 from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 
+pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
+
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 WIDTH, PIXELS = 6, 16
 LAYOUT = Layout(channels_last=True, micro_batch=2)

@@ -6,6 +6,7 @@ from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.results import LayerMeasurement, ResourceBudget, Status
 from senseapp.schedule import METHODS, Limits, budget_kinds, budget_of, make_schedule, manual_schedule
 from senseapp.spec import SparsityConfig
+from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run
 
 PARAMS = ResourceBudget(kind="params", target=0.6)
@@ -270,3 +271,38 @@ def test_own_limits_that_cannot_be_are_refused(bounds, message):
         make_schedule(sparse_run(), budget=PARAMS, limits=Limits(layers=bounds))
     with pytest.raises(InvalidSpec, match="minimum level of conv1 must not be above"):
         Limits(layers={"conv1": (0.5, 0.2)})
+
+
+def a_run_of_twenty_images(delta, noise, metric="top1"):
+    found = [
+        a_measurement(
+            layer,
+            changes=(a_change(delta, metric=metric, noise=noise),),
+            achieved_level=0.5,
+            removed_params=50 * (order + 1),
+        )
+        for order, layer in enumerate(LAYERS)
+    ]
+    return replace(a_result(found), num_samples=20)
+
+
+@pytest.mark.parametrize(
+    ("noise", "metric", "said"),
+    [
+        (0.16125, "top1", ["20 images cannot show losses under about 16 points"]),
+        (0.16125, "kl", ["20 images cannot show losses under about 0.162 nats"]),
+        (0.006, "top1", []),
+    ],
+)
+def test_a_prediction_that_the_images_cannot_show_is_said(noise, metric, said):
+    run = a_run_of_twenty_images(0.001, noise, metric)
+    schedule = make_schedule(run, budget=ResourceBudget(kind="params", target=0.4), metric=metric)
+    notes = [note for note in schedule.notes if "cannot show" in note]
+    assert len(notes) == len(said)
+    assert all(words in note for words, note in zip(said, notes, strict=True))
+
+
+def test_a_predicted_damage_that_shows_gets_no_such_note():
+    run = a_run_of_twenty_images(0.3, 0.01)
+    schedule = make_schedule(run, budget=ResourceBudget(kind="params", target=0.4), metric="top1")
+    assert not any("cannot show" in note for note in schedule.notes)

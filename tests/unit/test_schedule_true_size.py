@@ -1,6 +1,7 @@
 """Schedules of pruning counted from what is coupled, against a chain whose true size has a formula."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from senseapp.results import ResourceBudget
 from senseapp.results.coupling import CoupledAxis, CoupledGroup
 from senseapp.schedule import make_schedule, true_figures, truly_sized
 from senseapp.schedule.problem import PRUNING_NOTE
+from senseapp.schedule.true_size import true_shares
 from tests.unit.test_schedule_overlap import NAMES, chain_run, true_fraction
 
 UNITS = 100_000  # so fine that whole units are no matter
@@ -45,6 +47,17 @@ def test_only_whole_units_go():
     schedule = make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=0.3))
     fine, coarse = (true_figures(schedule, chain_run().profile, groups)["params"] for groups in (GROUPS, three))
     assert coarse < fine
+
+
+def test_products_of_activations_count_in_the_whole_and_go_with_their_heads():
+    run = chain_run()
+    layers = run.profile.layer_macs
+    profile = replace(run.profile, macs=2 * layers)
+    heads = (replace(GROUPS[0], other_macs=layers),)
+    ratio = {GROUPS[0].layer: 0.5}
+    alone = true_shares(ratio, profile, GROUPS[:1])["macs"]
+    assert alone == pytest.approx(true_shares(ratio, run.profile, GROUPS[:1])["macs"] / 2)
+    assert true_shares(ratio, profile, heads)["macs"] == pytest.approx(alone + 0.25)
 
 
 def test_shares_of_one_axis_add_up():

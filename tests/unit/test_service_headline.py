@@ -19,59 +19,96 @@ def test_the_sentence_of_a_usual_run():
         [
             a_measurement("stem", delta=0.064),
             a_measurement("stage.0.conv", delta=0.02),
-            a_measurement("stage.1.conv", delta=0.003),
-            a_measurement("head", delta=-0.002),
+            a_measurement("stage.1.conv", changes=(a_change(0.003, noise=0.004),)),
+            a_measurement("head", changes=(a_change(-0.002, noise=0.007),)),
             a_measurement("head", 0.25, delta=0.5),
         ]
     )
-    assert headline(result) == "Most fragile: stem, −6.4 points at 50 %. 2 of 4 layers lose nothing measurable."
+    assert headline(result) == (
+        "Most fragile: stem loses 6.4 points at 50 %. 2 of 4 layers lose nothing measurable: 100 images show losses "
+        "from about 0.6 points."
+    )
 
 
 def test_one_layer_loses():
     result = a_result([a_measurement("stem", delta=0.064), a_measurement("head", delta=0.0)])
-    assert headline(result).endswith("1 of 2 layers loses nothing measurable.")
+    assert "1 of 2 layers loses nothing measurable: 100 images show" in headline(result)
+
+
+def test_layers_that_few_images_cannot_tell_are_not_said_to_lose_nothing():
+    unclear = a_measurement("head", changes=(a_change(0.0, noise=0.16),))
+    assert headline(replace(a_result([a_measurement("stem", delta=0.064), unclear]), num_samples=20)) == (
+        "Most fragile: stem loses 6.4 points at 50 %. 1 of 2 layers cannot be told: 20 images cannot show losses under "
+        "about 16 points."
+    )
+
+
+def test_what_few_images_cannot_show_is_the_answer_where_nothing_is_seen():
+    def unclear(layer, *metrics):
+        return a_measurement(layer, changes=tuple(a_change(0.0, metric=metric, noise=0.16125) for metric in metrics))
+
+    few = replace(a_result([unclear("stem", "top1", "kl"), unclear("head", "top1", "kl")]), num_samples=20)
+    assert headline(few) == (
+        "20 images cannot show losses under about 16 points at 50 % (2 layers measured): add images, or use KL."
+    )
+    without = replace(a_result([unclear("stem", "top1")]), num_samples=20)
+    assert headline(without).endswith("(1 layer measured): add images.")
+    by_kl = replace(few, metric="kl")
+    assert headline(by_kl).endswith("add images.")
+
+
+def test_a_model_that_does_not_do_its_task_is_the_headline():
+    result = replace(a_result([a_measurement("stem", delta=0.064)]), num_samples=140, baseline={"top1": 0.07})
+    assert headline(result).startswith("The uncompressed model is right on 7 % of 140 images, near chance")
+    assert "Most fragile" not in headline(result)
 
 
 def test_an_interval_that_just_touches_zero_is_nothing_measurable():
     touching = replace(a_change(0.05), ci_low=0.0)
     above = replace(a_change(0.05), ci_low=1e-9)
-    for change, expected in ((touching, "No layer loses anything"), (above, "Every layer measured loses something.")):
+    for change, expected in (
+        (touching, "100 images cannot show losses under about 6.0 points"),
+        (above, "Every layer measured loses something."),
+    ):
         assert expected in headline(a_result([a_measurement("stem", changes=(change,))]))
 
 
 def test_nothing_is_lost_anywhere():
-    result = a_result([a_measurement("stem", delta=0.001), a_measurement("head", delta=-0.001)])
-    assert headline(result) == "No layer loses anything measurable at 50 % (2 layers measured)."
-
-
-def test_where_nothing_is_lost_the_first_stronger_loss_is_named():
-    quiet = [a_measurement("stem", delta=0.001), a_measurement("head", delta=-0.001)]
-    strong = [a_measurement("stem", 0.75, delta=0.2), a_measurement("head", 0.75, delta=0.0)]
-    result = a_result([*quiet, *strong], spec=spec_of(levels=(0.25, 0.5, 0.75)))
+    result = a_result([a_measurement("stem", delta=0.0), a_measurement("head", delta=-0.001)])
     assert headline(result) == (
-        "No layer loses anything measurable at 50 % (2 layers measured). "
-        "Most fragile beyond that: stem, −20.0 points at 75 %."
+        "No layer loses anything measurable at 50 % (2 layers measured): 100 images show losses from about 1.0 points."
     )
 
 
-def test_members_of_a_group_count_as_layers():
+def test_where_nothing_is_lost_the_first_stronger_loss_is_named():
+    quiet = [a_measurement("stem", delta=0.0), a_measurement("head", delta=-0.001)]
+    strong = [a_measurement("stem", 0.75, delta=0.2), a_measurement("head", 0.75, delta=0.0)]
+    result = a_result([*quiet, *strong], spec=spec_of(levels=(0.25, 0.5, 0.75)))
+    assert headline(result) == (
+        "No layer loses anything measurable at 50 % (2 layers measured): 100 images show losses from about 1.0 points. "
+        "Most fragile beyond that: stem loses 20.0 points at 75 %."
+    )
+
+
+def test_groups_and_their_layers_are_counted_apart():
     group = a_measurement("stem", delta=0.0, group="g1", members=("stem", "head"))
     result = a_result(
         [group, a_measurement("stage.0.conv", delta=0.3)], spec=spec_of(compression=PruningConfig(), levels=(0.5,))
     )
     assert headline(result) == (
-        "Most fragile: stage.0.conv, −30.0 points at 50 %. 2 of 3 layers lose nothing measurable."
+        "Most fragile: stage.0.conv loses 30.0 points at 50 %. 1 of 2 groups (3 layers) loses nothing measurable: 100 "
+        "images show losses from about 1.0 points."
     )
 
 
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [
-        ("top5", "stem, −6.4 points at 50 %"),
-        ("agreement", "stem, −6.4 points of agreement at 50 %"),
-        ("loss", "stem, +0.064 nats of loss at 50 %"),
-        ("kl", "stem, +0.064 nats of KL divergence at 50 %"),
-        ("sqnr", "stem, +0.064 noise per signal at 50 %"),
+        ("top5", "stem loses 6.4 points at 50 %"),
+        ("agreement", "stem loses 6.4 points of agreement at 50 %"),
+        ("loss", "stem, 0.064 nats of loss at 50 %"),
+        ("kl", "stem, 0.064 nats of KL divergence at 50 %"),
+        ("sqnr", "stem, 0.064 noise per signal at 50 %"),
     ],
 )
 def test_each_metric_is_said_in_its_unit(metric, expected):
@@ -82,22 +119,22 @@ def test_each_metric_is_said_in_its_unit(metric, expected):
     assert expected in headline(result)
 
 
-def test_a_drop_that_rounds_to_zero_has_no_sign():
+def test_a_drop_that_rounds_to_zero_is_not_zero():
     result = a_result([a_measurement("stem", changes=(a_change(0.0004, noise=0.0001),))])
-    assert "stem, 0.0 points" in headline(result)
+    assert "stem loses < 0.1 points" in headline(result)
 
 
 def test_bits_and_the_level_spoken_of():
     spec = spec_of(compression=QuantizationConfig(), levels=(8, 5, 3, 2))
     result = a_result([a_measurement("stem", 3.0, delta=0.1)], spec=spec)
     assert headline_level(result) == 3.0
-    assert "−10.0 points at 3 bits" in headline(result)
+    assert "loses 10.0 points at 3 bits" in headline(result)
     assert headline_level(a_result(spec=spec_of(levels=(0.25, 0.6, 0.9)))) == 0.6
 
 
 def test_estimates_are_said_to_be_estimates():
     result = a_result(estimates=(a_measurement("head", delta=0.2, estimated=True),))
-    assert headline(result).startswith("Most fragile by estimate: head, −20.0 points at 50 %.")
+    assert headline(result).startswith("Most fragile by estimate: head loses 20.0 points at 50 %.")
     assert "nothing measurable" not in headline(result)
 
 
@@ -105,7 +142,7 @@ def test_a_quick_run_speaks_of_the_metric_it_has():
     change = a_change(0.2, metric="kl")
     result = a_result(estimates=(a_measurement("head", changes=(change,), estimated=True),))
     assert result.metric == "top1"
-    assert headline(result).startswith("Most fragile by estimate: head, +0.200 nats of KL divergence at 50 %.")
+    assert headline(result).startswith("Most fragile by estimate: head, 0.200 nats of KL divergence at 50 %.")
 
 
 def test_a_run_without_figures():

@@ -29,6 +29,7 @@ SPEC = RunSpec(
 PROOF = ValidationResult(
     schedule=Schedule(model="demo", method="manual", entries=(), metric="kl"),
     changes=(a_change(0.1, metric="kl"),),
+    files={".safetensors": 5, ".sparse.safetensors.gz": 3},  # of which one is carried, and has another size
 )
 WEIGHTS = save({"stem.weight": np.ones((4, 3), np.float32)})
 
@@ -86,7 +87,7 @@ def test_a_run_moves_to_another_server_whole(service, finished, tmp_path):
     here, there = service.result(finished), other.result(run_id)
     assert there == replace(here, spec=here.spec.without_folders())
     folder = other._backend.store.folder(run_id)
-    assert folder.load_validation(KEY) == PROOF
+    assert folder.load_validation(KEY) == replace(PROOF, files={".safetensors": len(WEIGHTS)})
     assert folder.compressed_model(KEY).read_bytes() == WEIGHTS
     assert packed(other, run_id) == packed(other, run_id)
 

@@ -9,13 +9,20 @@ import zipfile
 import pytest
 import torch
 
-from senseapp.errors import InvalidCheckpoint, NotFound
+from senseapp.errors import InvalidCheckpoint, InvalidSchedule, NotFound
 from senseapp.models.load import load_model
 from senseapp.results import ResourceBudget, RunState, SensitivityResult, StrongestFound, TriedTarget
 from senseapp.schedule import Limits, make_schedule
-from senseapp.service import Backend, DropLimit, Service
+from senseapp.service import Backend, DropLimit, Service, require_same_model
 from senseapp.service.strongest_search import StrongestSearch
-from senseapp.spec import ModelSpec, PruningConfig, RunSpec, SensitivitySpec
+from senseapp.spec import (
+    ModelSpec,
+    PruningConfig,
+    QuantizationConfig,
+    RunSpec,
+    SensitivitySpec,
+    SparsityConfig,
+)
 from tests.fake_session import FakeEngine, fake_calibration
 from tests.pages.records import change, measurement
 
@@ -113,6 +120,51 @@ def test_the_zip_holds_the_overlay_and_its_graph(service, run_id):
     assert overlay["results"].keys() <= {node.name for node in program.graph.nodes}
     assert "schedule.model-explorer.pt2" in manifest["files"]
     assert "schedule.model-explorer.json: Google's Model Explorer" in readme
+
+
+@pytest.fixture
+def bits_of_one_file(service, backend, tmp_path):
+    """Return what stores a quantization run of a checkpoint with this content, in a folder of its own."""
+
+    def stored(content, name, levels=(8.0, 4.0), config=None):
+        path = tmp_path / name / "net.pth"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        model = ModelSpec(library="timm", name="resnet18", checkpoint=str(path))
+        settings = SensitivitySpec(compression=config or QuantizationConfig(), levels=levels)
+        record = backend.store.create(RunSpec(model=model, sensitivity=settings), owner=service.owner, title=name)
+        backend.store.set_state(record.run_id, RunState.DONE)
+        return record.run_id
+
+    return stored
+
+
+def test_partners_are_runs_of_the_same_weights_wherever_they_were_uploaded(bits_of_one_file, service):
+    zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
+    same, other = bits_of_one_file(b"weights", "second"), bits_of_one_file(b"WEIGHTS", "third")
+    assert [record.run_id for record in service.partners(zeros)] == [same]
+    assert [record.run_id for record in service.partners(same)] == [zeros]
+    assert service.partners(other) == ()
+
+
+def test_a_checkpoint_that_is_gone_is_the_same_as_none_other(bits_of_one_file, service, tmp_path):
+    zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
+    bits_of_one_file(b"weights", "second")
+    (tmp_path / "second" / "net.pth").unlink()
+    assert service.partners(zeros) == ()
+
+
+def test_two_runs_of_different_weights_are_refused(tmp_path):
+    models = []
+    for name, content in {"a.pth": b"one", "b.pth": b"two", "c.pth": b"one"}.items():
+        (tmp_path / name).write_bytes(content)
+        models.append(ModelSpec(library="auto", checkpoint=str(tmp_path / name)))
+    require_same_model(models[0], models[2])
+    require_same_model(models[0], ModelSpec(library="imported", name="a table"))
+    with pytest.raises(InvalidSchedule, match=r"different models.*a\.pth and b\.pth"):
+        require_same_model(models[0], models[1])
+    with pytest.raises(InvalidSchedule, match="different models"):
+        require_same_model(models[0], ModelSpec(library="timm", name="resnet18", checkpoint=models[0].checkpoint))
 
 
 def test_a_zip_without_the_network_says_why(service, backend, tmp_path, run_id):

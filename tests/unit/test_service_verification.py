@@ -51,7 +51,13 @@ def test_a_schedule_is_proven_in_the_background(finished):
     assert (snapshot.run_id, snapshot.state, snapshot.error) == (job_id, RunState.DONE, "")
     validation = service.validation(run_id, schedule)
     assert validation.repaired
-    assert [path.suffix for path in service.compressed_model(run_id, schedule)] == [".safetensors"]
+    plain, small = service.compressed_model(run_id, schedule)
+    assert (plain.suffix, small.name) == (".safetensors", f"{plain.stem}.sparse.safetensors.gz")
+    assert validation.files == {
+        ".safetensors": plain.stat().st_size,
+        ".sparse.safetensors.gz": small.stat().st_size,
+    }
+    assert validation.sizes["file_bytes"] == (plain.stat().st_size, plain.stat().st_size)
     assert service.run(run_id).state is RunState.DONE
 
 

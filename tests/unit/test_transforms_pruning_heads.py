@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from senseapp.errors import MeasurementFailed
+from senseapp.layers import profile_model
 from senseapp.transforms.pruning import PruningCompressor
 from tests.architectures import ARCHITECTURES, example_input
 from tests.pruning_models import pruning_of
@@ -63,6 +64,17 @@ def test_the_level_of_attention_counts_heads() -> None:
     with compressor.compress(target, 0.5) as applied:
         assert applied.achieved_level == pytest.approx(1 / 3)
         assert applied.removed_params == 4 * 192 * 64  # query, key, value and projection of one head
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "swin_tiny"])
+def test_what_heads_multiply_with_each_other_goes_too(name: str) -> None:
+    model, x, compressor = _pruner(name)
+    target = next(target for target in compressor.targets if target.layer.endswith("attn.qkv"))
+    before = profile_model(model, x).macs
+    with compressor.compress(target, 0.67) as applied:
+        assert profile_model(model, x).macs == before - applied.removed_macs
+    coupled = next(each for each in compressor.couplings() if each.layer == target.layer)
+    assert coupled.other_macs > 0
 
 
 def test_attention_whose_code_fixes_its_width_is_not_applicable() -> None:

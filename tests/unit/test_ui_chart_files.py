@@ -27,7 +27,7 @@ CHARTS = {
     "bars": sensitivity_bars(ROWS, TOP1, x_domain=(-1.0, 9.0)),
     "line": level_line(ROWS, TOP1, baseline=98.0),
     "heat": sensitivity_heatmap(FRAME, TOP1, order=NAMES, level_texts=["25 %", "50 %", "75 %"]),
-    "network": network_bars(network_frame(profile(), ROWS, opened=frozenset()), TOP1, share_title="Share"),
+    "network": network_bars(network_frame(profile(), ROWS, TOP1, opened=frozenset()), TOP1, share_title="Share"),
     "histogram": quantization_bars(
         bin_frame(a_histogram()), mark_frame(a_histogram()), x_title="Value", sensitivity_title="|gradient|"
     ),

@@ -1,19 +1,29 @@
 """Charts, read as the specifications that browsers draw."""
 
+import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from senseapp.results import ResourceBudget
 from senseapp.schedule import make_schedule
-from senseapp.ui.charts import level_line, schedule_bars, sensitivity_bars, sensitivity_curves, sensitivity_heatmap
+from senseapp.ui.charts import (
+    level_line,
+    network_bars,
+    schedule_bars,
+    sensitivity_bars,
+    sensitivity_curves,
+    sensitivity_heatmap,
+)
 from senseapp.ui.curve_frames import CURVE_AXES, curve_rows
 from senseapp.ui.frames import at_level, measurement_frame, schedule_frame
-from senseapp.ui.level_frames import marked
-from senseapp.ui.palette import CATEGORIES, FRAGILITY, curve_look, fragility_scale
+from senseapp.ui.level_frames import EXTREMES, cut_short, drop_domain, marked
+from senseapp.ui.network import network_frame
+from senseapp.ui.palette import CATEGORIES, curve_look
 from senseapp.ui.vocabulary import METRICS
-from tests.pages.records import FRAGILE, NAMES, result
+from tests.pages.records import FRAGILE, NAMES, profile, result
 
 FRAME = measurement_frame(result(), "top1")
 TOP1 = METRICS["top1"]
@@ -77,23 +87,30 @@ def test_a_click_picks_a_layer_by_its_name_in_every_chart_that_picks() -> None:
         assert params(spec)["pick"]["select"]["fields"] == ["layer"]
 
 
-def test_the_scale_runs_from_blue_over_yellow_to_red_without_passing_green() -> None:
-    scale = fragility_scale(8.0).to_dict()
-    assert scale["range"] == list(FRAGILITY)
-    assert scale["domain"] == [0, 2, 4, 6, 8]
-    assert (scale["clamp"], scale["interpolate"]) == (True, "rgb")
-
-
-def test_noise_is_never_painted_as_fragile() -> None:
-    rows = at_level(FRAME, 0.5)
-    quiet = rows.assign(drop=rows["drop"] / 100)
-
-    def red(drawn: Any) -> float:
-        spec = sensitivity_bars(marked(drawn), TOP1, x_domain=(-1.0, 9.0)).to_dict()
-        return float(marks(spec)["bar"]["encoding"]["color"]["scale"]["domain"][-1])
-
-    assert red(quiet) == 1.0  # one point
-    assert red(rows) == pytest.approx(8.0)  # the largest drop, not the end of its whisker
+def test_every_view_paints_the_same_loss_alike_whatever_else_it_shows() -> None:
+    """One cell that is far off once turned red layers blue in the heat map, and left them red in the bars."""
+    loud = FRAME.assign(drop=FRAME["drop"].where(FRAME["layer"] != "fc", 1500.0))
+    tree = network_frame(profile(), at_level(FRAME, 0.5), TOP1, opened=frozenset())
+    amounts = schedule_frame(make_schedule(result(), budget=ResourceBudget(kind="params", target=0.2)), result())
+    charts = [
+        sensitivity_bars(marked(at_level(FRAME, 0.5)), TOP1, x_domain=(-1.0, 9.0)),
+        sensitivity_bars(marked(at_level(loud, 0.5)), TOP1, x_domain=(-1.0, 9.0)),
+        sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS),
+        sensitivity_heatmap(loud, TOP1, order=list(NAMES), level_texts=LEVELS),
+        network_bars(tree, TOP1, share_title="Share"),
+        schedule_bars(amounts, title="Zeros (%)", largest=100),
+    ]
+    colours = []
+    for chart in charts:
+        spec = chart.to_dict()
+        painted = [
+            part["encoding"]["color"] for part in (spec, *spec.get("layer", ())) if "color" in part.get("encoding", {})
+        ]
+        assert len(painted) == 1
+        colours.append((painted[0]["field"], painted[0]["scale"]))
+    assert all(colour == colours[0] for colour in colours)
+    at_half = [at_level(frame, 0.5).set_index("layer")["band"][FRAGILE] for frame in (FRAME, loud)]
+    assert at_half[0] == at_half[1]
 
 
 def test_bars_that_cannot_be_told_from_zero_carry_a_ring_and_estimates_are_pale() -> None:
@@ -101,6 +118,58 @@ def test_bars_that_cannot_be_told_from_zero_carry_a_ring_and_estimates_are_pale(
     assert drawn["point"]["transform"] == [{"filter": "datum.unclear"}]
     opacity = drawn["bar"]["encoding"]["opacity"]["scale"]
     assert dict(zip(opacity["domain"], opacity["range"], strict=True)) == {"measured": 1.0, "estimated": 0.4}
+
+
+def far_off(measured: int = 3, size: float = 133.0) -> Any:
+    """KL of a run that has measured some layers, with one estimate that is far off."""
+    whole = result(estimates=True)
+    frame = measurement_frame(replace(whole, measurements=tuple(whole.measurements[: 3 * measured])), "kl")
+    outlier = (frame["layer"] == FRAGILE) & (frame["source"] == "estimated")
+    numbers = {name: frame[name].mask(outlier, size) for name in ("drop", "low", "high")}
+    return frame.assign(**numbers, change_text=frame["change_text"].mask(outlier, METRICS["kl"].change(size)))
+
+
+def test_no_estimate_rules_the_axis_of_what_is_measured() -> None:
+    rows = marked(at_level(far_off(), 0.5))
+    highest = rows.loc[rows["source"] == "measured", "high"].max()
+    domain = drop_domain(rows, METRICS["kl"], num_classes=10)
+    assert highest < domain[1] < 3 * max(highest, 0.02)
+    bars = sensitivity_bars(rows, METRICS["kl"], x_domain=domain).to_dict(validate=True)
+    drawn = {row["layer"]: row for row in next(iter(bars["datasets"].values())) if "drop" in row}
+    assert drawn[FRAGILE]["drop"] < domain[1]
+    assert drawn[FRAGILE]["extreme"] == "▸ 133 nats"  # an arrow and its number
+    assert drawn[FRAGILE]["change_text"] == "133 nats"
+    assert not {row["extreme"] for row in drawn.values() if row["source"] == "estimated"} & set(EXTREMES)
+
+
+def test_estimates_alone_reach_as_far_as_entropy_does() -> None:
+    rows = marked(at_level(far_off(measured=0), 0.5))
+    least = drop_domain(rows, METRICS["kl"], num_classes=10)
+    assert least[1] == pytest.approx(math.log(10) * 1.2)
+    assert drop_domain(rows, METRICS["kl"])[1] > 133
+
+
+def test_measured_values_are_never_cut_short() -> None:
+    rows = marked(at_level(FRAME, 0.5))
+    low, high = drop_domain(rows, TOP1)
+    assert low < rows["low"].min()
+    assert high > rows["high"].max()
+    assert cut_short(rows, (low, high)) is rows
+
+
+def test_a_curve_of_estimates_that_leaves_the_axis_is_marked_at_its_edge() -> None:
+    rows = curve_rows(far_off(), METRICS["kl"], CURVE_AXES["drop"], bits=False)
+    spec = sensitivity_curves(rows, all_layers=NAMES, x_title="x", y_title="KL").to_dict(validate=True)
+    top = marks(spec)["line"]["encoding"]["y"]["scale"]["domain"][1]
+    assert top < 1
+    edge = next(layer for layer in spec["layer"] if layer["encoding"]["y"].get("field") == "edge")
+    assert edge["transform"][0]["filter"].startswith(f"datum.shown > {top}")
+    guessed = curve_rows(far_off(measured=0), METRICS["kl"], CURVE_AXES["drop"], bits=False)
+    alone = sensitivity_curves(guessed, all_layers=NAMES, x_title="x", y_title="KL", most=2.0).to_dict(validate=True)
+    assert marks(alone)["line"]["encoding"]["y"]["scale"]["domain"] == pytest.approx([-0.1, 2.1])
+    calm = curve_rows(FRAME, TOP1, CURVE_AXES["drop"], bits=False)
+    plain = sensitivity_curves(calm, all_layers=NAMES, x_title="x", y_title="Drop").to_dict()
+    assert "domain" not in marks(plain)["line"]["encoding"]["y"]["scale"]
 
 
 def test_the_whole_name_change_and_interval_are_in_the_tooltip() -> None:
@@ -164,6 +233,7 @@ def test_words_mark_the_largest_and_the_smallest_loss() -> None:
     assert (rows["extreme"] == "").sum() == len(NAMES) - 2
     assert marks(bars())["text"]["encoding"]["text"]["field"] == "extreme"
     assert set(marked(at_level(FRAME, 0.5).head(1))["extreme"]) == {""}
+    assert set(marked(at_level(FRAME, 0.5).head(2))["extreme"]) == {""}  # nothing is told from zero
 
 
 @pytest.mark.parametrize(("layers", "bands"), [(6, 1), (9, 0)])

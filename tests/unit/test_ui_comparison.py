@@ -63,8 +63,8 @@ def test_there_is_a_row_for_each_layer_and_side_in_network_order() -> None:
     assert list(frame["layer"]) == [name for name in NAMES for _ in range(2)]
     both = frame[frame["layer"] == "conv1"]
     assert list(both["drop"]) == pytest.approx([0.0, 20.0])
-    assert list(both["change_text"]) == ["0.0 points", "−20.0 points"]
-    assert both["description"].iloc[1] == "conv1, B · other, 50 %: −20.0 points, measured"
+    assert list(both["change_text"]) == ["0 points", "20.0 points"]
+    assert both["description"].iloc[1] == "conv1, B · other, 50 %: 20.0 points, measured"
 
 
 def test_layers_that_moved_come_first_on_request() -> None:

@@ -27,7 +27,7 @@ def row(name: str, metric: str, level: float = 0.5):
 def test_the_change_is_the_drop_with_its_interval():
     found = row("drop", "top1")
     assert (found["shown"], found["shown_low"], found["shown_high"]) == pytest.approx((8.0, 7.4, 8.6))
-    assert (found["shown_text"], found["place"]) == ("−8.0 points", 50)
+    assert (found["shown_text"], found["place"]) == ("8.0 points", 50)
 
 
 def test_the_interval_of_the_metric_itself_is_that_of_its_drop():

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from senseapp.results import RunState
+from senseapp.results.metrics import METRIC_FACTS, number_text
 from senseapp.spec import MetricName, PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.ui import format as fmt
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, STATES, strength
@@ -20,10 +21,6 @@ from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, STATES, strength
         (fmt.bytes_size(44_700_000), "44.7 MB"),
         (fmt.bytes_size(25_600), "25.6 kB"),
         (fmt.bytes_size(12), "12 bytes"),
-        (fmt.signed(-6.44, unit="points"), "−6.4 points"),
-        (fmt.signed(0.04), "0.0"),
-        (fmt.signed(-0.04, unit="points"), "0.0 points"),
-        (fmt.signed(0.12, digits=3, unit="nats"), "+0.120 nats"),
         (fmt.percent(0.5), "50 %"),
         (fmt.level("sparsity", 0.29), "29 %"),
         (fmt.level("quantization", 4.0), "4 bits"),
@@ -63,14 +60,44 @@ def test_a_short_name_is_left_alone() -> None:
     assert fmt.cut_middle("fc", 24) == "fc"
 
 
-def test_a_worse_model_reads_as_a_minus_where_the_metric_falls_and_as_a_plus_where_it_rises() -> None:
-    assert METRICS["top1"].change(0.064) == "−6.4 points"
-    assert METRICS["kl"].change(0.064) == "+0.064 nats"
+def test_a_loss_is_above_zero_in_every_metric_and_a_gain_below() -> None:
+    assert METRICS["top1"].change(0.064) == "6.4 points"
+    assert METRICS["kl"].change(0.064) == "0.064 nats"
+    assert METRICS["top1"].change(-0.003) == "−0.3 points"
+    assert METRICS["sqnr"].change(0.0123) == "0.012"
 
 
-def test_an_interval_names_its_smaller_end_first() -> None:
-    assert METRICS["top1"].interval(0.02, 0.05) == "−5.0 to −2.0"
-    assert METRICS["loss"].interval(-0.01, 0.05) == "−0.010 to +0.050"
+@pytest.mark.parametrize(
+    ("value", "digits", "expected"),
+    [
+        (0.0, 3, "0"),
+        (-0.0, 1, "0"),
+        (0.00049, 3, "< 0.001"),
+        (-0.00049, 3, "> −0.001"),
+        (0.00051, 3, "0.001"),
+        (0.04, 1, "< 0.1"),
+        (-0.04, 1, "> −0.1"),
+        (9.9996, 3, "10.000"),
+        (12.34, 3, "12.3"),
+        (99.94, 1, "99.9"),
+        (133.0, 3, "133"),
+        (float("inf"), 3, "∞"),
+    ],
+)
+def test_no_number_that_is_not_zero_reads_as_zero(value: float, digits: int, expected: str) -> None:
+    assert number_text(value, digits=digits) == expected
+
+
+def test_an_interval_is_in_the_unit_and_with_the_sign_of_the_loss() -> None:
+    assert METRICS["top1"].interval(0.02, 0.05) == "2.0 to 5.0"
+    assert METRICS["loss"].interval(-0.01, 0.05) == "−0.010 to 0.050"
+    assert METRICS["kl"].interval(0.0, 0.0001) == "0 to < 0.001"
+
+
+def test_charts_tables_and_the_command_line_call_a_loss_by_the_same_unit() -> None:
+    for name, view in METRICS.items():
+        assert view.factor == METRIC_FACTS[name].factor
+        assert METRIC_FACTS[name].change_unit in view.axis
 
 
 def test_a_reading_of_the_metric_itself_has_no_sign() -> None:
@@ -98,6 +125,8 @@ def test_the_levels_offered_are_valid_and_run_from_mild_to_strong() -> None:
     [
         ("top1", 0.978, "97.8 %"),
         ("kl", 0.0811, "0.081 nats"),
+        ("kl", 0.0, "0 nats"),
+        ("top1", 0.0, "0 %"),
         ("sqnr", 14.06, "14.1 dB"),
         ("sqnr", -3.2, "−3.2 dB"),
         ("sqnr", float("inf"), "no noise"),

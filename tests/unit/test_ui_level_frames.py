@@ -17,10 +17,10 @@ def test_the_table_of_a_layer_shows_the_published_numbers():
     rows = layer_frame(read_distiller_csv(TABLE), "conv1")
     assert list(rows["level_text"]) == ["15 %", "50 %"]
     assert list(rows["top1"]) == ["69.5 %", "41.2 %"]
-    assert list(rows["top1_change"]) == ["−0.3 points", "−28.5 points"]
+    assert list(rows["top1_change"]) == ["0.3 points", "28.5 points"]
     assert list(rows["top5"]) == ["89.0 %", "66.5 %"]
     assert list(rows["loss"]) == ["1.260 nats", "3.125 nats"]
-    assert list(rows["loss_change"]) == ["+0.009 nats", "+1.874 nats"]
+    assert list(rows["loss_change"]) == ["0.009 nats", "1.874 nats"]
     assert set(rows["source"]) == {"measured"}
 
 

@@ -88,7 +88,7 @@ def page() -> _Page:
 
 def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: _Page) -> None:
     for part in (
-        "Most fragile: layer2.0.conv1, −8.0 points at 50 %. 3 of 6 layers lose nothing measurable.",
+        "Most fragile: layer2.0.conv1 loses 8.0 points at 50 %. 3 of 6 layers lose nothing measurable: 512 images show",
         "Measured · 512 images · 95 % intervals, paired by image · precision fp32 · seed 0",
         "Compression Sparsity Granularity Single weights",
         "Images The demo's handwritten digits Measured on 512 images",
@@ -103,22 +103,30 @@ def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: 
 def test_every_view_is_drawn_and_has_its_words(page: _Page) -> None:
     assert len(page.specs) == 3 + 1 + 1 + 3  # bars and network at each level, curves, heat map
     assert (
-        "Top-1 accuracy of 6 layers at 50 %. Most fragile: layer2.0.conv1: −8.0 points at 50 %, measured" in page.text
+        "Drop in top-1 accuracy of 6 layers at 50 %. Most fragile: layer2.0.conv1: 8.0 points at 50 %, measured"
+        in page.text
     )
     assert page.text.count("Level 25 % 50 % 75 %") == 2
 
 
+def test_the_colours_are_named_beside_every_chart_that_has_them(page: _Page) -> None:
+    named = "up to 1 point to 3 to 10 to 30 more cannot be told"
+    assert page.text.count(named) == 3  # bars, heat map, network
+
+
 def test_every_number_of_every_metric_is_in_a_table_with_its_interval(page: _Page) -> None:
     for name in ("top1", "loss", "kl", "agreement", "sqnr"):
-        assert f"Change of {METRICS[name].label} when one layer is compressed" in page.text
-    assert "layer2.0.conv1 Conv2d 1.15 k 73.7 k −4.0 points (−4.6 to −3.4) −8.0 points (−8.6 to −7.4)" in page.text
+        assert f"{METRICS[name].loss} when one layer is compressed" in page.text
+    assert "layer2.0.conv1 Conv2d 1.15 k 73.7 k 4.0 points (3.4 to 4.6) 8.0 points (7.4 to 8.6)" in page.text
 
 
 def test_estimates_are_marked_as_such() -> None:
     quick = replace(result(estimates=True), measurements=())
     text = report(quick).text
     assert "Estimated from one backward pass" in text
-    assert "≈ +0.080 nats" in text
+    assert "≈ 0.080 nats" in text
+    passed = replace(quick, estimates=tuple(replace(item, images_passed=4) for item in quick.estimates))
+    assert "Estimated from one backward pass and true passes over a few images" in report(passed).text
 
 
 def test_nothing_is_loaded_from_anywhere(page: _Page) -> None:
@@ -201,7 +209,8 @@ def proof(whole: SensitivityResult) -> ValidationResult:
         repaired=(change(0.02),),
         uniform=(change(0.11),),
         predicted=0.03,
-        sizes={"bytes": (892_000.0, 420_000.0)},
+        sizes={"file_bytes": (892_000.0, 893_000.0)},
+        files={".safetensors": 893_000, ".sparse.safetensors.gz": 420_000},
         notes=("Measured once.",),
     )
 
@@ -211,13 +220,20 @@ def test_a_proof_shows_predicted_beside_measured_and_the_uniform_schedule() -> N
     page = report(whole, validations=(proof(whole),))
     for part in (
         "Least damage for the budget, 40 % of the weights removed",
-        "Predicted Top-1 accuracy −3.0 points",
-        "892 kB → 420 kB",
-        "98.0 % 93.0 % −5.0 points (−6.0 to −4.0) 96.0 % −2.0 points (−3.0 to −1.0) 87.0 % −11.0 points",
+        "Predicted drop in top-1 accuracy 3.0 points",
+        "Checkpoint 892 kB → 893 kB",
+        "Weights with zeros compressed 420 kB",
+        "98.0 % 93.0 % 5.0 points (4.0 to 6.0) 96.0 % 2.0 points (1.0 to 3.0) 87.0 % 11.0 points",
         "Measured on 269 images",
         "Measured once.",
     ):
         assert part in page.text
+
+
+def test_a_proof_of_an_earlier_version_does_not_pass_an_estimate_off_as_a_file() -> None:
+    whole = result()
+    earlier = replace(proof(whole), sizes={"bytes": (892_000.0, 420_000.0)}, files={})
+    assert "If stored compactly (estimated, no such file) 892 kB → 420 kB" in report(whole, validations=(earlier,)).text
 
 
 def test_a_schedule_without_proof_says_that_it_is_only_predicted() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from streamlit import config
@@ -16,6 +18,7 @@ from streamlit.web.server.starlette.starlette_routes import create_upload_routes
 
 from senseapp.service import Backend, Service
 from senseapp.ui.serving.arrivals import Arrivals
+from senseapp.ui.serving.form_file import FormFile
 from senseapp.ui.serving.uploads_to_disk import SMALL_BYTES, UploadsToDisk
 
 MB = 1_000_000
@@ -95,6 +98,22 @@ def test_a_large_file_lies_on_disk_and_not_in_memory(server: Server, piece_bytes
     assert arrival.path.read_bytes() == content
     assert server.files == [arrival.path]
     assert server.arrivals.take("session-1", "file-1") is None
+
+
+def read_in_pieces(body: bytes, sizes: list[int]) -> tuple[bytes, bytes]:
+    """Return the file and the form without it; pieces have ``sizes``, and one byte once these are used up."""
+    reader, content, start = FormFile(TYPE["Content-Type"]), b"", 0
+    while start < len(body):
+        size = sizes.pop() if sizes else 1
+        reader.read(body[start : start + size])
+        content += reader.content()
+        start += size
+    return content, reader.without_content()
+
+
+@given(sizes=st.lists(st.integers(1, 400), max_size=20), num_bytes=st.integers(0, 700))
+def test_a_form_reads_alike_however_the_network_cuts_it(sizes: list[int], num_bytes: int) -> None:
+    assert read_in_pieces(form(noise(num_bytes), "größe.pth"), sizes) == (noise(num_bytes), form(b"", "größe.pth"))
 
 
 def test_a_size_that_is_not_announced_is_none_that_is_too_large(server: Server) -> None:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from timm.layers import ScaledStdConv2d
 from torch import nn
 
 from senseapp.errors import InvalidSchedule
@@ -142,17 +143,33 @@ def test_a_layer_that_cannot_be_compressed_is_refused_with_its_reason():
         applied_to(model, a_schedule(an_entry("7", "pruning", 0.4)), PruningConfig())
 
 
+def test_an_unknown_compression_is_refused_and_not_left_out():
+    with pytest.raises(InvalidSchedule, match=r"of 0 must be one of .*, got 'rounding'"):
+        applied_to(a_network(), a_schedule(an_entry("0", "rounding", 0.5)))
+
+
 def test_sizes_are_counted():
     model = a_network()
     applied = applied_to(model, a_schedule(an_entry("3", "sparsity", 0.75), an_entry("7", "quantization", 8)))
     before, after = sizes_of(applied, model)
     assert (before.params, before.weights, before.zeros) == (72 + 8 + 16 + 864 + 12 + 60 + 5, 996, 0)
     assert after.zeros == 648
-    assert before.bytes - after.bytes == pytest.approx(864 * 4 - (864 / 8 + 216 * 4) + 60 * 3)
+    assert before.compact_bytes - after.compact_bytes == pytest.approx(864 * 4 - (864 / 8 + 216 * 4) + 60 * 3)
     assert before.macs - after.macs == pytest.approx(0.75 * 864 * 64)
     assert after.average_bits == pytest.approx((936 * 32 + 60 * 8) / 996)
     assert after.figure("params", before) == pytest.approx(648 / 996)
     assert after.figure("bits", before) == after.average_bits
+
+
+def test_what_was_zero_before_saves_no_macs():
+    model = a_network()
+    model[0].weight.data[:4] = 0
+    applied = applied_to(model, a_schedule(an_entry("3", "sparsity", 0.75), an_entry("7", "quantization", 2)))
+    before, after = sizes_of(applied, model)
+    assert before.macs == applied.before.macs
+    assert before.zeros == 36
+    assert after.zeros > 36 + 648  # rounding to two bits makes more
+    assert before.macs - after.macs == pytest.approx(0.75 * 864 * 64)
 
 
 def test_latencies_are_times_of_each_model():
@@ -163,3 +180,15 @@ def test_latencies_are_times_of_each_model():
 
     fast, slow = latencies((nn.Identity(), Slow()), IMAGES[:1], passes=3)
     assert 0 < fast < slow
+
+
+def test_macs_of_a_standardised_weight_are_saved_by_whole_filters_only():
+    model = nn.Sequential(ScaledStdConv2d(1, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+    whole, filters = (
+        sizes_of(applied_to(copy.deepcopy(model), a_schedule(an_entry("0", "sparsity", 0.5)), config), model)
+        for config in (SparsityConfig(), SparsityConfig(granularity="filter"))
+    )
+    for before, after in (whole, filters):
+        assert after.figure("params", before) == pytest.approx(36 / 112)
+    assert whole[1].figure("macs", whole[0]) == 0
+    assert filters[0].macs - filters[1].macs == 64 * 36  # one image has 8 × 8 places; timm pads

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import zipfile
+from pathlib import Path
+
 import onnx
 import pytest
 import safetensors.torch
@@ -56,7 +60,7 @@ def test_the_same_architecture_loads_the_weights_strictly(suffix, tmp_path):
     applied = applied_to(a_network(), "sparsity", 0.5, SparsityConfig())
     path = tmp_path / "new" / f"weights{suffix}"
     files, notes = write_compressed(applied, path, IMAGES[:1])
-    assert (files, notes) == ((path,), ())
+    assert (files, notes) == ((path, path.with_suffix(".sparse.safetensors.gz")), ())
     state = safetensors.torch.load_file(path) if suffix == ".safetensors" else torch.load(path, weights_only=True)
     fresh = a_network()
     fresh.load_state_dict(state, strict=True)
@@ -85,6 +89,16 @@ def test_a_pruned_network_is_written_whole_for_any_number_of_images(tmp_path):
     onnx.checker.check_model(graph)
     (output,) = ReferenceEvaluator(graph).run(None, {graph.graph.input[0].name: IMAGES.numpy()})
     torch.testing.assert_close(torch.from_numpy(output), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_programs_do_not_tell_where_their_source_lay(tmp_path):
+    applied = applied_to(a_network(), "pruning", 0.5, PruningConfig())
+    write_compressed(applied, tmp_path / "x.safetensors", IMAGES[:1])
+    with zipfile.ZipFile(tmp_path / "x.pt2") as program:
+        written = b"".join(program.read(name) for name in program.namelist())
+    for content in (written, (tmp_path / "x.onnx").read_bytes()):
+        assert b"site-packages" not in content
+        assert os.fsencode(Path(__file__).parent) not in content
 
 
 def test_a_network_that_reads_its_batch_size_is_written_for_one_image(tmp_path):

@@ -12,8 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from senseapp.sensitivity.folding import FOLDABLE, folded, folded_values
 
-__all__ = ["fold_following_norm", "norms_folded_behind"]
-
 _TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is read by more than the norm
 
 

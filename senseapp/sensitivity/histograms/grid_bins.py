@@ -11,8 +11,6 @@ from torch import Tensor
 from senseapp.spec.compression import QuantizationGranularity
 from senseapp.transforms.number_format import affine_of, extremes_of, in_memory_order, scale_of
 
-__all__ = ["SUB_BINS", "GridBins", "PlacedGrid"]
-
 SUB_BINS = 16
 """Bins per cell: 4,096 for 8 bits, whatever is put in."""
 

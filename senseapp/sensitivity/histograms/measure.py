@@ -25,8 +25,6 @@ from senseapp.spec.histogram import HistogramSpec
 from senseapp.transforms.number_format import extremes_of, fake_quantize_input
 from senseapp.transforms.observers import MseObserver
 
-__all__ = ["histogram_of", "quantization_histogram"]
-
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
 _CALIBRATION_IMAGES = 16
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

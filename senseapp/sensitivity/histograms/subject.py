@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from senseapp.allocator import keep_freed_memory_for
@@ -15,9 +14,8 @@ from senseapp.data import ImageSet, load_images
 from senseapp.leftovers import LEFTOVERS
 from senseapp.models.load import load_model
 from senseapp.results import SensitivityResult
+from senseapp.sensitivity.layout import Layout, lay_out
 from senseapp.spec.histogram import HistogramSpec
-
-__all__ = ["Subject", "subject_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +67,6 @@ def _load(
         class_names=loaded.class_names,
         with_labels=not loaded.fresh_head,
     )
-    module = loaded.module.to(memory_format=torch.channels_last)  # a fifth less time on ResNet-50
+    module = lay_out(loaded.module, Layout(channels_last=True))  # a fifth less time on ResNet-50
     keep_freed_memory_for(module)
     return Subject(module=module, images=images)

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from senseapp.layers import CallTrace
 
-__all__ = ["batch_axes", "batch_axis", "rows", "shapes_in"]
-
 
 def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:
     """Return the axis that grew with the number of images; None if that cannot be told.

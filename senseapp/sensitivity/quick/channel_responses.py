@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,6 @@ from senseapp.sensitivity.quick.call_axes import batch_axes, shapes_in
 from senseapp.sensitivity.quick.protocol import Key
 from senseapp.sensitivity.quick.recorder import LayerCall
 from senseapp.transforms import Applied, ChannelCompressor, Target
-
-__all__ = ["ChannelResponses"]
 
 
 class ChannelResponses:
@@ -27,7 +25,6 @@ class ChannelResponses:
 
     at_inputs = True
     followers: Mapping[str, Sequence[Sequence[nn.Module]]] = {}
-    rounded: Set[str] = frozenset()
 
     def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor

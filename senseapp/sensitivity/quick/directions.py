@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ScoreDirections", "choose_directions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreDirections:
@@ -79,3 +77,18 @@ def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most
         vectors=tuple(vector.float() for vector in vectors),
         log_masses=torch.cat([scores.gather(1, heads), rest_mass], dim=1),
     )
+
+
+def largest_divergence(logits: Tensor) -> Tensor:
+    """Return the KL of each image's answer to the surest answer of all, given to the wrong classes, (N,), float64.
+
+    It bounds the KL to any order of these scores, by the rearrangement inequality, so a compressed network goes beyond
+    it only where it is surer than the uncompressed one ever was on these images.
+
+    Args:
+        logits: of the uncompressed network, (N, classes).
+    """
+    scores = logits.detach().double().log_softmax(dim=1).sort(dim=1, descending=True).values
+    surest = scores[scores[:, -1].argmin()].flip(0)
+    own = (scores.exp() * (scores - scores.flip(1))).sum(dim=1)
+    return torch.maximum(own, (scores.exp() * (scores - surest)).sum(dim=1))

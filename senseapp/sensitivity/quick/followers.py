@@ -14,8 +14,6 @@ from torch import nn
 
 from senseapp.layers import Call, CallTrace
 
-__all__ = ["Follower", "followers_of"]
-
 _LINEAR = (
     nn.Identity,
     nn.Dropout,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from torch import Tensor, nn
 
 from senseapp.sensitivity.quick.recorder import LayerCall
 from senseapp.transforms import Applied, Target
-
-__all__ = ["Key", "Responses"]
 
 Key: TypeAlias = tuple[str, float]
 """The layer of a target, and a level."""
@@ -23,13 +21,11 @@ class Responses(Protocol):
         watched: modules to record, by name.
         at_inputs: whether gradients are wanted at the modules' inputs rather than their outputs.
         followers: modules to record after each call of a watched one, by its name.
-        rounded: names of modules whose compressed weights were multiplied as integers.
     """
 
     watched: dict[str, nn.Module]
     at_inputs: bool
     followers: Mapping[str, Sequence[Sequence[nn.Module]]]
-    rounded: Set[str]
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Make ready every target and level that can be estimated, and say what each would truly do."""

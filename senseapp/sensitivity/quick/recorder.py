@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from senseapp.layers import map_tensors, tensors_in
 from senseapp.sensitivity.folding import norms_folded
 
-__all__ = ["Calls", "LayerCall", "Recorder"]
-
 
 @dataclass(slots=True, weakref_slot=True)
 class LayerCall:

@@ -13,16 +13,12 @@ from senseapp.sensitivity.quick.protocol import Responses
 from senseapp.sensitivity.quick.weight_responses import WeightResponses
 from senseapp.transforms import ChannelCompressor, Compressor, WeightCompressor
 
-__all__ = ["responses_of"]
-
 
 def responses_of(
     compressor: Compressor,
     model: nn.Module,
     trace: CallTrace,
     norms: Mapping[str, nn.BatchNorm2d],
-    *,
-    integers: bool,
 ) -> Responses:
     """Return the way to estimate what ``compressor`` does.
 
@@ -31,8 +27,7 @@ def responses_of(
         model: the network.
         trace: shows its calls on one image.
         norms: by layer, what is folded into it whenever calls are recorded.
-        integers: whether changes of weights may be rounded to 8 bits, which is faster.
     """
     if isinstance(compressor, ChannelCompressor):
         return ChannelResponses(compressor, model, trace)
-    return WeightResponses(cast(WeightCompressor, compressor), model, trace, norms, integers=integers)
+    return WeightResponses(cast(WeightCompressor, compressor), model, trace, norms)

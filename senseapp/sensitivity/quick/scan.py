@@ -7,8 +7,10 @@ it is the Gauss-Newton estimate ½ δzᵀ F δz, and for large ones it saturates
 are summed before anything is squared. Where the layer's output runs straight into an activation, r and g are taken
 after that (see :mod:`senseapp.sensitivity.quick.followers`), so that its bend is exact. Cost: one
 forward, a backward pass for each direction, and one forward of each layer per level, or for some layers less
-(see :mod:`senseapp.sensitivity.quick.weight_gradients`, and for cheaper ones with precision ``auto``
-:mod:`senseapp.sensitivity.quick.integer_answers`).
+(see :mod:`senseapp.sensitivity.quick.weight_gradients`).
+
+A tangent says little of a change that wakes silent units up: large estimates are bounded by what KL these images allow,
+and corrected by true passes over a few of them (see :mod:`senseapp.sensitivity.quick.true_passes`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -16,30 +18,29 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.evaluate import add_moments, change_of
+from senseapp.errors import first_line_of
+from senseapp.evaluate import change_of
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.folding import foldable_norms
 from senseapp.sensitivity.layout import micro_batches, precision_context
-from senseapp.sensitivity.quick.directions import choose_directions
-from senseapp.sensitivity.quick.integer_answers import multiplies_integers
+from senseapp.sensitivity.quick.directions import choose_directions, largest_divergence
 from senseapp.sensitivity.quick.protocol import Key, Responses
 from senseapp.sensitivity.quick.recorder import Recorder
 from senseapp.sensitivity.quick.responses import responses_of
+from senseapp.sensitivity.quick.true_passes import correct_by_true_passes
 from senseapp.transforms import Applied
 
 if TYPE_CHECKING:
     from senseapp.sensitivity.sweep import Sweep
 
-__all__ = ["quick_scan"]
 
 _DIRECTIONS = 2
 # About twenty seconds on two cores. Estimates are compared best with measurements on the same images.
@@ -47,7 +48,8 @@ _MOST_MACS = 4e12
 _LEAST_IMAGES, _MOST_IMAGES = 64, 1024
 _GRAPH_BYTES = 3 * 2**28  # more is hardly faster, and memory that no pass has used yet is slow
 
-Sums = dict[str, tuple[float, ...]]
+Changes = dict[str, Tensor]
+"""Of each image, (n,), float64, by metric."""
 
 
 def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
@@ -56,36 +58,39 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
     What the scan cannot see gets no estimate, and ``sweep.notes`` says how many those are.
     """
     started = time.perf_counter()
-    sums: dict[Key, Sums] = {}
+    found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
     norms = _norms_to_fold(sweep)
-    integers = _may_round(sweep)
-    responses = responses_of(sweep.compressor, sweep.bench.model, sweep.bench.trace, norms, integers=integers)
+    responses = responses_of(sweep.compressor, sweep.bench.model, sweep.bench.trace, norms)
     try:
         prepared = responses.prepare([item.target for item in sweep.planned], sweep.spec.levels)
         recorder = Recorder(responses.watched, inputs=responses.at_inputs, followers=responses.followers, norms=norms)
-        sums = _scan(sweep, responses, recorder, list(prepared))
+        found = _scan(sweep, responses, recorder, list(prepared))
     except Exception as error:  # the scan is a preview: whatever the model raises under autograd, the run goes on
-        _note(sweep, f"There is no quick scan: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]}")
+        _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
         return
-    unseen = len({key[0] for key in prepared.keys() - sums.keys()})
+    images_passed = _correct(sweep, found)
+    unseen = len({key[0] for key in prepared.keys() - found.keys()})
     if unseen:
         _note(sweep, f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
-    if responses.rounded:
-        _note(sweep, f"Precision auto estimated {len(responses.rounded)} convolutions with weights in 8-bit integers.")
-    each = (time.perf_counter() - started) / max(1, len(sums))
+    each = (time.perf_counter() - started) / max(1, len(found))
+    loss = _loss(sweep, found)
     for item in sweep.planned:
         for level in sweep.spec.levels:
             key = (item.target.layer, level)
-            if key not in sums:
+            if key not in found:
                 continue
             applied = prepared[key]
             yield LayerMeasurement(
                 layer=item.target.layer,
                 level=level,
                 status=Status.MEASURED,
-                changes=tuple(change_of(name, moments) for name, moments in sums[key].items()),
+                changes=tuple(
+                    change_of(name, _moments(values, loss if name == "loss" else 0.0))
+                    for name, values in found[key].items()
+                ),
                 estimated=True,
+                images_passed=images_passed.get(key, 0),
                 group=item.target.group,
                 members=item.target.members,
                 achieved_level=applied.achieved_level,
@@ -107,38 +112,68 @@ def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
     return foldable_norms(sweep.bench.trace, sweep.bench.model)
 
 
-def _may_round(sweep: Sweep) -> bool:
-    layout = sweep.bench.layout
-    return sweep.spec.precision == "auto" and layout.precision == "fp32" and multiplies_integers(sweep.bench.device)
+def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
+    """Correct the KL of ``found`` and return on how many images; whatever goes wrong there, the estimates stand."""
+    if not found:
+        return {}
+    try:
+        num_images = len(next(iter(found.values()))["kl"])
+        divergences = {key: changes["kl"] for key, changes in found.items()}
+        correction = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
+    except Exception as error:
+        first = first_line_of(error, most=300)
+        _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
+        return {}
+    for key, factor in correction.factors.items():
+        found[key]["kl"] = found[key]["kl"] * factor
+    return correction.images_passed
 
 
-def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key]) -> dict[Key, Sums]:
-    """Return the sums over the images of each key that could be estimated on all of them."""
+def _loss(sweep: Sweep, found: dict[Key, Changes]) -> float:
+    """Return the sum of the uncompressed model's loss over the images that were scanned; 0 without labels."""
+    if sweep.yardstick.labels is None or not found:
+        return 0.0
+    stop = len(next(iter(found.values()))["kl"])
+    outputs, labels = sweep.yardstick.baseline[:stop], sweep.yardstick.labels[:stop]
+    return float(F.cross_entropy(outputs.double(), labels, reduction="sum"))
+
+
+def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
+    """Return the number of images, the sum of ``baseline``, and the sums that means and intervals need."""
+    return (len(values), baseline, *(float((values**power).sum()) for power in (1, 2, 3)))
+
+
+def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key]) -> dict[Key, Changes]:
+    """Return the change of each image, for each key that could be estimated on all of them."""
     stop = _num_images(sweep)
     # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
     signs = torch.randint(0, 2, (stop, sweep.bench.profile.num_classes), generator=generator) * 2 - 1
-    sums: dict[Key, Sums] = {key: {} for key in keys}
+    parts: dict[Key, list[Changes]] = {key: [] for key in keys}
     outputs = []
     num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         output, found = _scan_batch(sweep, responses, recorder, signs[low:high], low)
         outputs.append(output)
-        sums = {key: _added(sums[key], found[key]) for key in sums if key in found}
+        parts = {key: [*parts[key], found[key]] for key in parts if key in found}
     if not len(sweep.yardstick.baseline):  # what a quick run left to the scan
         sweep.yardstick.baseline = torch.cat(outputs)
-    return {key: total for key, total in sums.items() if all(math.isfinite(v) for m in total.values() for v in m)}
-
-
-def _added(earlier: Sums, later: Sums) -> Sums:
-    return {name: add_moments(earlier[name], moments) for name, moments in later.items()} if earlier else later
+    most = largest_divergence(torch.cat(outputs))
+    joined = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
+    for changes in joined.values():
+        changes["kl"] = torch.minimum(changes["kl"], most)
+    return {key: changes for key, changes in joined.items() if all(v.isfinite().all() for v in changes.values())}
 
 
 def _num_images(sweep: Sweep) -> int:
     macs = sum(use.macs for use in sweep.bench.trace.uses.values()) / sweep.bench.trace.batch_size
-    passes = 1 + _DIRECTIONS + len(sweep.spec.levels)
-    affordable = int(_MOST_MACS / max(1, macs * passes))
+    affordable = int(_MOST_MACS / max(1, macs * _passes(sweep)))
     return min(len(sweep.bench.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
+
+
+def _passes(sweep: Sweep) -> int:
+    """Return how many passes through the network the scan of one image costs."""
+    return 1 + _DIRECTIONS + len(sweep.spec.levels)
 
 
 def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
@@ -152,8 +187,8 @@ def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
 
 def _scan_batch(
     sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int
-) -> tuple[Tensor, dict[Key, Sums]]:
-    """Return the uncompressed model's output, float32 (n, classes), and the sums of each key that was seen."""
+) -> tuple[Tensor, dict[Key, Changes]]:
+    """Return the uncompressed model's output, float32 (n, classes), and the changes of each key that was seen."""
     high = low + len(signs)
     labels = None if sweep.yardstick.labels is None else sweep.yardstick.labels[low:high]
     with precision_context(sweep.bench.layout.precision, sweep.bench.device):
@@ -166,15 +201,9 @@ def _scan_batch(
             responses.observe(name, calls[name], high - low, len(directions.vectors))
 
     recorder.pull(scores, [vector.to(scores.device) for vector in directions.vectors], calls, seen)
-    loss = None if labels is None else float(F.cross_entropy(output.double(), labels, reduction="sum"))
-    found: dict[Key, Sums] = {}
+    found: dict[Key, Changes] = {}
     for key, pulls in responses.collect().items():
-        found[key] = {"kl": (len(signs), 0.0, *_powers(directions.divergence(pulls)))}
-        if loss is not None:
-            found[key]["loss"] = (len(signs), loss, *_powers(directions.loss_change(pulls)))
+        found[key] = {"kl": directions.divergence(pulls)}
+        if labels is not None:
+            found[key]["loss"] = directions.loss_change(pulls)
     return output, found
-
-
-def _powers(values: Tensor) -> tuple[float, float, float]:
-    """Return the sums of ``values``, of their squares and of their cubes, as means and intervals need them."""
-    return float(values.sum()), float(values.square().sum()), float((values**3).sum())

@@ -10,8 +10,6 @@ from torch import Tensor
 from senseapp.sensitivity.quick.call_axes import rows
 from senseapp.sensitivity.quick.recorder import LayerCall
 
-__all__ = ["SeenCall"]
-
 # From so many values on, to lay gradients side by side takes a processor longer than it spares.
 _LONG = 2**16
 

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from senseapp.sensitivity.folding import norm_scale
 from senseapp.sensitivity.quick.recorder import LayerCall
 
-__all__ = ["inner_products", "weight_gradients"]
-
 # About as many weights are multiplied in the time that one is read from memory.
 _READ = 20
 _MOST_BYTES = 256 * 2**20

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +13,17 @@ from senseapp.layers import CallTrace, tensors_in
 from senseapp.sensitivity.folding import folded
 from senseapp.sensitivity.quick.call_axes import batch_axes, shapes_in
 from senseapp.sensitivity.quick.followers import followers_of
-from senseapp.sensitivity.quick.integer_answers import RoundedChange, rounded_inputs
 from senseapp.sensitivity.quick.protocol import Key
 from senseapp.sensitivity.quick.recorder import LayerCall
 from senseapp.sensitivity.quick.seen_call import SeenCall
 from senseapp.sensitivity.quick.weight_gradients import inner_products, weight_gradients
 from senseapp.transforms import Applied, Prepared, Target, WeightCompressor
 
-__all__ = ["WeightResponses"]
-
 
 class WeightResponses:
     """Runs the layer again with compressed weights (and inputs) on what it took in, and its followers on the answer.
 
-    Where nothing bends the answer, :mod:`senseapp.sensitivity.quick.weight_gradients` spares a pass for each level;
-    where integers may be used, :mod:`senseapp.sensitivity.quick.integer_answers` makes the passes faster.
+    Where nothing bends the answer, :mod:`senseapp.sensitivity.quick.weight_gradients` spares a pass for each level.
     """
 
     at_inputs = False
@@ -39,14 +34,9 @@ class WeightResponses:
         model: nn.Module,
         trace: CallTrace,
         norms: Mapping[str, nn.BatchNorm2d],
-        *,
-        integers: bool,
     ) -> None:
         self._compressor = compressor
         self._norms = norms
-        self._integers = integers
-        self._changes: dict[str, list[RoundedChange] | None] = {}  # by module, one for each of its keys
-        self.rounded: Set[str] = set()
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
@@ -107,7 +97,7 @@ class WeightResponses:
         """Return the inner products of one call for each of ``keys``, (N, directions)."""
         products = None
         if all(self._prepared[key].weight is not None for key in keys):
-            products = self._from_gradients(name, seen, keys) or self._from_integers(name, seen, keys)
+            products = self._from_gradients(name, seen, keys)
         return products or self._from_passes(name, seen, keys)
 
     def _from_gradients(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
@@ -117,21 +107,6 @@ class WeightResponses:
             None if gradients is None else [inner_products(gradients, each) for each in self._differences(name, keys)]
         )
 
-    def _from_integers(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
-        module = self.watched[name]
-        inputs = rounded_inputs(module, seen.call) if self._integers else None
-        if inputs is None or (changes := self._rounded_changes(name, keys)) is None:
-            return None
-        self.rounded |= {name}
-        norm = self._norms.get(name)
-        if seen.call.followers == [each for each in (norm,) if each is not None]:
-            return [seen.inner_products(change.answer(inputs)) for change in changes]
-        with nullcontext() if norm is None else folded(module, norm):
-            output = module(*seen.call.args)
-            before = _followed(seen.call, output.clone())
-            after = (_followed(seen.call, change.answer(inputs).add_(output)) for change in changes)
-            return [seen.inner_products(each - before) for each in after]
-
     def _from_passes(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor]:
         before = self._rerun(name, seen.call) if seen.call.output_overwritten else seen.call.output
         products = []
@@ -140,15 +115,6 @@ class WeightResponses:
                 products.append(seen.inner_products(self._rerun(name, seen.call) - before))
             prepared.release()
         return products
-
-    def _rounded_changes(self, name: str, keys: Sequence[Key]) -> list[RoundedChange] | None:
-        if name not in self._changes:
-            module = cast(nn.Conv2d, self.watched[name])
-            norm = self._norms.get(name)
-            changes = [RoundedChange.of(module, each, norm) for each in self._differences(name, keys)]
-            found = [each for each in changes if each is not None]
-            self._changes[name] = found if len(found) == len(changes) else None
-        return self._changes[name]
 
     def _differences(self, name: str, keys: Sequence[Key]) -> Iterator[Tensor]:
         """Yield by how much each compressed weight of the module differs from its own."""

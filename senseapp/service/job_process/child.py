@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from senseapp.sensitivity import Session
     from senseapp.sensitivity.executor import Executor
 
-__all__ = ["main", "serve"]
 
 _ORPHANED = 3
 _IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
@@ -147,7 +146,7 @@ def _opened(talk: _Conversation, spec: RunSpec, request: dict[str, Any], executo
     earlier = None if request["earlier"] is None else decode(request["earlier"], SensitivityResult)
     layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
     return Session.open(
-        spec,
+        spec if earlier is None else earlier.spec,
         data_roots=_paths(request["data_roots"]),
         progress=talk.phase,
         layout=layout,

@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import IO, Any
 
-__all__ = ["Line", "read_line", "write_line"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:

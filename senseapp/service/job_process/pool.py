@@ -16,8 +16,6 @@ from senseapp.service.run_task import RunTask
 from senseapp.spec import RunSpec
 from senseapp.store import RunFolder
 
-__all__ = ["JobProcesses"]
-
 
 class JobProcesses:
     """Lends processes out, one piece of work each at a time.

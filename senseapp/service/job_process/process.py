@@ -18,8 +18,6 @@ import senseapp.errors as known_errors
 from senseapp.errors import ClusterFailed, ProcessLost, SenseError
 from senseapp.service.job_process.messages import Line, read_line, write_line
 
-__all__ = ["JobProcess", "cluster_lost", "process_lost"]
-
 _log = logging.getLogger(__name__)
 _ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
 _LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything

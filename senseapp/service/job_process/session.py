@@ -14,8 +14,6 @@ from senseapp.service.job_process.process import JobProcess
 from senseapp.spec import RunSpec
 from senseapp.spec.codec import decode, encode
 
-__all__ = ["ProcessSession"]
-
 
 class ProcessSession:
     """One run in ``process``.

@@ -10,8 +10,6 @@ from senseapp.service.strongest_search import StrongestSearch
 from senseapp.service.verification import Verification
 from senseapp.spec.codec import decode, encode, register
 
-__all__ = ["decode_task", "encode_task"]
-
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind) for kind in (HistogramTask, StrongestSearch, Verification)
 }

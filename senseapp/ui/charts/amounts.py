@@ -6,13 +6,12 @@ import altair as alt
 import pandas as pd
 
 from senseapp.ui.charts.axes import ROW_STEP, layer_axis
-from senseapp.ui.palette import fragility_scale
-
-__all__ = ["schedule_bars"]
+from senseapp.ui.fragility import fragility_colour
+from senseapp.ui.palette import INK
 
 
 def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Chart:
-    """Return one bar per row of :func:`senseapp.ui.frames.schedule_frame`, coloured by the layer's sensitivity.
+    """Return one bar per row of :func:`senseapp.ui.frames.schedule_frame`, coloured by what the layer loses alone.
 
     Args:
         rows: the layers in network order.
@@ -21,13 +20,13 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
     """
     chart: alt.Chart = (
         alt.Chart(rows)
-        .mark_bar()
+        .mark_bar(stroke=INK, strokeWidth=0.5)
         .encode(
             y=layer_axis(list(rows["row"])),
             x=alt.X(
                 "amount:Q", title=title, axis=alt.Axis(orient="top"), scale=alt.Scale(domain=[0, largest], nice=False)
             ),
-            color=alt.Color("share:Q", scale=fragility_scale(1.0), legend=None),
+            color=fragility_colour(),
             tooltip=[
                 alt.Tooltip("members:N", title="Layer"),
                 alt.Tooltip("amount_text:N", title="Amount"),

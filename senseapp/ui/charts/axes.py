@@ -7,29 +7,16 @@ dictionary means.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
+from senseapp.ui.level_frames import near_measured
 from senseapp.ui.palette import INK
 from senseapp.ui.vocabulary import MetricView
-
-__all__ = [
-    "CUT_LABEL",
-    "EDGE_TO_EDGE",
-    "PICK",
-    "ROW_STEP",
-    "hit_rows",
-    "layer_axis",
-    "layer_hover",
-    "layer_tooltip",
-    "outline",
-    "pick_layer",
-    "same_rows",
-    "source_opacity",
-    "zero_line",
-]
 
 ROW_STEP = 18
 EDGE_TO_EDGE: dict[str, Any] = {
@@ -38,6 +25,8 @@ EDGE_TO_EDGE: dict[str, Any] = {
 }
 """Channels of marks that are as wide as the chart."""
 PICK = "pick"
+_MARGIN = 0.05
+_LEAST_MARGIN = 1e-3
 _NAME_WIDTH = 26
 _HEAD = (_NAME_WIDTH - 1) // 2
 _TAIL = _NAME_WIDTH - 1 - _HEAD
@@ -89,7 +78,7 @@ def _hover_lines(metric: MetricView) -> dict[str, str]:
     return {
         "members": "Layer",
         "level_text": "Level",
-        "change_text": metric.label,
+        "change_text": metric.loss,
         "interval_text": "95 % interval",
         "source": "Value",
     }
@@ -136,6 +125,29 @@ def zero_line(*, vertical: bool = True) -> alt.Chart:
     rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)
     line: alt.Chart = rule.encode(x=alt.X("zero:Q")) if vertical else rule.encode(y=alt.Y("zero:Q"))
     return line
+
+
+def measured_ends(rows: pd.DataFrame, *columns: str, most: float = math.inf) -> dict[str, Any]:
+    """Return ``domain`` of a scale where an estimate would widen it far beyond what is measured, else nothing.
+
+    Args:
+        rows: with the column ``source``.
+        columns: whose values the axis shows.
+        most: end of the axis where nothing is measured.
+    """
+    measured = (rows["source"] == "measured").to_numpy()
+    values = rows[list(columns)].to_numpy(dtype=float)
+    values = np.where(np.isfinite(values), values, np.nan)
+    if measured.all() or np.isnan(values).all() or (measured.any() and np.isnan(values[measured]).all()):
+        return {}
+    if measured.any():
+        low, high = near_measured(values, values[measured])
+    else:
+        low, high = float(np.nanmin(values)), min(most, float(np.nanmax(values)))
+    if np.nanmin(values) >= low and np.nanmax(values) <= high:
+        return {}
+    margin = _MARGIN * (high - low) or _LEAST_MARGIN
+    return {"domain": [low - margin, high + margin], "nice": False}
 
 
 def source_opacity() -> alt.Opacity:

@@ -17,14 +17,14 @@ from senseapp.ui.charts.axes import (
     zero_line,
 )
 from senseapp.ui.charts.layered import LayeredChart
-from senseapp.ui.palette import INK, fragility_scale
+from senseapp.ui.fragility import fragility_colour
+from senseapp.ui.level_frames import cut_short
+from senseapp.ui.palette import INK
 from senseapp.ui.vocabulary import MetricView
-
-__all__ = ["sensitivity_bars"]
 
 _DRAWN = (
     "row", "layer", "level_text", "drop", "low", "high", "unclear", "extreme", "source", "members", "change_text",
-    "interval_text", "description",
+    "interval_text", "description", "band",
 )  # fmt: skip
 
 
@@ -33,9 +33,9 @@ def sensitivity_bars(
 ) -> alt.LayerChart:
     """Return one bar per row of :func:`senseapp.ui.level_frames.marked`, in its order.
 
-    Colour runs from blue (robust) to red (fragile); whiskers are the 95 % interval; a ring at zero marks bars that
-    cannot be told from zero; estimated bars are pale; words mark the largest and the smallest. A click anywhere on a
-    row picks its layer.
+    Colour is the row's band (:mod:`senseapp.ui.fragility`); whiskers are the 95 % interval; a ring at zero marks bars
+    that cannot be told from zero; estimated bars are pale, and those that leave the axis end with an arrow and their
+    number; words mark the largest and the smallest. A click anywhere on a row picks its layer.
 
     Args:
         rows: the layers, in the order to be drawn.
@@ -43,11 +43,11 @@ def sensitivity_bars(
         x_domain: of the axis, in display units.
         picked: the layer to outline.
     """
-    base: alt.Chart = alt.Chart(rows[list(_DRAWN)]).encode(y=same_rows())
+    base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=same_rows())
     scale = alt.Scale(domain=list(x_domain), nice=False)
     drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"), stack=None)
     layers = [
-        _bars(base, drop).encode(y=layer_axis(list(rows["row"])), color=_fragility(rows, metric)),
+        _bars(base, drop).encode(y=layer_axis(list(rows["row"])), color=fragility_colour()),
         _whiskers(base, scale),
         _unclear_marks(base, scale),
         _extremes(base, scale),
@@ -59,16 +59,10 @@ def sensitivity_bars(
 
 
 def _bars(base: alt.Chart, drop: alt.X) -> alt.Chart:
-    bars: alt.Chart = base.mark_bar(clip=True).encode(
+    bars: alt.Chart = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
         x=drop, opacity=source_opacity(), description=alt.Description("description:N")
     )
     return bars
-
-
-def _fragility(rows: pd.DataFrame, metric: MetricView) -> alt.Color:
-    """Paint the largest drop red, unless even that is too small to be notable."""
-    largest = max(float(rows["drop"].max()), metric.factor * metric.notable)
-    return alt.Color("drop:Q", scale=fragility_scale(largest), legend=None)
 
 
 def _whiskers(base: alt.Chart, scale: alt.Scale) -> alt.Chart:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import CUT_LABEL, pick_layer, zero_line
+from senseapp.ui.charts.axes import CUT_LABEL, measured_ends, pick_layer, zero_line
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import curve_look
-
-__all__ = ["HOVER", "sensitivity_curves"]
 
 HOVER = "hover"
 _MOST_BANDS = 8
@@ -31,10 +30,12 @@ def sensitivity_curves(
     falling_bits: bool = False,
     zero: bool = True,
     height: int = 400,
+    most: float = math.inf,
 ) -> alt.LayerChart:
     """Return one line per layer over the levels, the strongest compression on the right.
 
-    A layer has its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart,
+    The axis spans what is measured; curves of estimates that leave it end with an arrow and their number. A layer has
+    its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart,
     up to 8 have their interval as a band; pointing at a curve pales the others.
 
     Args:
@@ -46,6 +47,7 @@ def sensitivity_curves(
         falling_bits: whether levels are bits, which fall to the right.
         zero: whether there is a line at zero.
         height: in pixels.
+        most: end of the value axis where all are estimates.
     """
     looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
     present = set(rows["row"])
@@ -54,7 +56,10 @@ def sensitivity_curves(
     colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling_bits))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
-    value = alt.Y("shown:Q", title=y_title, scale=alt.Scale(zero=zero))
+    ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
+    if zero and ends:
+        ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
+    value = alt.Y("shown:Q", title=y_title, scale=alt.Scale(zero=zero, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
@@ -65,14 +70,32 @@ def sensitivity_curves(
     layers = [zero_line(vertical=False)] if zero else []
     if len(drawn) <= _MOST_BANDS:
         layers.append(
-            tinted.mark_area(opacity=0.12, aria=False).encode(y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q"))
+            tinted.mark_area(opacity=0.12, clip=True, aria=False).encode(
+                y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")
+            )
         )
+    if ends:
+        layers.append(_outside(tinted, *ends["domain"]))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
     chart: alt.LayerChart = whole.resolve_legend(
         color="independent", stroke="independent", strokeDash="independent", shape="independent"
     )
     return chart
+
+
+def _outside(base: alt.Chart, low: float, high: float) -> alt.Chart:
+    """Mark where curves of estimates leave the axis, which is that of what is measured; their numbers are on hover."""
+    beyond = base.transform_filter(f"datum.shown > {high} || datum.shown < {low}")
+    edges = beyond.transform_calculate(edge=f"datum.shown > {high} ? {high} : {low}")
+    arrows = edges.mark_point(filled=True, size=70, opacity=1, aria=False)
+    up = f"datum.shown > {high}"
+    marks: alt.Chart = arrows.encode(
+        y="edge:Q",
+        shape=alt.ShapeValue("triangle-down", condition={"test": up, "value": "triangle-up"}),
+        tooltip=[alt.Tooltip("members:N", title="Layer"), alt.Tooltip("shown_text:N", title="Beyond the axis")],
+    )
+    return marks
 
 
 def _levels(rows: pd.DataFrame, title: str, falling_bits: bool) -> alt.X:
@@ -111,7 +134,7 @@ def _under_pointer(*, others: float = 0.15) -> alt.OpacityValue:
 def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> alt.Chart:
     width = 1.2 if many else 2.0
     thick = alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width))
-    lines: alt.Chart = base.mark_line(aria=False).encode(
+    lines: alt.Chart = base.mark_line(aria=False, clip=True).encode(
         y=value,
         detail=alt.Detail("layer:N"),
         opacity=_under_pointer(others=0.08 if many else 0.15),
@@ -123,7 +146,7 @@ def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> alt.Cha
 def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> alt.Chart:
     hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
     points: alt.Chart = (
-        base.mark_point(filled=True, size=18 if many else 55)
+        base.mark_point(filled=True, size=18 if many else 55, clip=True)
         .properties(name="points")
         .encode(
             y=value,
@@ -131,8 +154,8 @@ def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -
             tooltip=[
                 alt.Tooltip("members:N", title="Layer"),
                 alt.Tooltip("level_text:N", title="Level"),
-                alt.Tooltip("shown_text:N", title=(y_title or "Change").split(" (")[0]),
-                alt.Tooltip("interval_text:N", title="95 % interval of the change"),
+                alt.Tooltip("shown_text:N", title=(y_title or "Drop").split(" (")[0]),
+                alt.Tooltip("interval_text:N", title="95 % interval of the drop"),
                 alt.Tooltip("source:N", title="Value"),
             ],
             description=alt.Description("description:N"),

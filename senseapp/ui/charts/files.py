@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
-__all__ = ["LANGUAGE", "LOOK", "drawn_rows", "picture_png", "picture_spec", "picture_svg"]
+from senseapp.ui.fragility import LegendEntry
 
 _WIDTH = 760
 _PIXELS_PER_POINT = 2
@@ -25,9 +25,13 @@ LOOK: dict[str, Any] = {
 }
 
 
-def picture_spec(chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the Vega-Lite specification of ``chart`` with its data inside and ``lines`` under its title."""
+def picture_spec(
+    chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = (), legend: Sequence[LegendEntry] = ()
+) -> dict[str, Any]:
+    """Return the Vega-Lite specification of ``chart`` with its data, ``lines`` under its title and ``legend``."""
     spec: dict[str, Any] = _with_data_inside(chart).to_dict(validate=False)
+    if legend:
+        _add_legend(spec, legend)
     look = {**LOOK, **{key: value for key, value in spec.get("config", {}).items() if key not in LOOK}}
     heading = {"text": title, "subtitle": list(lines), "anchor": "start", "offset": 14, "fontSize": 15}
     return {
@@ -39,14 +43,37 @@ def picture_spec(chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] =
     }
 
 
-def picture_svg(chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = ()) -> str:
+def _add_legend(spec: dict[str, Any], legend: Sequence[LegendEntry]) -> None:
+    """Write the legend that stands beside the chart on the page into the channel that paints bands."""
+    texts = json.dumps([entry.text for entry in legend], ensure_ascii=False)
+    for part in (spec, *spec.get("layer", ())):
+        colour = part.get("encoding", {}).get("color", {})
+        if colour.get("field") == "band":
+            colour["legend"] = {
+                "orient": "bottom",
+                "direction": "horizontal",
+                "columns": 4,
+                "title": None,
+                "labelLimit": 220,
+                "values": list(range(len(legend))),
+                "labelExpr": f"{texts}[datum.value]",
+                "symbolType": "square",
+                "symbolOpacity": 1,
+            }
+
+
+def picture_svg(
+    chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = (), legend: Sequence[LegendEntry] = ()
+) -> str:
     """Return ``chart`` as a drawing that scales."""
-    return vl_convert.vegalite_to_svg(picture_spec(chart, title=title, lines=lines), vl_version=LANGUAGE)
+    return vl_convert.vegalite_to_svg(picture_spec(chart, title=title, lines=lines, legend=legend), vl_version=LANGUAGE)
 
 
-def picture_png(chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = ()) -> bytes:
+def picture_png(
+    chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = (), legend: Sequence[LegendEntry] = ()
+) -> bytes:
     """Return ``chart`` as an image of two pixels per point."""
-    spec = picture_spec(chart, title=title, lines=lines)
+    spec = picture_spec(chart, title=title, lines=lines, legend=legend)
     return vl_convert.vegalite_to_png(spec, vl_version=LANGUAGE, scale=_PIXELS_PER_POINT)
 
 

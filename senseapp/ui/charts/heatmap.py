@@ -10,12 +10,10 @@ import pandas as pd
 
 from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_hover, outline, pick_layer, same_rows, source_opacity
 from senseapp.ui.charts.layered import LayeredChart
-from senseapp.ui.palette import fragility_scale
+from senseapp.ui.fragility import fragility_colour
 from senseapp.ui.vocabulary import MetricView
 
-__all__ = ["sensitivity_heatmap"]
-
-_DRAWN = ("level_text", "drop", "source", "change_text", "interval_text")
+_DRAWN = ("level_text", "band", "source", "change_text", "interval_text")
 _MOST_DESCRIBED = 2000
 """Streamlit draws more marks than these on a canvas."""
 
@@ -32,13 +30,11 @@ def sensitivity_heatmap(
         level_texts: the levels from left to right.
         picked: the layer to outline.
     """
-    largest = max(float(rows["drop"].max()), metric.factor * metric.notable)
     x = alt.X(
         "level_text:O", scale=alt.Scale(domain=list(level_texts)), title=None, axis=alt.Axis(orient="top", labelAngle=0)
     )
     rows = rows[np.isfinite(rows["drop"])]
     row, members = (_lean(rows, column) for column in ("row", "members"))
-    legend = alt.Legend(title=metric.axis, orient="bottom", gradientLength=260, titleLimit=320, format=".3~g")
     described = _described(rows)
     drawn = rows[list(dict.fromkeys(["layer", row, members, *_DRAWN, *described]))]
     # Vega would put words together for every cell that has none, and a canvas has no place for them.
@@ -47,7 +43,7 @@ def sensitivity_heatmap(
     cells = cells.encode(
         y=layer_axis(list(order), field=row),
         x=x,
-        color=alt.Color("drop:Q", scale=fragility_scale(largest), legend=legend),
+        color=fragility_colour(),
         **({"opacity": source_opacity()} if (rows["source"] == "estimated").any() else {}),
         **{name: alt.Description(f"{name}:N") for name in described},
     )

@@ -8,9 +8,6 @@ from typing import Any
 import altair as alt
 from altair.utils.schemapi import disable_debug_mode
 
-__all__ = ["LayeredChart"]
-
-
 disable_debug_mode()  # or else every part of a chart is checked while it is built, too
 
 

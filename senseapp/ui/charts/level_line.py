@@ -5,12 +5,10 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from senseapp.ui.charts.axes import CUT_LABEL, layer_tooltip, pick_layer
+from senseapp.ui.charts.axes import CUT_LABEL, layer_tooltip, measured_ends, pick_layer
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import ACCENT, FRAGILITY, INK
 from senseapp.ui.vocabulary import MetricView
-
-__all__ = ["level_line"]
 
 _MOST_NAMES = 40
 
@@ -32,10 +30,10 @@ def level_line(rows: pd.DataFrame, metric: MetricView, *, baseline: float | None
     title = None if labels else "Layers, from left to right as chosen above"
     base: alt.Chart = alt.Chart(rows.assign(place=range(len(names)))).encode(
         x=alt.X("row:N", sort=names, title=title, axis=axis),
-        y=alt.Y("value:Q", title=metric.value_axis, scale=alt.Scale(zero=False)),
+        y=alt.Y("value:Q", title=metric.value_axis, scale=alt.Scale(zero=False, **measured_ends(rows, "value"))),
     )
-    line = base.mark_line(color=ACCENT, strokeWidth=1.5, aria=False)
-    points = base.mark_point(filled=True, color=ACCENT).encode(
+    line = base.mark_line(color=ACCENT, strokeWidth=1.5, clip=True, aria=False)
+    points = base.mark_point(filled=True, color=ACCENT, clip=True).encode(
         size=alt.condition(alt.datum["layer"] == picked, alt.value(180), alt.value(45)),
         tooltip=[alt.Tooltip("value:Q", title=metric.value_axis, format=".4~g"), *layer_tooltip(metric)],
         description="description:N",
@@ -50,7 +48,7 @@ def level_line(rows: pd.DataFrame, metric: MetricView, *, baseline: float | None
 def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:
     """Ring the ends, and write their names towards the middle of the chart."""
     ends = base.transform_filter("datum.extreme != ''")
-    colour = alt.condition("datum.extreme == 'loses most'", alt.value(FRAGILITY[-1]), alt.value(FRAGILITY[0]))
+    colour = alt.condition("datum.extreme == 'loses most'", alt.value(FRAGILITY[3]), alt.value(ACCENT))
     left = f"datum.place < {layers / 2}"
     words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text").mark_text(
         align=alt.expr(f"{left} ? 'left' : 'right'"),

@@ -10,10 +10,9 @@ import pandas as pd
 
 from senseapp.ui.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, outline
 from senseapp.ui.charts.layered import LayeredChart
-from senseapp.ui.palette import MUTED, fragility_scale
+from senseapp.ui.fragility import fragility_colour
+from senseapp.ui.palette import INK
 from senseapp.ui.vocabulary import MetricView
-
-__all__ = ["network_bars"]
 
 _SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
 _NAME_WIDTH, _SIZE_WIDTH = 180, 108
@@ -50,7 +49,7 @@ def network_bars(
         base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
         for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
     ]
-    bars = _bars(base, rows, metric, share_title)
+    bars = _bars(base, share_title)
     frame = outline(rows, picked, _PLACE, field="node")
     layers = [_hit_rows(base).encode(y=_rows(rows, names)), *columns, bars, frame]
     tree: alt.LayerChart = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
@@ -69,17 +68,12 @@ def _hit_rows(base: alt.Chart) -> alt.Chart:
     return hits
 
 
-def _bars(base: alt.Chart, rows: pd.DataFrame, metric: MetricView, share_title: str) -> alt.Chart:
-    colour = alt.condition(
-        "datum.known",
-        alt.Color("drop:Q", scale=fragility_scale(_largest(rows, metric)), legend=_legend(metric)),
-        alt.value(MUTED),
-    )
+def _bars(base: alt.Chart, share_title: str) -> alt.Chart:
     axis = alt.Axis(orient="top", format="%", tickCount=4)
-    bars: alt.Chart = base.mark_bar(minBandSize=3).encode(
+    bars: alt.Chart = base.mark_bar(minBandSize=3, stroke=INK, strokeWidth=0.5).encode(
         y=_PLACE,
         x=alt.X("share:Q", title=share_title, axis=axis),
-        color=colour,
+        color=fragility_colour(),
         description=alt.Description("description:N"),
     )
     return bars
@@ -115,20 +109,12 @@ def _looked_up(texts: Mapping[str, str]) -> str:
     return f"({json.dumps(texts)})[datum.label]"
 
 
-def _largest(rows: pd.DataFrame, metric: MetricView) -> float:
-    return max(metric.factor * metric.notable, float(rows["drop"].max()))
-
-
-def _legend(metric: MetricView) -> alt.Legend:
-    return alt.Legend(title=metric.axis, orient="bottom", gradientLength=260, titleLimit=320, format=".3~g")
-
-
 def _tooltip(metric: MetricView) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("node:N", title="Module"),
         alt.Tooltip("kind:N", title="Kind"),
-        alt.Tooltip("layer:N", title="Most fragile layer"),
-        alt.Tooltip("change_text:N", title=metric.label),
+        alt.Tooltip("change_text:N", title=metric.loss),
+        alt.Tooltip("worst_text:N", title="Most fragile layer"),
         alt.Tooltip("params:Q", title="Parameters", format=",d"),
         alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),
         alt.Tooltip("macs:Q", title="MACs", format=".3~s"),

@@ -8,10 +8,9 @@ import altair as alt
 import pandas as pd
 
 from senseapp.ui.charts.axes import layer_axis, outline, pick_layer, same_rows, source_opacity, zero_line
+from senseapp.ui.level_frames import cut_short, drop_domain
 from senseapp.ui.palette import CATEGORIES, INK
 from senseapp.ui.vocabulary import MetricView
-
-__all__ = ["pair_step", "paired_bars", "side_colour"]
 
 _BAR_STEP = 9
 _GAP = 6
@@ -44,28 +43,40 @@ def paired_bars(rows: pd.DataFrame, metric: MetricView, *, labels: Sequence[str]
         picked: the layer to outline.
     """
     sort = list(dict.fromkeys(rows["row"]))
-    base: alt.Chart = alt.Chart(rows).encode(
+    domain = drop_domain(rows, metric)
+    drawn = cut_short(rows.assign(extreme=""), domain)
+    base: alt.Chart = alt.Chart(drawn).encode(
         y=layer_axis(sort), yOffset=alt.YOffset("side:N", sort=list(labels)), tooltip=_tooltip(metric)
     )
-    drop = alt.X("drop:Q", title=metric.axis, axis=alt.Axis(orient="top"))
+    scale = alt.Scale(domain=list(domain), nice=False)
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
     hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
-    bars = base.mark_bar().encode(
+    bars = base.mark_bar(clip=True).encode(
         x=drop,
         color=side_colour(labels, drawn=labels),
         opacity=source_opacity(),
         description="description:N",
     )
-    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, aria=False).encode(x="low:Q", x2="high:Q")
+    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(x="low:Q", x2="high:Q")
     step = alt.Step(pair_step(len(labels)), **{"for": "position"})
     layers = [hits.add_params(pick_layer()), bars, whiskers, zero_line(), outline(rows, picked, same_rows())]
+    if (drawn["extreme"] != "").any():
+        layers.append(_outside(base))
     return alt.LayerChart(layer=layers, height=step)
+
+
+def _outside(base: alt.Chart) -> alt.Chart:
+    """Write the number of each estimate whose bar leaves the axis, which is that of what is measured."""
+    words = base.transform_filter("datum.extreme != ''").transform_calculate(end="max(0, datum.drop)")
+    text: alt.Chart = words.mark_text(align="left", dx=4, color=INK, fontStyle="italic", aria=False)
+    return text.encode(x="end:Q", text="extreme:N")
 
 
 def _tooltip(metric: MetricView) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("members:N", title="Layer"),
         alt.Tooltip("side:N", title="Run"),
-        alt.Tooltip("change_text:N", title=metric.label),
+        alt.Tooltip("change_text:N", title=metric.loss),
         alt.Tooltip("interval_text:N", title="95 % interval"),
         alt.Tooltip("rank_text:N", title="Rank"),
         alt.Tooltip("source:N", title="Value"),

@@ -8,9 +8,7 @@ import pandas as pd
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import ACCENT, FRAGILITY, INK
 
-__all__ = ["cell_profile_chart", "quantization_bars"]
-
-_SENSITIVE = FRAGILITY[3]
+_SENSITIVE = FRAGILITY[2]
 
 
 def quantization_bars(
@@ -49,7 +47,7 @@ def _tooltip() -> list[alt.Tooltip]:
 
 
 def _rules(marks: pd.DataFrame) -> alt.Chart:
-    scale = alt.Scale(domain=["mean of a cell", "end of the true range"], range=[INK, FRAGILITY[-1]])
+    scale = alt.Scale(domain=["mean of a cell", "end of the true range"], range=[INK, FRAGILITY[3]])
     rules: alt.Chart = (
         alt.Chart(marks)
         .mark_rule(strokeDash=[4, 3], aria=False)

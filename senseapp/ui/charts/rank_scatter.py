@@ -13,8 +13,6 @@ from senseapp.ui.charts.paired_bars import side_colour
 from senseapp.ui.palette import INK
 from senseapp.ui.vocabulary import MetricView
 
-__all__ = ["rank_scatter"]
-
 _HEIGHT = 400
 _NAMED = 5
 _NAME_SHARE = (0.35, 0.05)

@@ -10,8 +10,6 @@ import pandas as pd
 from senseapp.ui.charts.axes import PICK
 from senseapp.ui.palette import ACCENT, CATEGORIES, INK
 
-__all__ = ["trade_off_chart"]
-
 _LINES = {"Least damage": ACCENT, "Uniform": CATEGORIES[1], "Classic rule": CATEGORIES[3]}
 _DASHES = {"Least damage": [1, 0], "Uniform": [6, 3], "Classic rule": [2, 2]}
 _HEIGHT = 380  # legends included

@@ -13,8 +13,6 @@ from senseapp.ui.identity import Visitor, login_providers, visitor
 from senseapp.ui.inline_scripts import COME_BACK, REMEMBER_PLACE
 from senseapp.ui.state import RUN_PARAMETER
 
-__all__ = ["admit"]
-
 _OPEN_BY_LINK = ("run", "results", "schedule")
 
 

@@ -8,8 +8,6 @@ from senseapp.models.catalogue import CatalogueEntry, find_entry, search
 from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain
 
-__all__ = ["search_architecture"]
-
 _SHOWN = 6
 _MOST_FOUND = 200
 # Where the browser draws slower than this, two commits overlap and letters are lost: at four times this machine's time

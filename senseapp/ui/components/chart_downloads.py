@@ -10,10 +10,9 @@ import streamlit as st
 
 from senseapp.ui import format as fmt
 from senseapp.ui.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.ui.fragility import LegendEntry
 
-__all__ = ["chart_downloads"]
-
-_DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order")
+_DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "band")
 
 
 def chart_downloads(
@@ -22,6 +21,7 @@ def chart_downloads(
     title: str,
     lines: Sequence[str] = (),
     data: pd.DataFrame | None = None,
+    legend: Sequence[LegendEntry] = (),
     key: str,
 ) -> None:
     """Offer ``chart`` as PNG, SVG and CSV; each is made when it is clicked.
@@ -31,6 +31,7 @@ def chart_downloads(
         title: of the picture; also names the files.
         lines: below the title, such as where the numbers come from.
         data: the rows of the CSV; None takes those that are drawn. Columns that only drawing needs are left out.
+        legend: of the colours, which stands beside the chart on the page.
         key: of the element.
     """
 
@@ -39,8 +40,8 @@ def chart_downloads(
         return rows.drop(columns=list(_DRAWING_ONLY), errors="ignore").to_csv(index=False, lineterminator="\n")
 
     files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
-        "png": (lambda: picture_png(chart, title=title, lines=lines), "PNG image", "image/png"),
-        "svg": (lambda: picture_svg(chart, title=title, lines=lines), "SVG drawing", "image/svg+xml"),
+        "png": (lambda: picture_png(chart, title=title, lines=lines, legend=legend), "PNG image", "image/png"),
+        "svg": (lambda: picture_svg(chart, title=title, lines=lines, legend=legend), "SVG drawing", "image/svg+xml"),
         "csv": (table, "CSV data", "text/csv"),
     }
     with st.popover("Save", icon=":material/download:", type="tertiary", key=f"{key}.save"):

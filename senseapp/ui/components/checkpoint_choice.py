@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +20,9 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.components.waiting import wait_for
 from senseapp.ui.uploads import refuse_upload, upload_field
 
-__all__ = ["choose_checkpoint"]
-
 _TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt"]
 _ANOTHER = "another"
+_LOOK_ALIKE = "look-alike"
 _USUAL_CLASSES = 1000
 
 
@@ -63,21 +63,30 @@ def _choose_averaged(draft: ModelSpec) -> bool:
 
 def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
     by_title = {item.model.title: item for item in report.candidates}
-    options = [*by_title, _ANOTHER]
+    alike = report.look_alikes
+    options = [*((_LOOK_ALIKE,) if len(alike) > 1 else ()), *by_title, _ANOTHER]
     chosen = st.selectbox(
         "Architecture",
         options,
         index=options.index(draft.title) if draft.title in options else 0,
-        format_func=lambda title: _option(by_title.get(title)),
+        format_func=lambda title: _any_of(alike) if title == _LOOK_ALIKE else _option(by_title.get(title)),
         key=f"analyze.model.architecture.{path.parent.name}",
         help="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, or "
-        "choose another.",
+        "choose another. Of several that look alike, the images choose the one with which the model answers best.",
         persist_state="session",
     )
     if report.proposal is None:
         st.warning(report.verdict, icon=":material/help:")
-    else:
-        st.caption(f":material/check_circle: {report.verdict}")
+    elif chosen == options[0]:
+        st.caption(f":material/{'help' if alike[0].by_order else 'check_circle'}: {report.verdict}")
+    elif chosen in by_title and by_title[chosen].by_order:
+        st.caption(
+            f":material/help: Names are unknown; order and shapes fit {chosen}. This is a guess: the accuracy of the "
+            "uncompressed network on your images confirms or refutes it."
+        )
+    if chosen == _LOOK_ALIKE:
+        st.caption(_read_off(alike[0], report))
+        return ModelSpec(library="auto", checkpoint=str(path))
     if chosen in by_title:
         st.caption(_read_off(by_title[chosen], report))
         item = by_title[chosen]
@@ -100,11 +109,18 @@ def _with_random_head(item: CheckpointCandidate) -> ModelSpec | None:
     return replace(item.model, num_classes=num_classes) if wanted else None
 
 
+def _any_of(alike: Sequence[CheckpointCandidate]) -> str:
+    others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
+    return f"{alike[0].model.title} or {others} · the images decide"
+
+
 def _option(item: CheckpointCandidate | None) -> str:
     if item is None:
         return "Another architecture …"
     if item.exact:
         return f"{item.model.title} · every name and shape fits"
+    if item.by_order:
+        return f"{item.model.title} · order and shapes fit, under other names"
     if item.fits:
         return f"{item.model.title} · all fits but for the name of the classifier"
     if item.without_head:
@@ -136,7 +152,7 @@ def _usual_classes(item: CheckpointCandidate) -> str:
 def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
     """Return ``model`` if the checkpoint fits it; else show what differs."""
     asked = replace(model, use_ema=False, num_classes=None)
-    if any(
+    if model.library == "auto" or any(
         (item.fits or item.without_head) and replace(item.model, use_ema=False) == asked for item in report.candidates
     ):
         return model

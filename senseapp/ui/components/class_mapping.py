@@ -21,7 +21,6 @@ from senseapp.ui.uploads import refuse_upload
 if TYPE_CHECKING:
     from senseapp.data import ClassMapProposal, ImageSurvey
 
-__all__ = ["confirm_classes"]
 
 _TALLEST = 320
 _MOST_NAMED = 3000

@@ -15,8 +15,6 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.state import RUN_PARAMETER, session
 from senseapp.ui.vocabulary import COMPRESSIONS
 
-__all__ = ["LEVEL_PARAMETER", "MOST_RUNS", "choose_runs"]
-
 MOST_RUNS = 4
 LEVEL_PARAMETER = "level"
 _RUNS = "compare.runs"

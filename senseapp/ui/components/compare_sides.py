@@ -23,8 +23,6 @@ from senseapp.ui.state import session
 from senseapp.ui.vocabulary import METRICS, MetricView, usual_level
 from senseapp.ui.wording import caveat_of, provenance_text
 
-__all__ = ["choose_metric", "choose_sides"]
-
 _METRIC_PARAMETER = "metric"
 _METRIC = "compare.metric"
 _MOST_CHIPS = 4

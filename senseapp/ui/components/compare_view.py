@@ -23,8 +23,6 @@ from senseapp.ui.state import drop_pick, picked_layer, session
 from senseapp.ui.tables import show_table
 from senseapp.ui.vocabulary import METRICS
 
-__all__ = ["comparison_view"]
-
 _PICKS = "compare"
 _NETWORK, _MOVED = "Network order", "Moved most first"
 _RANKS, _VALUES = "Ranks", "Values"
@@ -63,7 +61,7 @@ def _bars(comparison: Comparison) -> None:
     figure(
         "What does each layer lose in each run?",
         paired_bars(rows, metric, labels=labels, picked=_picked(comparison)),
-        alt_text=f"{metric.label} of {fmt.plural(len(comparison.layers), 'layer')} in {' and '.join(labels)}. "
+        alt_text=f"{metric.loss} of {fmt.plural(len(comparison.layers), 'layer')} in {' and '.join(labels)}. "
         + finding(comparison),
         key=f"compare.bars.{session().pick_round}",
         run_id=_PICKS,

@@ -16,8 +16,7 @@ from senseapp.ui.components.measure_options import choose_measuring
 from senseapp.ui.components.notices import complain
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView
 
-__all__ = ["choose_sensitivity"]
-
+_AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
 _AUTOMATIC = "automatic"
 
 
@@ -99,7 +98,7 @@ def _choose_metric(draft: SensitivitySpec) -> MetricName | None:
         "Metric that ranks the layers",
         [_AUTOMATIC, *METRICS],
         index=0 if draft.metric is None else 1 + list(METRICS).index(draft.metric),
-        format_func=lambda name: METRICS[name].label if name in METRICS else "Automatic: top-1 with labels, KL without",
+        format_func=lambda name: METRICS[name].label if name in METRICS else _AUTOMATIC_LABEL,
         key="analyze.metric",
         help="Every metric that the images allow is measured; this one decides the order.\n\n"
         + "\n".join(f"- **{view.label}**: {view.help}" for view in METRICS.values()),

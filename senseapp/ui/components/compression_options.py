@@ -16,8 +16,6 @@ from senseapp.ui.option_words import (
     SPARSITY_GRANULARITIES,
 )
 
-__all__ = ["choose_config"]
-
 OptionT = TypeVar("OptionT", bound=str)
 
 

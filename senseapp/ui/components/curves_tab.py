@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import streamlit as st
 
 from senseapp.ui import format as fmt
@@ -10,11 +12,10 @@ from senseapp.ui.components.figure import figure
 from senseapp.ui.components.layer_choice import choose_layers
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.curve_frames import CURVE_AXES, CurveAxis, curve_rows, why_no_reward
+from senseapp.ui.level_frames import most_estimated
 from senseapp.ui.state import session
 from senseapp.ui.vocabulary import METRICS, MetricView
 from senseapp.ui.wording import caveat_of
-
-__all__ = ["curves_tab"]
 
 _QUESTIONS = {
     "drop": "How fast does the loss grow with compression?",
@@ -60,6 +61,7 @@ def _curves(view: RunView, name: str, chosen: list[str]) -> None:
             falling_bits=bits,
             zero=name == "drop",
             height=460,
+            most=most_estimated(metric, view.result.profile.num_classes) if name == "drop" else math.inf,
         ),
         alt_text=_in_words(view, axis, metric, chosen),
         key=f"curves.{view.run_id}.{session().pick_round}",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import streamlit as st
 
@@ -17,11 +18,15 @@ from senseapp.ui.components.image_set_choice import choose_image_set, is_wanted
 from senseapp.ui.components.notices import complain
 from senseapp.ui.uploads import upload_field
 
-__all__ = ["choose_images"]
+_Chosen: TypeAlias = tuple[ModelSpec | None, DataSpec | None]
 
 
-def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
-    """Show the image picker, prefilled with ``draft``; None while nothing valid is chosen."""
+def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
+    """Show the image picker, prefilled with ``draft``; return the model and the images to measure it on.
+
+    The model is ``model`` itself, or what the images say about its architecture and its image size. The images are
+    None while nothing valid is chosen.
+    """
     sources = [source for source in _SOURCES if source.kind != "folder" or backend.data_roots()]
     labels = [source.label for source in sources]
     chosen = st.segmented_control(
@@ -36,13 +41,14 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
     )
     source = next((source for source in sources if source.label == chosen), sources[0])
     images = source.choose(draft)
-    if images is None:
-        return None
-    if model is None:
-        st.caption("Choose a model above to see how it sees the images.")
-        return images
+    if images is None or model is None:
+        if images is not None:
+            st.caption("Choose a model above to see how it sees the images.")
+        return model, images
+    if model.checkpoint and (images.path or images.name):  # it does not say how its pictures were prepared
+        images = replace(images, preparation="auto")
     if images.name and not is_wanted(images.name):
-        return images
+        return model, images
     if images.path or images.name:
         images = confirm_classes(images, model, draft)
     if images is not None and images.kind == "demo" and model.library != "demo":
@@ -51,8 +57,8 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
             icon=":material/warning:",
         )
     elif images is not None and images.kind != "random":
-        image_preview(model, images)
-    return images
+        return image_preview(model, images)
+    return model, images
 
 
 def _demo(draft: DataSpec) -> DataSpec:

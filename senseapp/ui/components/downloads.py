@@ -12,8 +12,6 @@ from senseapp.ui import backend
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.waiting import wait_for
 
-__all__ = ["downloads"]
-
 _PREVIEW_LINES = 30
 _STEM = "schedule"
 

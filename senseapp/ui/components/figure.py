@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -13,9 +14,8 @@ import streamlit as st
 from senseapp.ui.charts.axes import PICK, ROW_STEP
 from senseapp.ui.components.chart_downloads import chart_downloads
 from senseapp.ui.components.reveal import reveal
+from senseapp.ui.fragility import LegendEntry
 from senseapp.ui.state import pick
-
-__all__ = ["figure", "place_of", "rows_height", "show_caveat"]
 
 _TALLEST = 560
 _AXIS_HEIGHT = 70
@@ -53,6 +53,7 @@ def figure(
     level: Literal[2, 3] = 2,
     saves: bool = True,
     shown: float | None = None,
+    legend: Sequence[LegendEntry] = (),
 ) -> None:
     """Draw ``chart`` under ``question``, with a menu that saves it.
 
@@ -71,6 +72,7 @@ def figure(
         level: of the question among the headings.
         saves: whether there is a menu; none while a chart still fills.
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
+        legend: of the colours; stands above the frame, so that it stays in sight, and on saved pictures.
     """
     with st.container(gap="xsmall"):
         head = st.container(
@@ -79,10 +81,14 @@ def figure(
         head.markdown(f"{'#' * level} {question}", width="stretch")
         if saves:
             with head:
-                chart_downloads(chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, key=key)
+                chart_downloads(
+                    chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, legend=legend, key=key
+                )
         show_caveat(caveat)
         if reading:
             st.caption(reading)
+        if legend:
+            st.html(_legend_html(legend))
         frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
         with st.container(height=frame_height or "content", border=False, key=frame):
             if run_id or on_pick:
@@ -92,6 +98,17 @@ def figure(
                 st.altair_chart(chart, key=key, alt=alt_text)
         if shown is not None and frame_height:
             reveal(frame, shown)
+
+
+def _legend_html(legend: Sequence[LegendEntry]) -> str:
+    """Return a row of coloured squares with their words; all of them are ours."""
+    swatch = "display:inline-block;width:0.8em;height:0.8em;margin-right:0.35em"
+    entries = (
+        f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};background:{entry.color};'
+        f'border:1px solid {entry.border}"></span>{html.escape(entry.text)}</span>'
+        for entry in legend
+    )
+    return f'<div role="note" aria-label="Colours" style="font-size:0.8rem;line-height:1.4">{"".join(entries)}</div>'
 
 
 def _take_pick(key: str, run_id: str) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-__all__ = ["figures_row"]
-
 
 def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
     """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""

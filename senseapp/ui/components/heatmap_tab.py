@@ -9,14 +9,13 @@ from senseapp.ui.charts import sensitivity_heatmap
 from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_side
 from senseapp.ui.components.run_view import RunView, answer_first
+from senseapp.ui.fragility import fragility_legend
 from senseapp.ui.state import session
 from senseapp.ui.wording import caveat_of
 
-__all__ = ["heatmap_tab"]
-
 _READING = (
-    "Layers from input to output, levels from mild to strong; a ring means no clear loss. Compress each layer up to "
-    "where its row leaves blue; click a cell to see its layer in every view."
+    "Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images cannot tell "
+    "whether it is tolerable. Click a cell to see its layer."
 )
 
 
@@ -45,6 +44,7 @@ def _cells(view: RunView) -> None:
         run_id=view.run_id,
         caveat=caveat_of(view.result),
         reading=_READING,
+        legend=fragility_legend(view.metric),
         frame_height=rows_height(len(order)),
         shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
         lines=view.lines,
@@ -55,4 +55,4 @@ def _cells(view: RunView) -> None:
 def _in_words(view: RunView, layers: int) -> str:
     worst = view.frame.sort_values("drop", ascending=False).head(1)
     most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
-    return f"{view.metric.label} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
+    return f"{view.metric.loss} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"

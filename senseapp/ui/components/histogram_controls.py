@@ -8,8 +8,6 @@ from senseapp.spec.histogram import HistogramObjective, HistogramSpec, Histogram
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import top_frame
 
-__all__ = ["choose_histogram"]
-
 _TENSORS: dict[HistogramTensor, str] = {"weights": "Weights", "activations": "Input activations"}
 _OBJECTIVES: dict[HistogramObjective, str] = {"output": "Highest score", "loss": "Loss", "none": "Nothing"}
 

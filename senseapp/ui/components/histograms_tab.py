@@ -19,8 +19,6 @@ from senseapp.ui.components.run_view import RunView
 from senseapp.ui.histogram_frames import bin_frame, mark_frame, profile_frame
 from senseapp.ui.wording import caveat_of
 
-__all__ = ["histograms_tab"]
-
 _POLL_SECONDS = 0.3
 _READING = (
     "Bars count the values around each grid point, the orange line is how much each place matters, dashed lines are "

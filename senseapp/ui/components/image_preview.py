@@ -10,30 +10,47 @@ from senseapp.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain
+from senseapp.ui.components.preprocessing_choice import choose_preprocessing
 from senseapp.ui.components.waiting import wait_for
-
-__all__ = ["image_preview"]
 
 _LONGEST_NAME = 16
 _THUMBNAIL_PIXELS = 96
 _ROW_PIXELS = 656  # six of them; three on a phone
 
 
-def image_preview(model: ModelSpec, images: DataSpec) -> None:
-    """Show some of the images with label and prediction, and the baseline; a sentence if they cannot be used."""
-    spec = RunSpec(model=model, data=images)
+def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSpec]:
+    """Show some of the images with label and prediction, and the baseline; a sentence if they cannot be used.
+
+    Returns:
+        What to measure: where the preprocessing is chosen by the images, with what was chosen.
+    """
     if not _is_known(model):
-        return
+        return model, images
+    spec = RunSpec(model=model, data=images)
+    report = _report(spec)
+    if report is not None and report.choice is not None:
+        spec = choose_preprocessing(report.choice)
+        if spec != report.choice.spec:
+            report = _report(spec)
+    if report is not None:
+        _show(report)
+    return spec.model, spec.data
+
+
+def _report(spec: RunSpec) -> PreviewReport | None:
+    """Return what is known of the images, or None with a word on why it is not there yet."""
     try:
         report = backend.preview_of(spec)
     except SenseError as error:
         complain(str(error))
         st.button("Try again", key="analyze.preview.again", on_click=backend.forget, args=("preview", spec))
-        return
+        return None
     if report is None:
-        wait_for(lambda: backend.preview_of(spec), "Preparing a preview. You can already press Run.")
-        return
-    _show(report)
+        doing = "Preparing a preview"
+        if spec.data.preparation == "auto":
+            doing = "Trying on some of the images which preprocessing suits the model"
+        wait_for(lambda: backend.preview_of(spec), f"{doing}. You can already press Run.")
+    return report
 
 
 def _is_known(model: ModelSpec) -> bool:

@@ -8,8 +8,6 @@ from senseapp.downloads import is_downloaded
 from senseapp.spec import IMAGE_SETS, DataSpec
 from senseapp.ui import format as fmt
 
-__all__ = ["choose_image_set", "is_wanted"]
-
 
 def choose_image_set(draft: DataSpec) -> DataSpec:
     """Show the image sets, prefilled with ``draft``."""

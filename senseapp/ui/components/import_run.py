@@ -13,8 +13,6 @@ from senseapp.ui.components.notices import errors_here
 from senseapp.ui.state import RUN_PARAMETER, remember_run
 from senseapp.ui.uploads import expect_files, store_upload
 
-__all__ = ["import_run"]
-
 
 def import_run() -> None:
     """Show the uploader; a run file that is sound becomes a finished run, and its results open."""

@@ -12,8 +12,6 @@ from senseapp.ui.components.architecture_search import search_architecture
 from senseapp.ui.components.notices import errors_here
 from senseapp.ui.state import RUN_PARAMETER, remember_run
 
-__all__ = ["import_table"]
-
 _UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
 _MOST_MEGABYTES = 20
 

@@ -7,8 +7,6 @@ import streamlit as st
 from senseapp.results import JobSnapshot
 from senseapp.ui import format as fmt
 
-__all__ = ["job_line"]
-
 
 def job_line(snapshot: JobSnapshot) -> None:
     """Show what ``snapshot`` says, with a bar where the number of steps is known."""

@@ -8,8 +8,6 @@ from senseapp.ui.components.run_view import RunView
 from senseapp.ui.layer_filter import LayerFilter, most_fragile, types_of
 from senseapp.ui.network import blocks_of
 
-__all__ = ["choose_layers"]
-
 _FRAGILE, _ALL, _NAMED = "Fragile", "All", "By name"
 _AT_FIRST = 5
 

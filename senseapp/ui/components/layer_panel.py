@@ -15,8 +15,6 @@ from senseapp.ui.state import drop_pick
 from senseapp.ui.tables import show_table, top_columns
 from senseapp.ui.wording import caveat_of
 
-__all__ = ["layer_panel", "layer_side"]
-
 
 def layer_side(view: RunView) -> None:
     """Show the picked layer, or how to pick one."""
@@ -88,7 +86,7 @@ def _curve(view: RunView) -> None:
             falling_bits=bits,
             height=150,
         ),
-        alt_text=f"{view.metric.label} of {view.picked}: {words}",
+        alt_text=f"{view.metric.loss} of {view.picked}: {words}",
         key=f"panel.curve.{view.run_id}",
         caveat=caveat_of(view.result),
         lines=(view.picked, *view.lines),

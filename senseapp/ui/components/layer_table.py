@@ -12,8 +12,6 @@ from senseapp.ui.components.figure import rows_height
 from senseapp.ui.frames import editing_frame
 from senseapp.ui.state import LayerEdits, forget_typed, layer_edits, session
 
-__all__ = ["layer_table", "take_row"]
-
 _AMOUNTS = {"sparsity": "Zeros", "pruning": "Removed", "quantization": "Bits"}
 _READ_ONLY = ("row", "alone", "share", "damage")
 

@@ -12,17 +12,16 @@ from senseapp.ui.charts import level_line, sensitivity_bars
 from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_panel
 from senseapp.ui.components.run_view import RunView, answer_first
-from senseapp.ui.frames import apart_frame, top_frame
+from senseapp.ui.fragility import fragility_legend
+from senseapp.ui.frames import apart_frame, counted_rows, top_frame, unlisted_frame
 from senseapp.ui.level_frames import drop_domain, marked, reached_note, reached_text
 from senseapp.ui.state import session
-from senseapp.ui.tables import apart_columns, level_columns, show_table, top_columns
+from senseapp.ui.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.ui.wording import caveat_of
 
-__all__ = ["bars_figure", "layers_tab"]
-
 _READING = (
-    "Each layer compressed alone: blue is robust, red fragile, pale estimated; thin lines are 95 % intervals, a ring "
-    "means no clear loss. Compress blue layers, spare red ones."
+    "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
+    "clear loss; grey: these images cannot tell."
 )
 _READING_LINE = (
     "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
@@ -75,14 +74,16 @@ def _choose(row: st.delta_generator.DeltaGenerator, view: RunView, label: str, o
 
 def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True) -> None:
     """Draw the ``rows`` of the chosen level as bars under their question."""
+    domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     figure(
         f"What does each layer lose {view.at}?",
-        sensitivity_bars(rows, view.metric, x_domain=drop_domain(rows, view.metric), picked=view.picked_row),
+        sensitivity_bars(rows, view.metric, x_domain=domain, picked=view.picked_row),
         alt_text=_bars_in_words(view),
         key=key,
         run_id=view.run_id if picks else "",
         caveat=caveat_of(view.result),
         reading=_READING,
+        legend=fragility_legend(view.metric),
         frame_height=rows_height(len(rows)),
         shown=place_of(view.picked_row, list(rows["layer"])),
         lines=view.lines,
@@ -114,6 +115,8 @@ def values_table(view: RunView, rows: pd.DataFrame) -> None:
     """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
     rows = rows.assign(reached_text=[reached_text(view.compression.kind, level) for level in rows["reached"]])
     st.markdown(f"## All values at {view.level_text}")
+    if view.target_noun == "group":
+        st.caption(f"{counted_rows(rows)}: each is pruned as one.")
     note = reached_note(view.result)
     if note:
         st.caption(note)
@@ -124,7 +127,7 @@ def values_table(view: RunView, rows: pd.DataFrame) -> None:
             reached=bool(note) and view.result.profile.sizes_known,
             mixed=rows["source"].nunique() > 1,
         ),
-        alt_text=f"{view.metric.label} of {fmt.plural(len(rows), 'layer')} at {view.level_text}",
+        alt_text=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
         key=f"layers.values.{view.run_id}",
     )
 
@@ -136,7 +139,7 @@ def _bars_in_words(view: RunView) -> str:
     first = ", ".join(f"{row.layer} {row.change_text}" for row in ranked.head(3).itertuples())
     unclear = int(ranked["unclear"].sum())
     return (
-        f"{view.metric.label} of {fmt.plural(len(ranked), 'layer')} at {view.level_text}. "
+        f"{view.metric.loss} of {counted_rows(ranked)} at {view.level_text}. "
         f"Most fragile: {first}. {unclear} cannot be told from zero."
     )
 
@@ -167,8 +170,37 @@ def _top_tables(view: RunView) -> None:
 
 def _layers_apart(view: RunView) -> None:
     rows = apart_frame(view.result)
+    apart, partly = rows[~rows["partly"]], rows[rows["partly"]]
+    if not apart.empty:
+        st.markdown(f"## {fmt.plural(apart['layer'].nunique(), 'layer')} without a value")
+        st.caption("They are not robust and not fragile: nothing could be measured, for the reason given.")
+        show_table(
+            apart, apart_columns(), alt_text="Layers without a value, with the reason", key=f"apart.{view.run_id}"
+        )
+    if not partly.empty:
+        st.markdown(f"## {fmt.plural(partly['layer'].nunique(), view.target_noun)} without a value at some levels")
+        st.caption("They have values at the other levels.")
+        show_table(
+            partly,
+            apart_columns(),
+            alt_text="Layers and groups without a value at some levels, with the reason",
+            key=f"partly.{view.run_id}",
+        )
+    _unlisted_weights(view)
+
+
+def _unlisted_weights(view: RunView) -> None:
+    rows = unlisted_frame(view.result.profile)
     if rows.empty:
         return
-    st.markdown(f"## {fmt.plural(len(rows), 'layer')} without a value")
-    st.caption("They are not robust and not fragile: nothing could be measured, for the reason given.")
-    show_table(rows, apart_columns(), alt_text="Layers without a value, with the reason", key=f"apart.{view.run_id}")
+    st.markdown(f"## {fmt.plural(len(rows), 'module')} with weights that are not analysed")
+    st.caption(
+        "These weights are used without a convolution or linear layer, so no compression here touches them. "
+        "Position embeddings, attention with inputs of several widths and recurrent layers have such weights."
+    )
+    show_table(
+        rows,
+        unlisted_columns(),
+        alt_text="Weights that belong to no layer, with their share",
+        key=f"unlisted.{view.run_id}",
+    )

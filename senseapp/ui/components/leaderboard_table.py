@@ -12,13 +12,12 @@ from senseapp.service import LeaderboardRow
 from senseapp.ui.leaderboard_frame import leaderboard_frame
 from senseapp.ui.tables import show_table
 
-__all__ = ["leaderboard_table"]
-
 _EXPLAINED = (
     "One row per finished run, the most compressible first; click a column's head to sort. **Removable** is the share "
-    "of the model's bytes that a schedule can take away at a **predicted** drop of at most one point; it adds up the "
-    "drops measured layer by layer, so verify a schedule before relying on it. The uncompressed model's own figure is "
-    "**measured**, on as many images as the row says."
+    "of the weights' bytes, if zeros are stored sparse and weights at their bits, that a schedule can take away at a "
+    "**predicted** drop of at most one point; it is no size of a file, and adds up the "
+    "drops measured layer by layer, so verify a schedule before relying on it. Runs whose images cannot show one point "
+    "come last. The uncompressed model's own figure is **measured**, on as many images as the row says."
 )
 
 
@@ -43,7 +42,11 @@ def _columns() -> dict[str, Any]:
             format="%.0f %%",
             min_value=0,
             max_value=100,
-            help="Predicted. Empty where a run has no measured accuracy or agreement to count points in.",
+            help="Predicted, of bytes if stored compactly. Empty where a run has no measured accuracy or agreement to "
+            "count points in.",
+        ),
+        "told": st.column_config.TextColumn(
+            "How sure", width=185, help="Images that cannot show a drop of one point in one layer say nothing of all."
         ),
         "counted_in": st.column_config.TextColumn("Points of", help="Agreement counts the images answered alike."),
         "images": st.column_config.NumberColumn("Images", format="localized", width=70),

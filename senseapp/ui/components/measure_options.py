@@ -12,8 +12,6 @@ from senseapp.spec import SensitivitySpec
 from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain
 
-__all__ = ["choose_measuring", "matching_layers"]
-
 _PRECISIONS = {
     "fp32": "float32: exact",
     "bf16": "bfloat16: faster on some machines",
@@ -26,10 +24,7 @@ _DEVICES = {
     "cuda": "NVIDIA graphics card",
     "mps": "Apple graphics processor",
 }
-_PRECISION_HELP = (
-    "Of the numbers inside the network while measuring. Automatic may also estimate with 8-bit integers; "
-    "what was used is said beside the results."
-)
+_PRECISION_HELP = "Of the numbers inside the network while measuring. What was used is said beside the results."
 _DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
 
 

@@ -11,8 +11,6 @@ from senseapp.spec import ModelSpec
 from senseapp.ui.components.architecture_search import search_architecture
 from senseapp.ui.components.checkpoint_choice import choose_checkpoint
 
-__all__ = ["choose_model"]
-
 
 def choose_model(draft: ModelSpec) -> ModelSpec | None:
     """Show the model picker, prefilled with ``draft``; None while nothing valid is chosen."""

@@ -15,8 +15,6 @@ from senseapp.ui.components.figures_row import figures_row
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.waiting import wait_for
 
-__all__ = ["model_card"]
-
 _MB = 1_000_000
 _BYTES_PER_PARAMETER = 4
 
@@ -49,13 +47,15 @@ def _show(profile: ModelProfile) -> None:
     figures = {
         "Parameters": fmt.count(profile.num_params),
         "MACs": fmt.count(profile.macs),
-        "Size": fmt.bytes_size(profile.num_bytes),
+        "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         "Classes": str(profile.num_classes),
     }
     helps = {
-        "MACs": "Multiply-accumulates for one image.",
+        "MACs": "Multiply-accumulates for one image, of the whole network; its layers do "
+        f"{fmt.count(profile.layer_macs)} of them.",
+        "Size in memory": "Of all weights and buffers as they are loaded; a checkpoint is about as large.",
         "Layers": "Layers that can be compressed: convolutions and linear layers.",
         "Input": "Channels × height × width.",
     }

@@ -11,18 +11,17 @@ from senseapp.ui.charts.axes import PICK
 from senseapp.ui.components.figure import figure, place_of, rows_height
 from senseapp.ui.components.layer_panel import layer_side
 from senseapp.ui.components.run_view import RunView
+from senseapp.ui.fragility import fragility_legend
 from senseapp.ui.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.ui.state import open_blocks, pick, session
 from senseapp.ui.wording import caveat_of
-
-__all__ = ["network_tab"]
 
 _WHOLE = "Whole network"
 _PARAMS, _MACS = "Parameters", "MACs"
 _OPEN_AT_FIRST = 2
 _READING = (
-    "Length is the share of the network, colour what it loses; a block has the colour of its most fragile layer. Long "
-    "and blue is where to save: click a block to open or close it, a layer to see it in every view."
+    "Length is the share of the network, colour what it loses; a block loses the average of its layers, weighed by "
+    "their {weights}. Long and blue is where to save: click a block to open or close it, a layer to see it everywhere."
 )
 
 
@@ -31,8 +30,10 @@ def network_tab(view: RunView) -> None:
     profile = view.result.profile
     block, by_macs = _choose(view)
     opened = _opened(view)
-    rows = network_frame(profile, view.rows, opened=opened, block=block, by_macs=by_macs)
-    share = f"Share of all {'MACs' if by_macs else 'parameters'}" if profile.sizes_known else "Share of all layers"
+    rows = network_frame(profile, view.rows, view.metric, opened=opened, block=block, by_macs=by_macs)
+    share = (
+        f"Share of all layers' {'MACs' if by_macs else 'parameters'}" if profile.sizes_known else "Share of all layers"
+    )
     key = f"network.{view.run_id}.{session().pick_round}"
     chart, side = st.columns([5, 3], gap="medium")
     with chart:
@@ -40,11 +41,12 @@ def network_tab(view: RunView) -> None:
             f"Where does the network hold its weight, and what does it lose {view.at}?",
             network_bars(rows, view.metric, share_title=share, sizes=profile.sizes_known, picked=view.picked_row),
             alt_text=f"{fmt.plural(len(rows), 'block')} and layers with their {share.lower()}, coloured by "
-            f"{view.metric.label} at {view.level_text}",
+            f"{view.metric.loss_inside} at {view.level_text}",
             key=key,
             on_pick=lambda: _click(view.run_id, key),
             caveat=caveat_of(view.result),
-            reading=_READING,
+            reading=_READING.format(weights="MACs" if by_macs else "parameters"),
+            legend=fragility_legend(view.metric, no_value=not rows["known"].all()),
             frame_height=rows_height(len(rows)),
             shown=place_of(view.picked, list(rows["node"])),
             lines=view.lines,

@@ -10,8 +10,6 @@ import streamlit as st
 
 from senseapp.errors import SenseError
 
-__all__ = ["complain", "empty_state", "errors_here"]
-
 
 def complain(message: str) -> None:
     """Show what is wrong with the field above."""

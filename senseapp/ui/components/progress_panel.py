@@ -9,6 +9,7 @@ import streamlit as st
 
 from senseapp.errors import NotFound, SenseError
 from senseapp.results import JobSnapshot, RunState
+from senseapp.results.resolution import baseline_warning
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.layers_tab import bars_figure
@@ -17,8 +18,6 @@ from senseapp.ui.components.provenance import provenance
 from senseapp.ui.components.run_view import RunView, choose_view
 from senseapp.ui.level_frames import marked
 from senseapp.ui.watchers import seconds_to_next_look
-
-__all__ = ["progress_panel"]
 
 _REDRAW_SECONDS = 2.0
 _KEPT_CHARTS = 32
@@ -89,6 +88,8 @@ def _chart_so_far(run_id: str, moment: float | None) -> None:
         return
     if result is None or not result.shown:
         return
+    if warning := baseline_warning(result):
+        st.warning(warning, icon=":material/warning:")
     view = choose_view(run_id, result, page="run")
     if view is None or view.rows.empty:
         return

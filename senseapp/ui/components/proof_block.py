@@ -10,17 +10,17 @@ import streamlit as st
 
 from senseapp.errors import NotFound, SenseError
 from senseapp.results import JobSnapshot, Schedule, SensitivityResult, ValidationResult
+from senseapp.results.model_files import CHECKPOINT, model_file, small_form
 from senseapp.spec import CompressionConfig
 from senseapp.ui import backend
+from senseapp.ui import format as fmt
 from senseapp.ui.components.job_line import job_line
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.proof_figures import headline_of, proof_figures
 from senseapp.ui.components.run_guard import may_start
 
-__all__ = ["proof_block", "verified"]
-
 _POLL_SECONDS = 1.0
-_FORMS = {".safetensors": "weights", ".pt2": "network as .pt2", ".onnx": "network as ONNX"}
+_STEM = "compressed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,9 @@ def proof_block(
             "Repair without training",
             value=True,
             key=f"schedule.repair.{run_id}",
-            help="Fits BatchNorm statistics, or without BatchNorm the layers' biases and scales, to unlabelled images "
-            "after compression. Its gain is shown apart.",
+            help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
+            "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
+            "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
             persist_state="session",
         )
         other = partner.spec.sensitivity.compression if partner is not None else None
@@ -83,7 +84,7 @@ def proof_block(
 
 
 def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> str:
-    """Return what was measured of ``schedule`` in its own metric, after repair where there was one; empty before."""
+    """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
     other = partner.spec.sensitivity.compression if partner is not None else None
     for repair in (True, False):
         with suppress(SenseError):  # the block of the proof says what is wrong with it
@@ -124,11 +125,18 @@ def _compressed_model(proof: _Proof) -> None:
         return
     row = st.container(horizontal=True)
     for path in files:
+        form = model_file(path.name)
         row.download_button(
-            f"Compressed model: {_FORMS[path.suffix]}",
+            f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
             path.read_bytes,
-            file_name=f"compressed{path.suffix}",
-            key=f"schedule.model.{path.suffix}.{proof.run_id}",
+            file_name=_STEM + form.suffix,
+            key=f"schedule.model.{form.suffix}.{proof.run_id}",
             icon=":material/download:",
             on_click="ignore",
         )
+    for small in (small for path in files if (small := small_form(path.name))):
+        st.caption(
+            f"**{_STEM}{CHECKPOINT.suffix}** holds plain float32 weights, as large as before, that the same "
+            f"architecture loads. **{_STEM}{small.suffix}** holds the same weights and is read by these lines:"
+        )
+        st.code(small.reader(_STEM + small.suffix), language="python", wrap_lines=True)

@@ -8,10 +8,8 @@ import streamlit as st
 
 from senseapp.results import MetricChange, SensitivityResult, ValidationResult
 from senseapp.ui.components.figures_row import figures_row
-from senseapp.ui.proof_wording import size_changes
+from senseapp.ui.proof_wording import delivery, size_changes
 from senseapp.ui.vocabulary import METRICS
-
-__all__ = ["headline_of", "proof_figures"]
 
 
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
@@ -23,26 +21,34 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
         "uniform": validation.uniform,
         "uniform, repaired": validation.uniform_repaired,
     }
-    figures = {f"Predicted {METRICS[name].label}": METRICS[name].change(validation.predicted)}
+    figures = {f"Predicted {METRICS[name].loss_inside}": METRICS[name].change(validation.predicted)}
     figures |= _readings(name, {"measured": validation.changes, "repaired": validation.repaired})
     figures_row(figures | _gain(name, validation), key="schedule_proof_predicted")
-    own = _of(result.metric, validation.changes)
-    if own is not None and result.metric != name:
-        before = {f"{METRICS[result.metric].label}, before": METRICS[result.metric].reading(own.baseline)}
-        shown = before | _readings(result.metric, rows, values=True) | _gain(result.metric, validation)
+    for metric in _other_metrics(name, result, validation)[:1]:
+        own = _of(metric, validation.changes)
+        before = {f"{METRICS[metric].label}, before": METRICS[metric].reading(own.baseline)} if own else {}
+        shown = before | _readings(metric, rows, values=True) | _gain(metric, validation)
         figures_row(shown, key="schedule_proof_metric")
+    if delivered := delivery(validation):
+        st.markdown(delivered)
     figures_row(size_changes(validation), key="schedule_proof_sizes")
     for note in validation.notes:
         st.caption(f":material/info: {note}")
 
 
+def _other_metrics(name: str, result: SensitivityResult, validation: ValidationResult) -> list[str]:
+    """Return the metrics besides the schedule's own that people ask for, the first one first."""
+    asked = dict.fromkeys((result.metric, "top1", "agreement"))
+    return [metric for metric in asked if metric != name and _of(metric, validation.changes) is not None]
+
+
 def headline_of(validation: ValidationResult) -> str:
-    """Return the measured damage in the schedule's own metric, after repair where there was one."""
+    """Return the measured damage in the schedule's own metric, of the model that was kept."""
     name = validation.schedule.metric
-    change = _of(name, validation.repaired or validation.changes)
+    change = _of(name, validation.kept_changes)
     if change is None:
         return ""
-    repaired = " after repair" if validation.repaired else ""
+    repaired = " after repair" if validation.keeps_repair else ""
     return f"{METRICS[name].change(change.delta)}{repaired}"
 
 
@@ -53,7 +59,7 @@ def _readings(name: str, rows: dict[str, tuple[MetricChange, ...]], *, values: b
         change = _of(name, changes)
         if change is not None:
             text = f"{view.change(change.delta)} ({view.interval(change.ci_low, change.ci_high)})"
-            found[label.capitalize()] = f"{view.reading(change.value)}, {text}" if values else text
+            found[label.capitalize()] = f"{view.reading(change.value)}, loses {text}" if values else text
     return found
 
 

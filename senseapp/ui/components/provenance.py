@@ -8,8 +8,6 @@ from senseapp.results import SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.wording import notes_of, provenance_text
 
-__all__ = ["provenance"]
-
 
 def provenance(result: SensitivityResult) -> None:
     """Show the line, and the notes on the run."""

@@ -10,8 +10,6 @@ from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.report.contents import ReportContents
 
-__all__ = ["make_report", "report_button"]
-
 
 def report_button(
     record: RunRecord, result: SensitivityResult, *, key: str, schedules: tuple[Schedule, ...] = ()

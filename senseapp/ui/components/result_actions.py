@@ -8,8 +8,6 @@ from senseapp.results import RunRecord, SensitivityResult
 from senseapp.ui.components.report_download import report_button
 from senseapp.ui.state import RUN_PARAMETER
 
-__all__ = ["result_actions"]
-
 
 def result_actions(record: RunRecord, result: SensitivityResult) -> None:
     """Show the ways on from a run's results."""

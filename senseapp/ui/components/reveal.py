@@ -5,8 +5,6 @@ from __future__ import annotations
 from senseapp.ui.components.script import run_script
 from senseapp.ui.inline_scripts import REVEAL
 
-__all__ = ["reveal"]
-
 
 def reveal(frame: str, place: float) -> None:
     """Scroll a container so that ``place`` can be seen, where it cannot; without scripts it stays where it is.

@@ -16,8 +16,6 @@ from senseapp.ui.components.notices import errors_here
 from senseapp.ui.identity import visitor
 from senseapp.ui.state import RUN_PARAMETER, remember_run, session
 
-__all__ = ["delete_run", "keep_run", "share_run"]
-
 
 def share_run(record: RunRecord) -> None:
     """Show the link of a shared run and how to take it back, or how to make one."""

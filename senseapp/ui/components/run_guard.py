@@ -14,8 +14,6 @@ from senseapp.ui.components.notices import complain, empty_state
 from senseapp.ui.state import RUN_PARAMETER, current_run, remember_run
 from senseapp.ui.vocabulary import COMPRESSIONS, STATES
 
-__all__ = ["may_start", "require_result", "require_run", "run_header", "run_line", "to_run_page"]
-
 
 def require_run(what: str) -> RunRecord:
     """Return the run this page is about; without one, say so and stop the page."""

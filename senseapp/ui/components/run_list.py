@@ -16,8 +16,6 @@ from senseapp.ui.identity import visitor
 from senseapp.ui.state import RUN_PARAMETER, remember_run, restart_with, session
 from senseapp.ui.vocabulary import STATES
 
-__all__ = ["run_list"]
-
 _PAGE = 20
 
 

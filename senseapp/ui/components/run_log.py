@@ -10,8 +10,6 @@ from senseapp.service.run_log import LogEntry
 from senseapp.ui import backend
 from senseapp.ui.components.notices import errors_here
 
-__all__ = ["run_log"]
-
 _SHOWN = 200
 
 

@@ -11,8 +11,6 @@ from senseapp.service import DiskUse
 from senseapp.ui import format as fmt
 from senseapp.ui.vocabulary import COMPRESSIONS, STATES
 
-__all__ = ["disk_line", "matching_runs", "search_runs"]
-
 
 def search_runs(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the search field and return the runs that it leaves."""

@@ -17,8 +17,6 @@ from senseapp.ui.state import pick, picked_layer
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView, MetricView, usual_level
 from senseapp.ui.wording import provenance_text
 
-__all__ = ["RunView", "answer_first", "choose_view"]
-
 _KEPT_FRAMES = 32
 _MOST_BUTTONS = 7  # more levels are slid through
 
@@ -47,6 +45,11 @@ class RunView:
     def compression(self) -> CompressionView:
         """How the run's compression is shown."""
         return COMPRESSIONS[self.result.spec.sensitivity.compression.kind]
+
+    @property
+    def target_noun(self) -> str:
+        """What is compressed as one: ``layer``, or ``group`` where layers are pruned together."""
+        return "group" if self.frame["group"].astype(bool).any() else "layer"
 
     @property
     def level_text(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import streamlit as st
 
 from senseapp.results import ResourceBudget, SensitivityResult
+from senseapp.results.resolution import hides_losses
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import Limits, budget_kinds
 from senseapp.service import DropLimit
@@ -16,8 +17,6 @@ from senseapp.ui.frames import metrics_of, ordered_levels
 from senseapp.ui.state import layer_edits
 from senseapp.ui.vocabulary import METRICS
 
-__all__ = ["choose_schedule", "take_target"]
-
 _METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
 _METHOD_HELP = (
     "**Budget** chooses one level per layer so that the summed measured damage is smallest. "
@@ -26,13 +25,14 @@ _METHOD_HELP = (
 )
 _BUDGETS: dict[str, str] = {
     "params": "Weights removed",
-    "bytes": "Bytes saved",
+    "bytes": "Bytes saved if stored compactly",
     "macs": "MACs saved",
     "bits": "Average bits",
 }
 _BUDGET_HELP = (
     "What the target counts, over all compressible layers: weights set to zero or removed, bytes of weights, "
-    "multiply-accumulates, or the average number of bits per weight."
+    "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "
+    "for each position and what is not zero, at its bits; the files say their own sizes."
 )
 _BITS = (2, 8)
 _USUAL_PERCENT = 50
@@ -192,11 +192,14 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
     metric = st.selectbox(
         "Loss measured by",
         metrics,
+        index=metrics.index("kl") if "kl" in metrics and hides_losses(result, metrics[0]) else 0,
         format_func=lambda name: METRICS[name].label,
         key=f"schedule.drop_metric.{run_id}",
         persist_state="session",
     )
     view = METRICS[metric if metric in metrics else metrics[0]]
+    if hidden := hides_losses(result, view.name):
+        st.caption(f":material/info: {hidden}.")
     points = view.unit == "points"
     allowed = st.number_input(
         f"Largest loss ({view.unit})",
@@ -209,10 +212,10 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
         persist_state="session",
     )
     repair = st.toggle(
-        "Measure after repair",
+        "Repair where it helps",
         value=True,
         key=f"schedule.drop_repair.{run_id}",
-        help="Each schedule tried is repaired without training before it is measured.",
+        help="Each schedule tried is repaired without training, where it measures better so.",
         persist_state="session",
     )
     return DropLimit(

@@ -11,8 +11,6 @@ from senseapp.results import Schedule, SensitivityResult
 from senseapp.schedule import budget_of, damage_metric
 from senseapp.ui.components.notices import errors_here
 
-__all__ = ["schedule_file"]
-
 _MOST_MEGABYTES = 5
 
 

@@ -9,6 +9,7 @@ import streamlit as st
 from senseapp.errors import InfeasibleBudget, SenseError
 from senseapp.results import Schedule, SensitivityResult, StrongestFound
 from senseapp.results.coupling import CoupledGroup
+from senseapp.results.resolution import baseline_warning
 from senseapp.spec import PruningConfig
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
@@ -26,13 +27,12 @@ from senseapp.ui.components.schedule_settings import ScheduleSettings
 from senseapp.ui.components.strongest_block import strongest_block
 from senseapp.ui.components.trade_off_view import trade_off_view
 from senseapp.ui.components.waiting import wait_for
+from senseapp.ui.fragility import fragility_legend
 from senseapp.ui.frames import UNTOUCHED_BITS, editing_frame, mixed_frame, schedule_frame
 from senseapp.ui.spared import spared_sentences
 from senseapp.ui.state import layer_edits
 from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of
-
-__all__ = ["schedule_panel"]
 
 _AXES = {
     "sparsity": "Weights at zero (%)",
@@ -40,12 +40,20 @@ _AXES = {
     "quantization": "Bits per weight",
 }
 _MOST_BITS = 8.0
+_COMPACT = {
+    "sparsity": "Size if stored sparse",
+    "pruning": "Size left, as float32",
+    "quantization": "Size if stored as integers",
+    "mixed": "Size if stored sparse, as integers",
+}
 
 
 @st.fragment
 def schedule_panel(run_id: str, result: SensitivityResult) -> None:
     """Show it all; a moved slider answers without running the rest of the page again."""
     groups, exact = _groups(run_id, result)
+    if warning := baseline_warning(result):
+        st.warning(warning, icon=":material/warning:")
     left, right = st.columns([3, 5], gap="large")
     with left:
         settings = choose_schedule(run_id, result)
@@ -118,7 +126,7 @@ def _figures(
     measured: str,
 ) -> None:
     metric = METRICS[schedule.metric]
-    before = 4 * sum(layer.num_params for layer in result.profile.layers)
+    weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
     achieved = schedule.achieved
     if settings.partner is None and result.spec.sensitivity.compression.kind == "quantization":
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
@@ -129,12 +137,14 @@ def _figures(
             "Weights left": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
             "MACs": f"{fmt.count(result.profile.macs)} → {fmt.count((1 - achieved['macs']) * result.profile.macs)}",
         }
-    if before:
-        after = fmt.bytes_size((1 - achieved["bytes"]) * before)
-        changed = {"Size of the weights": f"{fmt.bytes_size(before)} → {after}", **changed}
+    if weight_bytes:
+        before = result.profile.num_bytes or weight_bytes
+        after = fmt.bytes_size(before - achieved["bytes"] * weight_bytes)
+        compact = _COMPACT["mixed" if settings.partner is not None else result.spec.sensitivity.compression.kind]
+        changed = {compact: f"{fmt.bytes_size(before)} → {after}", **changed}
     figures = {
         **changed,
-        f"Predicted {metric.label}": metric.change(schedule.predicted_damage),
+        f"Predicted {metric.loss_inside}": metric.change(schedule.predicted_damage),
         "Verified": measured or ":gray[not yet]",
     }
     if settings.partner is not None:
@@ -142,10 +152,14 @@ def _figures(
     elif schedule.budget is not None:
         figures["Uniform would give"] = _uniform(settings, result, schedule, groups)
     helps = {
-        f"Predicted {metric.label}": "Sum of what the layers lose alone, each measured at its level. Layers together "
-        "may lose more or less: measure the compressed model before you rely on it.",
+        f"Predicted {metric.loss_inside}": "Sum of what the layers lose alone, each measured at its level. "
+        "Layers together may lose more or less: measure the compressed model before you rely on it.",
         "Verified": "The same, measured on the whole compressed model: press Verify below.",
-        "Size of the weights": "Stored sparse where that is smaller; float32 before.",
+        **dict.fromkeys(
+            _COMPACT.values(),
+            "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer and "
+            "what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
+        ),
         "MACs": "Of a kernel that skips what is zero or gone.",
         "Uniform would give": "The prediction for the same level in every layer at the same budget.",
     }
@@ -167,7 +181,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     kind = result.spec.sensitivity.compression.kind
     largest = 100.0
     if settings.partner is not None:
-        rows, title = mixed_frame(schedule, result), "Bytes left (%)"
+        rows, title = mixed_frame(schedule, result), "Bytes left if stored compactly (%)"
     else:
         rows, title = schedule_frame(schedule, result), _AXES[kind]
         if kind == "quantization":
@@ -180,7 +194,8 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
-        reading="Colour says how sensitive the layer is alone: blue is robust, red is fragile.",
+        reading=f"Colour says what the layer loses alone at the middle level: {METRICS[schedule.metric].axis}.",
+        legend=fragility_legend(METRICS[schedule.metric], no_value=True),
         frame_height=rows_height(len(rows)),
     )
     if settings.partner is None:

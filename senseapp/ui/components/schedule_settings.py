@@ -10,8 +10,6 @@ from senseapp.results.coupling import CoupledGroup
 from senseapp.schedule import Limits, make_schedule, mixed_schedule, truly_sized
 from senseapp.service import DropLimit
 
-__all__ = ["ScheduleSettings", "both_kinds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSettings:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-__all__ = ["run_script"]
-
 
 def run_script(script: str, beside: str = "") -> None:
     """Run one of :data:`~senseapp.ui.inline_scripts.INLINE_SCRIPTS`; the security policy stops any other.

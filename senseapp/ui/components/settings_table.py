@@ -12,8 +12,6 @@ from senseapp.ui.comparison_frames import letter
 from senseapp.ui.settings import differing_settings
 from senseapp.ui.tables import show_table
 
-__all__ = ["settings_table"]
-
 
 def settings_table(sides: Sequence[Side]) -> None:
     """Show the settings that differ; nothing for the two parts of one run."""

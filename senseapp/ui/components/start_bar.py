@@ -8,15 +8,15 @@ import streamlit as st
 
 from senseapp.errors import SenseError
 from senseapp.results import ModelProfile
+from senseapp.results.counts import counted
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.measure_options import matching_layers
 from senseapp.ui.components.notices import complain, errors_here
+from senseapp.ui.components.waiting import wait_for
 from senseapp.ui.state import RUN_PARAMETER, remember_run, session
 from senseapp.ui.vocabulary import COMPRESSIONS
-
-__all__ = ["plan_text", "run_title", "start_bar"]
 
 
 def start_bar(
@@ -52,14 +52,40 @@ def start_bar(
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     if profile is None:
         return "The time is estimated once the model has been read."
-    return plan_text(spec, profile, backend.service().estimate_time(spec))
+    return plan_text(spec, profile, backend.service().estimate_time(spec), groups=_groups(spec))
 
 
-def plan_text(spec: RunSpec, profile: ModelProfile, seconds: float | None) -> str:
-    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``."""
+def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
+    """Return what pruning takes together; None for other compressions, while it is looked for, and if it fails."""
+    if spec.sensitivity.compression.kind != "pruning":
+        return None
+    try:
+        groups = backend.pruning_groups_of(spec)
+    except SenseError:  # the model's card, above, says why
+        return None
+    if groups is None:
+        wait_for(lambda: backend.pruning_groups_of(spec), "Looking which layers are pruned together")
+    return groups
+
+
+def plan_text(
+    spec: RunSpec,
+    profile: ModelProfile,
+    seconds: float | None,
+    *,
+    groups: tuple[tuple[str, ...], ...] | None = None,
+) -> str:
+    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``.
+
+    Args:
+        spec: of the run.
+        profile: of its model.
+        seconds: predicted; None if not known.
+        groups: the layers that pruning takes together; None if not known.
+    """
     settings = spec.sensitivity
-    layers = len(matching_layers(profile, settings.layers, settings.layer_types))
-    work = f"{fmt.plural(layers, 'layer')} × {fmt.plural(len(settings.levels), 'level')}"
+    selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
+    work = f"{counted(selected if groups is None else groups)} × {fmt.plural(len(settings.levels), 'level')}"
     images = f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
     doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
     if seconds is None:

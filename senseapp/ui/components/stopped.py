@@ -11,8 +11,6 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.components.run_log import run_log
 from senseapp.ui.state import RUN_PARAMETER, restart_with
 
-__all__ = ["stopped"]
-
 _SENTENCES = {
     RunState.CANCELLED: "You cancelled this run. What was measured is kept; press Resume to go on from there.",
     RunState.INTERRUPTED: "senseapp stopped before this run was finished. What was measured is kept; press Resume to "

@@ -16,8 +16,6 @@ from senseapp.ui.components.run_guard import may_start
 from senseapp.ui.trade_off_frames import figure_text
 from senseapp.ui.vocabulary import METRICS
 
-__all__ = ["strongest_block"]
-
 _POLL_SECONDS = 1.0
 
 
@@ -71,14 +69,14 @@ def _cancel(run_id: str, drop: DropLimit) -> None:
 
 def _sentence(found: StrongestFound, drop: DropLimit) -> str:
     view, budget = METRICS[drop.metric], found.schedule.budget
-    changes = [change for tried in found.tried if (change := tried.change(drop.metric)) is not None]
-    held = [change for change in changes if change.delta <= drop.allowed_drop]
+    changes = [(change, tried) for tried in found.tried if (change := tried.change(drop.metric)) is not None]
+    held = [(change, tried) for change, tried in changes if change.delta <= drop.allowed_drop]
     if budget is None or not held:
         return "Found."
-    best = held[-1]
-    repaired = " after repair" if found.repaired else ""
+    best, last = held[-1]
+    repaired = " after repair" if last.repaired else ""
     return (
-        f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.label.lower()} "
+        f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.loss_inside} "
         f"{view.change(best.delta)} ({view.interval(best.ci_low, best.ci_high)}) measured{repaired} on "
         f"{best.num_samples} images of the run, the strongest of {len(found.tried)} schedules tried. "
         "Verify measures it on other images."

@@ -10,8 +10,6 @@ from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.figures_row import figures_row
 
-__all__ = ["system_panel"]
-
 _REFRESH_SECONDS = 5.0
 
 

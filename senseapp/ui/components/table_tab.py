@@ -13,8 +13,6 @@ from senseapp.ui.level_frames import layer_frame, reached_note
 from senseapp.ui.tables import layer_columns, measurement_columns, show_table
 from senseapp.ui.vocabulary import METRICS
 
-__all__ = ["table_tab"]
-
 _UNKNOWN_IF_IMPORTED = ("layer_type", "low", "high", "params", "macs", "members")
 
 
@@ -33,7 +31,7 @@ def _one_layer(view: RunView) -> None:
     st.markdown(f"## {layer} at every level")
     st.caption(
         "Each row is the network with this layer alone compressed; choose another layer above. Take the strongest "
-        f"level whose change you can accept. {reached_note(view.result)}"
+        f"level whose drop you can accept. {reached_note(view.result)}"
     )
     if rows["reason"].any():
         st.caption(f":material/block: {rows['reason'].loc[lambda reason: reason != ''].iloc[0]}")
@@ -75,13 +73,14 @@ def _files(view: RunView) -> None:
     )
     row.download_button(
         "Download JSON",
-        lambda: dumps(view.result),
+        lambda: dumps(view.result.without_folders()),
         file_name="result.json",
         mime="application/json",
         key=f"table.json.{view.run_id}",
         on_click="ignore",
         icon=":material/download:",
-        help="Everything this run found, with its settings; senseapp reads it back.",
+        help="Everything this run found, with its settings; senseapp reads it back. Of files "
+        "on this server it has the names alone.",
     )
     if can_be_distiller_csv(view.result):
         row.download_button(

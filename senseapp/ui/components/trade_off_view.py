@@ -22,14 +22,12 @@ from senseapp.ui.trade_off_frames import measured_frame, predicted_frame, shown_
 from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of
 
-__all__ = ["trade_off_view"]
-
 _NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Classic rule"}
 _POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
 _STEPS = {"bits": 0.1}
 _TITLES = {
     "params": "Weights removed (%)",
-    "bytes": "Bytes saved (%)",
+    "bytes": "Bytes saved if stored compactly (%)",
     "macs": "MACs saved (%)",
     "bits": "Average bits",
 }
@@ -70,7 +68,7 @@ def trade_off_view(
     figure(
         "What would more cost?",
         chart,
-        alt_text=f"Predicted {view.label} against savings: {'; '.join(predicted['description'].iloc[::6])}",
+        alt_text=f"Predicted {view.loss_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
         key=key,
         on_pick=lambda: _take(key, run_id, kind),
         reading="Lines are predicted from the layers alone; marks are whole schedules that were measured, with their "

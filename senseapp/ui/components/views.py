@@ -17,8 +17,6 @@ from senseapp.ui.components.run_view import RunView, choose_view
 from senseapp.ui.components.table_tab import table_tab
 from senseapp.ui.state import turn_to
 
-__all__ = ["VIEWS", "View", "result_views"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:

@@ -8,8 +8,6 @@ import streamlit as st
 
 from senseapp.errors import SenseError
 
-__all__ = ["wait_for"]
-
 _POLL_SECONDS = 0.7
 
 

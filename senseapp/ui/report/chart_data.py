@@ -14,8 +14,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-__all__ = ["ChartData"]
-
 _DECIMALS = 10
 _IN_EXPRESSIONS = re.compile(r"""datum\.(\w+)|datum\[['"](\w+)['"]\]""")
 

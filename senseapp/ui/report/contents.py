@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from senseapp.results import Schedule, SensitivityResult, ValidationResult
 from senseapp.results.histogram import QuantizationHistogram
 
-__all__ = ["ReportContents"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContents:

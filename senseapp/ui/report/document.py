@@ -21,12 +21,10 @@ from senseapp.ui.report.contents import ReportContents
 from senseapp.ui.report.figures import result_figures
 from senseapp.ui.report.histograms import histogram_figures
 from senseapp.ui.report.schedules import schedule_sections
-from senseapp.ui.report.tables import apart_table, layer_tables
+from senseapp.ui.report.tables import apart_table, layer_tables, unlisted_table
 from senseapp.ui.settings import baselines_of, environment_of, image_facts, model_facts, settings_of
 from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of, notes_of, provenance_text
-
-__all__ = ["build_report"]
 
 _FOLDER = Path(__file__).parent
 _TEMPLATE = "report.html.jinja"
@@ -62,6 +60,7 @@ def build_report(contents: ReportContents) -> str:
         "tables": tables,
         "left_out": left_out,
         "apart": apart_table(result),
+        "unlisted": unlisted_table(result),
         "made": datetime.fromtimestamp(contents.made_seconds, UTC).strftime("%-d %B %Y, %H:%M UTC"),
         "version": __version__,
     }

@@ -13,13 +13,12 @@ from senseapp.ui import format as fmt
 from senseapp.ui.charts import network_bars, sensitivity_bars, sensitivity_curves, sensitivity_heatmap
 from senseapp.ui.charts.files import LOOK
 from senseapp.ui.curve_frames import CURVE_AXES, curve_rows
+from senseapp.ui.fragility import LegendEntry, fragility_legend
 from senseapp.ui.frames import at_level, measurement_frame, ordered_levels, top_frame
 from senseapp.ui.level_frames import drop_domain, marked
 from senseapp.ui.network import network_frame, opened_to
 from senseapp.ui.report.chart_data import ChartData
 from senseapp.ui.vocabulary import COMPRESSIONS, MetricView, usual_level
-
-__all__ = ["Drawing", "Figure", "drawn", "result_figures"]
 
 _LOOK = {
     "config": {
@@ -60,6 +59,7 @@ class Figure:
         drawings: to choose from.
         first: the place of the one shown at first.
         what: what is chosen.
+        legend: of the colours.
     """
 
     question: str
@@ -67,6 +67,7 @@ class Figure:
     drawings: tuple[Drawing, ...]
     first: int = 0
     what: str = "Level"
+    legend: tuple[LegendEntry, ...] = ()
 
 
 def drawn(chart: alt.Chart | alt.LayerChart, data: ChartData, *, label: str, words: str) -> Drawing:
@@ -102,23 +103,25 @@ def _bars(
 ) -> Figure:
     def draw(level: float, label: str) -> Drawing:
         rows = marked(at_level(frame, level))
-        chart = sensitivity_bars(rows, metric, x_domain=drop_domain(rows, metric))
+        domain = drop_domain(rows, metric, num_classes=result.profile.num_classes)
+        chart = sensitivity_bars(rows, metric, x_domain=domain)
         return drawn(chart, data, label=label, words=_worst_in_words(frame[frame["level"] == level], metric, label))
 
     drawings, first = _each_level(result, levels, draw)
     return Figure(
         question="What does each layer lose when it alone is compressed?",
-        reading="Blue is robust, red fragile; thin lines are 95 % intervals, a ring means no clear loss; pale bars are "
-        "estimates.",
+        reading="Thin lines are 95 % intervals, a ring means no clear loss, grey that these images cannot tell "
+        "whether it is tolerable; pale bars are estimates.",
         drawings=drawings,
         first=first,
+        legend=fragility_legend(metric),
     )
 
 
 def _worst_in_words(rows: pd.DataFrame, metric: MetricView, level: str) -> str:
     worst = rows.sort_values(["drop", "layer"], ascending=[False, True]).head(3)
     found = "; ".join(str(words) for words in worst["description"])
-    return f"{metric.label} of {fmt.plural(rows['row'].nunique(), 'layer')} at {level}. Most fragile: {found}."
+    return f"{metric.loss} of {fmt.plural(rows['row'].nunique(), 'layer')} at {level}. Most fragile: {found}."
 
 
 def _curves(
@@ -134,7 +137,7 @@ def _curves(
         y_title=metric.axis,
         falling_bits=bits,
     )
-    words = f"{metric.label} of {', '.join(fragile)} over {fmt.levels(kind, levels)}."
+    words = f"{metric.loss} of {', '.join(fragile)} over {fmt.levels(kind, levels)}."
     return Figure(
         question="How fast does the loss grow with compression?",
         reading=f"The {fmt.plural(len(fragile), 'most fragile layer')} at the strongest level; bands are 95 % "
@@ -155,8 +158,10 @@ def _heatmap(
     )
     return Figure(
         question="Where in the network, and from which level on, does compression hurt?",
-        reading="Rows are layers from input to output, columns levels from mild to strong; a ring means no clear loss.",
+        reading="Rows are layers from input to output, columns levels from mild to strong; a ring means no clear "
+        "loss, grey that these images cannot tell whether it is tolerable.",
         drawings=(drawn(chart, data, label="Heat map", words=_worst_in_words(frame, metric, "every level")),),
+        legend=fragility_legend(metric),
     )
 
 
@@ -164,32 +169,36 @@ def _network(
     result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
 ) -> Figure:
     profile = result.profile
-    opened = _opened(profile)
+    opened = _opened(profile, metric)
     by_macs = bool(profile.macs)
     share = "Share of the MACs" if by_macs else "Share of the parameters" if profile.sizes_known else "Share of layers"
 
     def draw(level: float, label: str) -> Drawing:
-        rows = network_frame(profile, at_level(frame, level), opened=opened, by_macs=by_macs)
+        rows = network_frame(profile, at_level(frame, level), metric, opened=opened, by_macs=by_macs)
         chart = network_bars(rows, metric, share_title=share, sizes=profile.sizes_known)
-        words = f"{share} of {fmt.plural(len(rows), 'module')}, coloured by {metric.label} at {label}."
+        words = f"{share} of {fmt.plural(len(rows), 'module')}, coloured by {metric.loss_inside} at {label}."
         return drawn(chart, data, label=label, words=words)
 
     drawings, first = _each_level(result, levels, draw)
     return Figure(
         question="Where does the network hold its weight, and what does it lose there?",
-        reading="Long and blue: much to save at little cost. Grey modules have no value.",
+        reading="Long and blue: much to save at little cost. A block loses the average of its layers, weighed by their "
+        f"{'MACs' if by_macs else 'parameters'}.",
         drawings=drawings,
         first=first,
+        legend=fragility_legend(metric, no_value=True),
     )
 
 
-def _opened(profile: ModelProfile) -> frozenset[str]:
+def _opened(profile: ModelProfile, metric: MetricView) -> frozenset[str]:
     """Open the tree as deep as it stays readable."""
     for depth in range(_DEPTH, 1, -1):
         opened = opened_to(profile, depth)
-        if len(network_frame(profile, _NO_VALUES, opened=opened)) <= _MOST_NODES:
+        if len(network_frame(profile, _NO_VALUES, metric, opened=opened)) <= _MOST_NODES:
             return opened
     return opened_to(profile, 1)
 
 
-_NO_VALUES = pd.DataFrame(columns=["layer", "drop", "change_text", "level_text", "interval_text", "source", "members"])
+_NO_VALUES = pd.DataFrame(
+    columns=["layer", "drop", "low", "high", "change_text", "level_text", "interval_text", "source", "members"]
+)

@@ -12,8 +12,6 @@ from senseapp.ui.histogram_frames import bin_frame, mark_frame
 from senseapp.ui.report.chart_data import ChartData
 from senseapp.ui.report.figures import Drawing, Figure, drawn
 
-__all__ = ["histogram_figures"]
-
 _SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
 
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
+from senseapp.ui.fragility import fragility_legend
 from senseapp.ui.frames import UNTOUCHED_BITS, mixed_frame, schedule_frame
-from senseapp.ui.proof_wording import size_changes
+from senseapp.ui.proof_wording import delivery, size_changes
 from senseapp.ui.report.chart_data import ChartData
 from senseapp.ui.report.figures import Figure, drawn
 from senseapp.ui.report.tables import Table, is_mixed, schedule_table
 from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
-
-__all__ = ["ScheduleSection", "schedule_sections"]
 
 _METHODS = {
     "optimal": "Least damage for the budget",
@@ -24,7 +23,7 @@ _METHODS = {
     "manual": "Chosen by hand",
 }
 _NAMED = 5
-_BUDGETS = {"params": "weights", "bytes": "bytes", "macs": "MACs"}
+_BUDGETS = {"params": "weights", "macs": "MACs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ def _section(
     facts = {
         "Method": _METHODS.get(schedule.method, schedule.method),
         "Budget": _budget(schedule),
-        f"Predicted {metric.label}": metric.change(predicted),
+        f"Predicted {metric.loss_inside}": metric.change(predicted),
     }
     if validation is None:
         facts["Measured"] = "Not yet"
@@ -80,7 +79,7 @@ def _section(
         figure=_figure(schedule, result, data),
         proof=_proof(validation) if validation else None,
         amounts=schedule_table(schedule, result),
-        notes=(*schedule.notes, *(validation.notes if validation else ())),
+        notes=(*schedule.notes, *(_notes(validation) if validation else ())),
     )
 
 
@@ -90,27 +89,35 @@ def _budget(schedule: Schedule) -> str:
         return "no budget"
     if budget.kind == "bits":
         return f"{budget.target:g} bits on average"
-    return f"{fmt.percent(budget.target)} of the {_BUDGETS[budget.kind]} removed"
+    removed = fmt.percent(budget.target)
+    if budget.kind == "bytes":
+        return f"{removed} of the bytes removed if stored compactly"
+    return f"{removed} of the {_BUDGETS[budget.kind]} removed"
 
 
 def _figure(schedule: Schedule, result: SensitivityResult, data: ChartData) -> Figure:
     kind = result.spec.sensitivity.compression.kind
     if is_mixed(schedule):
-        rows, title = mixed_frame(schedule, result), "Bytes left (%)"
+        rows, title = mixed_frame(schedule, result), "Bytes left if stored compactly (%)"
     else:
         rows, title = schedule_frame(schedule, result), COMPRESSIONS[kind].level_axis
     largest = 100.0
     if kind == "quantization" and not is_mixed(schedule):
         largest = UNTOUCHED_BITS if (rows["amount"] > 8).any() else 8.0
     chart = schedule_bars(rows, title=title, largest=largest)
-    most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "share")["description"].astype(str)
+    most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "drop")["description"].astype(str)
     spared = int((rows["amount_text"] == "left alone").sum())
     words = f"Of the most sensitive layers: {', '.join(most)}. {fmt.plural(spared, 'layer')} left alone."
     return Figure(
         question="How much is each layer compressed?",
-        reading="Colour says how sensitive the layer is alone: blue is robust, red is fragile.",
+        reading=f"Colour says what the layer loses alone ({METRICS[schedule.metric].label}) at the middle level.",
         drawings=(drawn(chart, data, label="Amounts", words=words),),
+        legend=fragility_legend(METRICS[schedule.metric], no_value=True),
     )
+
+
+def _notes(validation: ValidationResult) -> tuple[str, ...]:
+    return tuple(note for note in (delivery(validation), *validation.notes) if note)
 
 
 def _proof(validation: ValidationResult) -> Table:
@@ -129,7 +136,8 @@ def _proof(validation: ValidationResult) -> Table:
         columns=("Metric", "Before", *shown),
         rows=tuple(tuple(_proof_row(name, list(shown.values()))) for name in metrics),
         note=f"Measured on {', '.join(str(count) for count in sorted(images))} images that the run has not measured on "
-        "where there are enough; in brackets the 95 % interval of the change, paired by image.",
+        "where there are enough; below each value what is lost, above zero for the worse, and in brackets its 95 % "
+        "interval, paired by image.",
     )
 
 

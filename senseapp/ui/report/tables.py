@@ -9,10 +9,16 @@ import pandas as pd
 
 from senseapp.results import LayerProfile, Schedule, SensitivityResult
 from senseapp.ui import format as fmt
-from senseapp.ui.frames import apart_frame, measurement_frame, metrics_of, mixed_frame, ordered_levels, schedule_frame
+from senseapp.ui.frames import (
+    apart_frame,
+    measurement_frame,
+    metrics_of,
+    mixed_frame,
+    ordered_levels,
+    schedule_frame,
+    unlisted_frame,
+)
 from senseapp.ui.vocabulary import METRICS
-
-__all__ = ["Table", "apart_table", "is_mixed", "layer_tables", "schedule_table"]
 
 _MOST_CELLS = 12_000
 
@@ -61,10 +67,10 @@ def _layer_table(result: SensitivityResult, name: str) -> Table:
     ]
     facts = ("Type", "Parameters", "MACs") if sized else ()
     return Table(
-        title=f"Change of {metric.label} when one layer is compressed",
+        title=f"{metric.loss} when one layer is compressed",
         columns=("Layer", *facts, *levels),
         rows=tuple(rows),
-        note=f"{metric.help} In brackets: the 95 % interval; ≈ marks estimates, which have none.",
+        note=f"{metric.help} Above zero is worse. In brackets: the 95 % interval; ≈ marks estimates, which have none.",
     )
 
 
@@ -86,10 +92,24 @@ def apart_table(result: SensitivityResult) -> Table | None:
     if frame.empty:
         return None
     return Table(
-        title=f"{fmt.plural(len(frame), 'layer')} without a value",
+        title=f"{fmt.plural(frame['layer'].nunique(), 'layer')} without a value, or without one at some levels",
         columns=("Layer", "Status", "Levels", "Reason"),
-        rows=tuple(tuple(map(str, row)) for row in frame[["layer", "status", "levels", "reason"]].to_numpy()),
-        note="They are not robust and not fragile: nothing could be measured, for the reason given.",
+        rows=tuple(tuple(map(str, row)) for row in frame[["row", "status", "levels", "reason"]].to_numpy()),
+        note="Where nothing could be measured a layer is not robust and not fragile, for the reason given.",
+        figures=False,
+    )
+
+
+def unlisted_table(result: SensitivityResult) -> Table | None:
+    """Return the weights that belong to no layer; None if there are none."""
+    frame = unlisted_frame(result.profile)
+    if frame.empty:
+        return None
+    return Table(
+        title=f"{fmt.plural(len(frame), 'module')} with weights that are not analysed",
+        columns=("Module", "Type", "Weights", "Share of the parameters"),
+        rows=tuple(tuple(map(str, row)) for row in frame.to_numpy()),
+        note="These weights are used without a convolution or linear layer, so no compression here touches them.",
         figures=False,
     )
 

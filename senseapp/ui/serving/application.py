@@ -19,13 +19,9 @@ from senseapp.errors import SenseError
 from senseapp.service import close_backends
 from senseapp.ui import backend
 from senseapp.ui.serving.arrivals import arrivals
-from senseapp.ui.serving.early_components import EarlyComponents
-from senseapp.ui.serving.files_in_memory import FilesInMemory, load_page_files
 from senseapp.ui.serving.headers import SecurityHeaders
 from senseapp.ui.serving.private_metrics import PrivateMetrics
 from senseapp.ui.serving.uploads_to_disk import UploadsToDisk
-
-__all__ = ["APP_SCRIPT", "application"]
 
 APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
 _SWEEP_SECONDS = 60.0
@@ -41,8 +37,6 @@ def application() -> st.App:
         lifespan=_lifespan,
         middleware=[
             Middleware(SecurityHeaders),
-            Middleware(FilesInMemory),
-            Middleware(EarlyComponents),
             Middleware(PrivateMetrics),
             Middleware(UploadsToDisk, arrivals=arrivals()),
         ],
@@ -62,7 +56,6 @@ async def _lifespan(app: st.App) -> AsyncIterator[None]:
 
 async def _get_ready() -> None:
     """Load what the first visitor would wait for, and what would slow down the pages of one who comes later."""
-    await to_thread.run_sync(load_page_files)
     await to_thread.run_sync(import_module, _SLOW_TO_IMPORT)
     await asyncio.sleep(_QUIET_SECONDS)
     with suppress(SenseError):  # pages say what is wrong

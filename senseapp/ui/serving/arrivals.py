@@ -11,8 +11,6 @@ from pathlib import Path
 
 from senseapp.service import Service
 
-__all__ = ["Arrival", "Arrivals", "arrivals"]
-
 _KEPT_SECONDS = 600.0
 """How long files outlive their session's connection: longer than Streamlit keeps a session for its browser."""
 

@@ -6,8 +6,6 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 
-__all__ = ["FormFile"]
-
 
 class FormFile:
     """Reads a form that holds one file and nothing else, in pieces of any size.
@@ -34,10 +32,8 @@ class FormFile:
             {
                 "on_part_begin": self._begin_part,
                 "on_header_field": self._extend_head,
-                "on_header_value": lambda data, start, end: self._extend_head(
-                    b": " + data[start:end], 0, end - start + 2
-                ),
-                "on_header_end": lambda: self._extend_head(b"\r\n", 0, 2),
+                "on_header_value": self._extend_value,
+                "on_header_end": self._end_header,
                 "on_part_data": self._extend_content,
                 "on_end": self._end,
             },
@@ -80,7 +76,7 @@ class FormFile:
         self._head += data[start:end]
 
     def _extend_value(self, data: bytes, start: int, end: int) -> None:
-        if not self._in_value:
+        if not self._in_value:  # a value that is split between two pieces comes in two calls
             self._head += b": "
             self._in_value = True
         self._head += data[start:end]

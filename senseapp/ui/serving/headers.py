@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from senseapp.ui.inline_scripts import INLINE_SCRIPTS
 
-__all__ = ["SecurityHeaders", "content_security_policy"]
-
 _INLINE_SCRIPT = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL)
 
 

@@ -11,8 +11,6 @@ from senseapp.service import Service
 from senseapp.store import storage_errors
 from senseapp.ui.serving.arrivals import Arrival
 
-__all__ = ["IncomingFile"]
-
 
 class IncomingFile:
     """A file of one person, on its way to the disk. Its methods block; call them one after the other.

@@ -9,8 +9,6 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["PrivateMetrics"]
-
 _ROUTES = ("/_stcore/metrics", "/_stcore/agent")
 
 

@@ -20,8 +20,6 @@ from senseapp.ui.serving.arrivals import Arrivals
 from senseapp.ui.serving.form_file import FormFile
 from senseapp.ui.serving.incoming_file import IncomingFile
 
-__all__ = ["SMALL_BYTES", "UploadsToDisk"]
-
 SMALL_BYTES = 4 * 1024 * 1024
 """Forms up to this size take Streamlit's own way through memory; any field can read them."""
 

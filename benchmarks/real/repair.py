@@ -1,0 +1,129 @@
+"""What repair does to schedules of a real network: fitted and chosen on some parts of pictures, scored on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from benchmarks.real.network import ARCHITECTURE, load_network
+from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
+from benchmarks.real.rows import Row
+from senseapp.data import ImageSet, TensorImages
+from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.results import MetricChange, ResourceBudget, Schedule, SensitivityResult
+from senseapp.results.schedule import BudgetKind
+from senseapp.schedule import make_schedule
+from senseapp.sensitivity import Sweep, quick_scan
+from senseapp.spec import CompressionConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
+from senseapp.validation import ProofImages, TestBench
+from senseapp.validation.repair_choice import measured
+
+_CURVES, _PROOFS, _SCORED = 126, 56, 112  # images: a multiple of the pictures each, so that every one counts alike
+_NOTHING = 1e-6
+_SHARES = {"50 % zeros": 0.65, "4 bits": 0.60}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A quick run, and the targets of the schedules made from it."""
+
+    config: CompressionConfig
+    levels: tuple[float, ...]
+    kind: BudgetKind
+    targets: dict[str, float]
+
+
+_RUNS = (
+    _Run(
+        SparsityConfig(),
+        (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+        "params",
+        {"50 % zeros": 0.5, "60 % zeros": 0.6, "70 % zeros": 0.7},
+    ),
+    _Run(QuantizationConfig(), (8, 7, 6, 5, 4, 3, 2), "bits", {"4 bits": 4.0, "3 bits": 3.0}),
+)
+
+
+def rows() -> Iterator[Row]:
+    """Yield what repair does to the uncompressed network, and to optimal and uniform schedules."""
+    curves, proof = TensorImages(tensors(_CURVES, MADE_FROM)), TensorImages(tensors(_PROOFS, MADE_FROM, seed=1))
+    images, unseen = ProofImages(curves=curves, proof=proof, note=""), TensorImages(tensors(_SCORED, SCORED_ON))
+    worse: list[str] = []
+    kept: list[str] = []
+    for run in _RUNS:
+        bench = _bench(run, images)
+        if run is _RUNS[0]:
+            yield _identity(bench, unseen)
+        for title, target in run.targets.items():
+            methods = ("optimal", "uniform") if title in _SHARES else ("optimal",)
+            for method in methods:
+                schedule, name = _schedule(bench, run.kind, target, method), f"{title}, {method}"
+                plain, best, repaired = _on_unseen(bench, schedule, unseen)
+                worse += [name] if best > plain else []
+                kept += [name] if repaired else []
+                yield _share(name, plain, best, _SHARES.get(title))
+    yield Row(
+        what="of these schedules, delivered worse than without repair on unseen photographs",
+        wanted="none",
+        found=f"{', '.join(worse) or 'none'} ({len(kept)} delivered with repair)",
+        holds=not worse,
+    )
+
+
+def _bench(run: _Run, images: ProofImages) -> TestBench:
+    network = load_network()
+    spec = SensitivitySpec(compression=run.config, levels=run.levels)
+    sweep = Sweep.open(network, images.curves, spec)
+    estimates = tuple(quick_scan(sweep))
+    result = SensitivityResult(
+        spec=RunSpec(sensitivity=spec),
+        profile=replace(sweep.bench.profile, title=ARCHITECTURE),
+        metric="kl",
+        baseline={},
+        measurements=estimates,
+        estimates=estimates,
+        num_samples=len(images.curves),
+    )
+    preprocessing = Preprocessing(input_shape=(3, 224, 224), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    model = LoadedModel(
+        module=network, title=ARCHITECTURE, preprocessing=preprocessing, num_classes=1000, pretrained=True
+    )
+    return TestBench.open(result, model=model, images=images)
+
+
+def _schedule(bench: TestBench, kind: BudgetKind, target: float, method: str) -> Schedule:
+    return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), metric="kl", method=method)
+
+
+def _on_unseen(bench: TestBench, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
+    """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
+    applied = bench.apply(schedule)
+    plain = _kl(bench.measure(applied, unseen))
+    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+    return plain, _kl(bench.measure(applied, unseen)), found.delivered == "repaired"
+
+
+def _identity(bench: TestBench, unseen: ImageSet) -> Row:
+    untouched = bench.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
+    bench.repair(untouched)
+    changes = {change.metric: change for change in bench.measure(untouched, unseen)}
+    lost, agreement = changes["kl"].value, changes["agreement"].value
+    return Row(
+        what="repair on the uncompressed network: KL, agreement",
+        wanted="0 and 1 to rounding",
+        found=f"{lost:.2g}, {agreement:.4g}",
+        holds=abs(lost) <= _NOTHING and agreement == 1,
+    )
+
+
+def _share(name: str, plain: float, best: float, most: float | None) -> Row:
+    return Row(
+        what=f"{name}: delivered KL on unseen photographs, as a share of the unrepaired schedule's",
+        wanted="at most 1" if most is None else f"at most {most:g}",
+        found=f"{best / plain:.2f} ({plain:.3f} without repair, {best:.3f} delivered)",
+        holds=best <= plain * (1.0 if most is None else most),
+    )
+
+
+def _kl(changes: tuple[MetricChange, ...]) -> float:
+    return next(change.delta for change in changes if change.metric == "kl")

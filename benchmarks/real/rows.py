@@ -1,0 +1,22 @@
+"""One line of the table that ``python -m benchmarks.real`` prints and records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A claim about the product, what was measured of it, and whether it holds.
+
+    Attributes:
+        what: was measured, in a few words.
+        wanted: in the reader's words and units.
+        found: likewise.
+        holds: whether what was found is what is wanted.
+    """
+
+    what: str
+    wanted: str
+    found: str
+    holds: bool

@@ -1,0 +1,109 @@
+"""Whether one way to run a model is clearly better than another, on the same images.
+
+Accuracy is compared by McNemar's exact test. It says little about a few dozen images, so the cross-entropy of each
+image is compared too, by a paired t test, after the temperature that suits each way best: a preparation that only
+sharpens or flattens the answers gains nothing.
+
+Sources: McNemar (1947), Note on the sampling error of the difference between correlated proportions, Psychometrika
+12; Guo et al. (2017), On calibration of modern neural networks, section 4.2 (temperature scaling).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp, stdtr
+from scipy.stats import binom
+
+Array = npt.NDArray[np.float64]
+
+_LEAST_IMAGES = 8  # for a t test of numbers that are far from normal
+_TEMPERATURES = np.geomspace(0.5, 1000, 77)
+"""Answers may be sharpened by no more than 2, so that margins still count where every image is right."""
+_LEAST_NATS = 0.02
+"""Nats below which two ways are alike, however sure the difference is: both may get every image right."""
+_LEAST_GAIN = 0.2
+"""Share of information gained below which unlabelled answers are taken as alike: contrast alone moves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a model answered to some images.
+
+    Attributes:
+        loss: of each image, float64 (n,): cross-entropy after the best temperature, or minus the information of its
+            answer.
+        correct: of each image, bool (n,); None without labels.
+    """
+
+    loss: Array
+    correct: npt.NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, scores: Array, labels: npt.NDArray[np.int64] | None) -> Answers:
+        """Judge class scores (n, C) by ``labels`` (n,), or without them."""
+        scores = np.nan_to_num(scores, nan=0.0, posinf=1e6, neginf=-1e6)
+        if labels is None:
+            return cls(-answer_information(scores), None)
+        return cls(calibrated_cross_entropy(scores, labels), scores.argmax(axis=1) == labels)
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean over the images, in nats; the lower the better."""
+        return float(self.loss.mean())
+
+    @property
+    def num_correct(self) -> int | None:
+        """How many images are right."""
+        return None if self.correct is None else int(self.correct.sum())
+
+
+def calibrated_cross_entropy(scores: Array, labels: npt.NDArray[np.int64]) -> Array:
+    """Return -log p(label) of each image, float64 (n,), at the temperature of the least mean, in nats."""
+    rows = np.arange(len(labels))
+    losses = (
+        logsumexp(scores / temperature, axis=1) - scores[rows, labels] / temperature for temperature in _TEMPERATURES
+    )
+    best: Array = min(losses, key=lambda loss: float(loss.mean()))
+    return best
+
+
+def answer_information(scores: Array) -> Array:
+    """Return how far each image's answer is from the average answer, KL(p_i || mean p), float64 (n,), in nats.
+
+    The mean over the images is the information between image and class: answers that are confident and differ from
+    image to image have much of it, unsure ones and one and the same answer to everything have little.
+    """
+    log_answers = scores - logsumexp(scores, axis=1, keepdims=True)  # (n, C)
+    log_mean = logsumexp(log_answers, axis=0) - np.log(len(scores))
+    information: Array = (np.exp(log_answers) * (log_answers - log_mean)).sum(axis=1)
+    return information
+
+
+def clearly_better(one: Answers, other: Answers, *, significance: float) -> bool:
+    """Return whether ``one`` is better than ``other`` beyond chance, on the same images.
+
+    With labels: at least as many images are right, and either McNemar's test or the paired t test says so, each at
+    half of ``significance``, one-sided; a cross-entropy that is hardly less is no reason. Without labels the t test
+    decides, and the gain must be a fifth at least.
+    """
+    if one.correct is None or other.correct is None:
+        gains = -one.loss.mean() > (1 + _LEAST_GAIN) * -other.loss.mean()
+        return bool(gains) and _t_test(other.loss - one.loss) <= significance
+    won, lost = int((one.correct & ~other.correct).sum()), int((other.correct & ~one.correct).sum())
+    if lost > won:
+        return False
+    mcnemar = float(binom.sf(won - 1, won + lost, 0.5)) if won + lost else 1.0
+    t_test = _t_test(other.loss - one.loss) if other.mean_loss - one.mean_loss > _LEAST_NATS else 1.0
+    return min(mcnemar, t_test) <= significance / 2
+
+
+def _t_test(gains: Array) -> float:
+    """Return the one-sided p value of a mean above 0."""
+    count = len(gains)
+    spread = float(gains.std(ddof=1)) if count >= _LEAST_IMAGES else 0.0
+    if spread <= 1e-9:
+        return 1.0
+    return float(stdtr(count - 1, -float(gains.mean()) / (spread / np.sqrt(count))))

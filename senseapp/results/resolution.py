@@ -1,0 +1,145 @@
+"""What the images of a run can show: which losses are not lost in chance, and whether the model works at all.
+
+Headline, default metric, leaderboard, schedules and colours all ask here. docs/INTERVALS.md says why it is so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from senseapp.results.measurement import Status
+from senseapp.results.metrics import METRIC_FACTS, loss_text
+from senseapp.results.sensitivity import SensitivityResult
+
+_Z = statistics.NormalDist().inv_cdf(0.975)
+_SIGNIFICANCE = 0.05
+_WHOLE_FROM = 10.0
+_CONFIDENT_AND_WRONG_BELOW = 0.5
+
+
+def unchanged_upper_end(num_images: int) -> float:
+    """Return how large a drop in top-1 may be, with 95 % confidence, where no image's answer has changed.
+
+    The upper end of Tango's interval, in closed form there: z² / (n + z²).
+
+    Source: Tango (1998), Statistics in Medicine 17, as in :func:`senseapp.evaluate.intervals.discordant_interval`.
+
+    >>> round(unchanged_upper_end(20), 3)
+    0.161
+    """
+    return _Z**2 / (num_images + _Z**2)
+
+
+def default_metric(metrics: Collection[str], num_images: int) -> str:
+    """Return the metric to rank by: top-1 where ``num_images`` can show a notable drop in it, else KL.
+
+    With fewer than 381 labelled images the interval of a layer that changes no answer reaches beyond one point, so
+    top-1 could not tell a robust layer from one that loses more than is tolerable. KL compares whole outputs.
+    """
+    enough = unchanged_upper_end(num_images) <= METRIC_FACTS["top1"].notable
+    return "top1" if "top1" in metrics and enough else "kl"
+
+
+def smallest_visible_loss(result: SensitivityResult, metric: str, level: float | None = None) -> float | None:
+    """Return the smallest loss in ``metric`` that the run's images can show; smaller ones pass for chance.
+
+    That is the median upper end of the 95 % intervals that reach zero at ``level``. Without a level, the least of all
+    levels: where layers change most, intervals are long for other reasons than the number of images.
+
+    Returns:
+        In the unit of ``delta``; None where no measured interval reaches zero.
+    """
+    ends: dict[float, list[float]] = {}
+    for item in result.measurements:
+        change = item.change(metric) if item.status is Status.MEASURED else None
+        if change is not None and change.has_interval and change.ci_low <= 0 and level in (None, item.level):
+            ends.setdefault(item.level, []).append(change.ci_high)
+    return min((statistics.median(found) for found in ends.values()), default=None)
+
+
+def can_show(result: SensitivityResult, metric: str, loss: float) -> bool:
+    """Whether the images of ``result`` show a ``loss`` of that size in ``metric``, as far as intervals are known."""
+    visible = smallest_visible_loss(result, metric)
+    return visible is None or visible <= loss
+
+
+def hides_losses(result: SensitivityResult, metric: str) -> str:
+    """Say that losses which matter stay hidden, as part of a sentence; empty where the images show them.
+
+    ``20 images cannot show a drop in top-1 accuracy under about 16 points``.
+    """
+    visible = smallest_visible_loss(result, metric)
+    if visible is None or visible <= METRIC_FACTS[metric].notable:
+        return ""
+    title = METRIC_FACTS[metric].change_title
+    what = title if title.startswith("KL") else title[0].lower() + title[1:]
+    return f"{_images(result)} cannot show a {what} under about {visible_words(metric, visible)}"
+
+
+def visible_words(metric: str, loss: float) -> str:
+    """Return a :func:`smallest_visible_loss` no more exactly than it is known: ``16 points``, ``0.6 points``."""
+    facts = METRIC_FACTS[metric]
+    scaled = facts.factor * loss
+    return f"{scaled:.0f} {facts.change_unit}" if scaled >= _WHOLE_FROM else loss_text(metric, loss)
+
+
+def cannot_tell(
+    low: NDArray[np.float64], delta: NDArray[np.float64], high: NDArray[np.float64], notable: float
+) -> NDArray[np.bool_]:
+    """Whether intervals leave open if losses are tolerable: they hold more than ``notable``, and no loss or less.
+
+    Args:
+        low: lower ends of the 95 % intervals.
+        delta: losses, > 0 is worse.
+        high: upper ends.
+        notable: the largest loss that is tolerable, in the same unit.
+    """
+    return (high > notable) & ((low <= 0) | (delta <= notable))
+
+
+def near_chance(correct: int, scored: int, num_classes: int) -> bool:
+    """Whether ``correct`` of ``scored`` answers are no more than guessing among the classes would give.
+
+    A one-sided binomial test; so few images that even all of them right would prove nothing are not judged.
+    """
+    chance = 1 / max(num_classes, 1)
+    if not scored or chance**scored > _SIGNIFICANCE:
+        return False
+    above = correct / scored - chance
+    if above > 0 and math.exp(-2 * scored * above**2) <= _SIGNIFICANCE:  # Hoeffding's bound on the tail below
+        return False
+    from scipy.stats import binom  # slow to import, and most models are far above chance
+
+    return float(binom.sf(correct - 1, scored, chance)) > _SIGNIFICANCE
+
+
+def baseline_warning(result: SensitivityResult) -> str:
+    """Say that the uncompressed model does not do its task on these images; empty where it does, or nobody knows.
+
+    Either its answers are no better than chance, or fewer than half are right while its cross-entropy is above that
+    of a model that gives all classes the same probability, ln(classes): it is sure of wrong answers, which is what
+    mixed-up classes and wrong preprocessing look like.
+    """
+    top1, loss = result.baseline.get("top1"), result.baseline.get("loss", 0.0)
+    classes, images = result.profile.num_classes, result.num_samples
+    if top1 is None or not math.isfinite(top1) or not images or classes < 2 or not result.profile.pretrained:
+        return ""
+    right = f"The uncompressed model is right on {100 * top1:.0f} % of {_images(result)}"
+    check = "check the preprocessing, the class order or the checkpoint. Sensitivities below mean little."
+    if near_chance(round(top1 * images), images, classes):
+        return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
+    if top1 < _CONFIDENT_AND_WRONG_BELOW and loss > math.log(classes):
+        return (
+            f"{right}, and surer of its wrong answers than a guess would be (a loss of {loss:.2g} nats, guessing among "
+            f"{classes:,} classes gives {math.log(classes):.2g}): {check}"
+        )
+    return ""
+
+
+def _images(result: SensitivityResult) -> str:
+    return f"{result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"

@@ -1,0 +1,129 @@
+"""What images can show, beside the intervals that it is derived from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from senseapp.evaluate.intervals import discordant_interval
+from senseapp.results.resolution import (
+    baseline_warning,
+    can_show,
+    cannot_tell,
+    default_metric,
+    hides_losses,
+    near_chance,
+    smallest_visible_loss,
+    unchanged_upper_end,
+    visible_words,
+)
+from tests.fake_session import a_change, a_measurement, a_profile, a_result
+
+
+@pytest.mark.parametrize("images", [1, 20, 140, 381, 628, 50_000])
+def test_the_closed_form_is_the_interval_of_a_layer_that_changes_no_answer(images):
+    assert unchanged_upper_end(images) == pytest.approx(discordant_interval(0, 0, images, 0.95)[1], abs=1e-9)
+
+
+def test_top1_ranks_from_the_number_of_images_on_that_can_show_one_point():
+    metrics = ("top1", "loss", "kl", "agreement")
+    assert [default_metric(metrics, images) for images in (20, 380, 381, 5000)] == ["kl", "kl", "top1", "top1"]
+    assert discordant_interval(0, 0, 380, 0.95)[1] > 0.01 >= discordant_interval(0, 0, 381, 0.95)[1]
+    assert default_metric(("kl", "agreement"), 5000) == "kl"
+
+
+def run_with(*intervals, metric="top1", level=0.5, num_samples=20):
+    """A run with one layer for each (low, high)."""
+    changes = [
+        replace(a_change(0.0, metric=metric), delta=(low + high) / 2, ci_low=low, ci_high=high)
+        for low, high in intervals
+    ]
+    found = [a_measurement(f"layer{index}", level, changes=(change,)) for index, change in enumerate(changes)]
+    return replace(a_result(found), num_samples=num_samples)
+
+
+def test_the_smallest_visible_loss_is_the_median_upper_end_of_intervals_that_reach_zero():
+    run = run_with((-0.1, 0.1), (-0.1, 0.2), (0.0, 0.7), (0.3, 0.9), (math.nan, math.nan))
+    assert smallest_visible_loss(run, "top1", 0.5) == pytest.approx(0.2)
+    assert smallest_visible_loss(run, "top1", 0.25) is None
+    assert smallest_visible_loss(run, "kl", 0.5) is None
+    assert not can_show(run, "top1", 0.19)
+    assert can_show(run, "top1", 0.2)
+
+
+def test_of_all_levels_the_one_where_layers_change_least_says_what_images_can_show():
+    mild, strong = run_with((-0.01, 0.01), level=0.25), run_with((-0.05, 0.15), level=0.5)
+    both = replace(mild, measurements=(*mild.measurements, *strong.measurements))
+    assert smallest_visible_loss(both, "top1") == pytest.approx(0.01)
+    assert smallest_visible_loss(both, "top1", 0.5) == pytest.approx(0.15)
+
+
+def test_estimates_have_no_say():
+    run = a_result(estimates=(a_measurement("stem", estimated=True),))
+    assert smallest_visible_loss(run, "top1") is None
+    assert can_show(run, "top1", 0.0)
+    assert hides_losses(run, "top1") == ""
+
+
+def test_losses_that_matter_and_stay_hidden_are_said():
+    hidden = "20 images cannot show a drop in top-1 accuracy under about 16 points"
+    assert hides_losses(run_with((-0.161, 0.161)), "top1") == hidden
+    assert hides_losses(run_with((-0.006, 0.006), num_samples=628), "top1") == ""
+    assert "a KL divergence from the original under about 0.300 nats" in hides_losses(
+        run_with((0.0, 0.3), metric="kl"), "kl"
+    )
+
+
+def test_how_small_a_loss_shows_is_said_no_more_exactly_than_it_is_known():
+    said = [visible_words("top1", loss) for loss in (0.16125, 0.0138, 0.0061)]
+    assert said == ["16 points", "1.4 points", "0.6 points"]
+    assert visible_words("kl", 0.00002) == "< 0.001 nats"
+
+
+def test_what_the_interval_leaves_open_cannot_be_told():
+    lows, deltas, highs = (np.array(ends) for ends in zip((-1, 0, 1), (-1, 0, 9), (1, 5, 9), (2, 5, 9), strict=True))
+    assert cannot_tell(lows, deltas, highs, 3.0).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("correct", "scored", "classes"),
+    [(10, 140, 10), (14, 140, 10), (19, 140, 10), (22, 140, 10), (3, 20, 10), (6, 20, 10), (1, 60, 1000), (12, 20, 2)],
+)
+def test_near_chance_is_what_a_binomial_test_cannot_tell_from_guessing(correct, scored, classes):
+    expected = bool(binomtest(correct, scored, 1 / classes, alternative="greater").pvalue > 0.05)
+    assert near_chance(correct, scored, classes) is expected
+
+
+def test_images_that_could_prove_nothing_are_not_judged():
+    assert not near_chance(0, 1, 10)
+    assert not near_chance(2, 4, 2)  # four right by guessing are one in sixteen
+    assert not near_chance(0, 0, 10)
+
+
+def test_a_baseline_near_chance_is_warned_of():
+    run = replace(a_result([a_measurement()]), num_samples=140, baseline={"top1": 10 / 140, "loss": 4.0})
+    assert baseline_warning(run) == (
+        "The uncompressed model is right on 7 % of 140 images, near chance (10 % for 10 classes): check the "
+        "preprocessing, the class order or the checkpoint. Sensitivities below mean little."
+    )
+
+
+def test_a_model_that_is_surer_of_wrong_answers_than_a_guess_is_warned_of():
+    def warning(top1, loss):
+        return baseline_warning(replace(a_result(), num_samples=1000, baseline={"top1": top1, "loss": loss}))
+
+    assert "surer of its wrong answers than a guess" in warning(0.3, 2.4)
+    assert warning(0.3, 2.2) == ""  # ln 10 is 2.30: poor, but it knows
+    assert warning(0.6, 3.0) == ""
+
+
+def test_no_warning_where_nobody_expects_right_answers_or_knows_of_them():
+    poor = replace(a_result(), num_samples=140, baseline={"top1": 0.07})
+    assert baseline_warning(poor)
+    assert baseline_warning(replace(poor, profile=replace(a_profile(), pretrained=False))) == ""
+    assert baseline_warning(replace(poor, baseline={"kl": 0.0})) == ""
+    assert baseline_warning(replace(poor, num_samples=0)) == ""  # imported figures

@@ -1,0 +1,153 @@
+"""Repaired or not: what is measured decides, and what is delivered is what was found better."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from senseapp.results import ValidationResult
+from senseapp.schedule import manual_schedule
+from senseapp.sensitivity import Session
+from senseapp.spec import RunSpec, SensitivitySpec, SparsityConfig, dumps, loads
+from senseapp.validation import ProofImages, TestBench
+from senseapp.validation.batch_norm import NormSite
+from senseapp.validation.repair_choice import measured
+
+
+@pytest.fixture(scope="module")
+def opened():
+    spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.8,), layers=("layer[23]*",), num_samples=64)
+    session = Session.open(RunSpec(sensitivity=spec))
+    return TestBench.open(session.result(list(session.measure())))
+
+
+@pytest.fixture
+def bench(opened):
+    """Forty images for curves and sixty for proofs."""
+    images = opened.images
+    parts = ProofImages(curves=images.curves.subset(range(40)), proof=images.proof.subset(range(60)), note="")
+    return with_images(opened, parts)
+
+
+def with_images(bench, parts):
+    return replace(bench, images=parts, _yardsticks={}, _shuffled=None, _reference=None)
+
+
+def applied_to(bench):
+    levels = {item.layer: item.level for item in bench.result.measurements}
+    return bench.apply(manual_schedule(bench.result, levels))
+
+
+def kl(changes):
+    return next(change.delta for change in changes if change.metric == "kl")
+
+
+def state_of(model):
+    return copy.deepcopy(model.state_dict())
+
+
+def same(model, before):
+    return all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_repair_that_helps_is_delivered_with_both_figures(bench):
+    applied = applied_to(bench)
+    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+    assert found.delivered == "repaired"
+    assert kl(found.best) == kl(found.repaired) < kl(found.changes)
+    assert kl(bench.measure(applied)) == pytest.approx(kl(found.repaired), abs=1e-6)
+    assert "40 held-out images" in found.reason
+    assert "on the same 40 unlabelled images" in found.notes[0]
+
+
+def test_no_repair_asked_for_is_none_made(bench):
+    applied = applied_to(bench)
+    before = state_of(applied.model)
+    found = measured(bench, applied, "kl", repair=False, images=bench.images.proof)
+    assert (found.repaired, found.delivered, found.reason) == ((), "compressed", "")
+    assert same(applied.model, before)
+
+
+def harmful(site, goal, found, values, images):
+    site._variance.copy_(site._old[1] / 100)
+    return values
+
+
+def not_a_number(site, goal, found, values, images):
+    site._mean.fill_(torch.nan)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("match", "reason"), [(harmful, "it is no better with it on 40 held-out images"), (not_a_number, "not finite")]
+)
+@pytest.mark.parametrize("part", ["proof", "curves"])
+def test_a_repair_that_does_harm_is_not_delivered(bench, monkeypatch, match, reason, part):
+    monkeypatch.setattr(NormSite, "match", match)
+    monkeypatch.setattr("senseapp.validation.matching.correctable_layers", lambda _model: {})
+    applied = applied_to(bench)
+    before = state_of(applied.model)
+    found = measured(bench, applied, "kl", repair=True, images=getattr(bench.images, part))
+    assert found.delivered == "compressed"
+    assert reason in found.reason
+    assert found.best is found.changes
+    assert same(applied.model, before)
+
+
+def test_proof_images_have_a_veto(bench, monkeypatch):
+    worse = bench.measure(applied_to(bench))
+    monkeypatch.setattr(TestBench, "measure", lambda _bench, applied, _images=None: next(answers))
+    answers = iter([worse, tuple(replace(change, delta=change.delta + 0.1) for change in worse)])
+    applied = applied_to(bench)
+    before = state_of(applied.model)
+    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+    assert found.delivered == "compressed"
+    assert "proof images" in found.reason
+    assert "On held-out images it was better." in found.reason
+    assert same(applied.model, before)
+
+
+def test_a_model_that_nothing_was_done_to_is_delivered_as_it_is(bench):
+    applied = bench.apply(manual_schedule(bench.result, {}))
+    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+    assert found.delivered == "compressed"
+    assert kl(found.repaired) == kl(found.changes) == pytest.approx(0, abs=1e-9)
+    assert same(applied.model, state_of(bench.dense.model))
+
+
+def test_too_few_images_to_judge_a_repair(bench):
+    few = with_images(bench, replace(bench.images, curves=bench.images.curves.subset(range(15))))
+    found = measured(few, applied_to(few), "kl", repair=True, images=few.images.proof)
+    assert (found.delivered, found.repaired) == ("compressed", ())
+    assert "15 calibration images are too few" in found.reason
+
+
+def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_it(bench):
+    shared = with_images(bench, replace(bench.images, proof=bench.images.curves))
+    found = measured(shared, applied_to(shared), "kl", repair=True, images=shared.images.curves)
+    first, second = shared.repair_halves
+    applied = applied_to(shared)
+    matching, damage = shared.matching(applied), []
+    for fit_to, judge_on in ((second, first), (first, second)):
+        with matching.fitted(fit_to):
+            low, high = shared.span_of(judge_on)
+            damage.append(kl(shared.measure(applied, shared.repair_images.subset(range(low, high)))))
+    assert shared.span_of(first)[1] == shared.span_of(second)[0] == 20
+    assert kl(found.repaired) == pytest.approx(sum(damage) / 2, abs=1e-6)
+
+
+def test_older_results_kept_the_repaired_model_where_there_was_one(bench):
+    applied = applied_to(bench)
+    changes = bench.measure(applied)
+    schedule = manual_schedule(bench.result, {})
+    record = json.loads(dumps(ValidationResult(schedule=schedule, changes=changes, repaired=changes[:1])))
+    for name in ("delivered", "delivered_reason", "uniform_delivered"):
+        del record["data"][name]
+    result = loads(json.dumps(record), ValidationResult)
+    assert result.keeps_repair
+    assert result.kept_changes == result.repaired
+    assert not replace(result, delivered="compressed").keeps_repair

@@ -1,0 +1,182 @@
+"""The small files beside the plain state dict: read by the lines that are shown, equal to it, and small."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from senseapp.errors import InvalidSpec
+from senseapp.layers import profile_model
+from senseapp.results import Schedule, ScheduleEntry
+from senseapp.results.model_files import INTEGERS, SPARSE
+from senseapp.spec import QuantizationConfig, SparsityConfig
+from senseapp.transforms.number_format import fake_quantize_weight
+from senseapp.validation import apply_schedule, configs_for, write_compressed
+from senseapp.validation.integer_weights import as_integers
+
+IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+
+
+class Network(nn.Module):
+    """Convolutions of every kind, tied weights, and names that a reader could take for its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, groups=32), nn.ConvTranspose2d(32, 64, 2), nn.ReLU()
+        )
+        self.scale = nn.Parameter(torch.ones(64))
+        self.norm = nn.LayerNorm(64)
+        self.head, self.again = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.again.weight = self.head.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        pooled = self.body(images).mean((2, 3)) * self.scale
+        return self.again(self.head(self.norm(pooled)).relu())
+
+
+def a_network() -> nn.Module:
+    torch.manual_seed(0)
+    return Network().eval()
+
+
+def applied(*parts: tuple[str, float], config: QuantizationConfig | None = None):
+    """Apply each (compression, level) to all layers of a new network."""
+    model = a_network()
+    profile = profile_model(model, IMAGES[:2])
+    entries = tuple(
+        ScheduleEntry(layer=layer.name, members=(layer.name,), compression=kind, level=level)
+        for kind, level in parts
+        for layer in profile.layers
+        if layer.name != "again"  # its weight is that of the head
+    )
+    return apply_schedule(
+        model,
+        Schedule(model="net", method="manual", entries=entries),
+        profile=profile,
+        configs=configs_for(SparsityConfig(), config or QuantizationConfig()),
+        calibration=(IMAGES,),
+    )
+
+
+def read_by_the_shown_lines(form, path: Path) -> dict[str, Tensor]:
+    names: dict[str, dict[str, Tensor]] = {}
+    exec(form.reader(str(path)), names)  # the very lines that people are told to run
+    return names["weights"]
+
+
+def assert_same_weights(form, tmp_path: Path, model: nn.Module, *, exact: bool = True) -> None:
+    plain = safetensors.torch.load_file(tmp_path / "x.safetensors")
+    weights = read_by_the_shown_lines(form, tmp_path / f"x{form.suffix}")
+    assert weights.keys() == plain.keys()
+    assert all(torch.equal(weights[name], plain[name]) and weights[name].dtype == plain[name].dtype for name in plain)
+    fresh = a_network()
+    fresh.load_state_dict(weights, strict=True)
+    torch.testing.assert_close(
+        dict(fresh.named_parameters()), dict(model.named_parameters()), rtol=0.0 if exact else 3e-7, atol=0.0
+    )
+
+
+@pytest.mark.parametrize("zeros", [0.5, 0.9])
+def test_zeros_are_compressed(zeros, tmp_path):
+    compressed = applied(("sparsity", zeros))
+    files, notes = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+    assert ([path.name for path in files], notes) == (["x.safetensors", "x.sparse.safetensors.gz"], ())
+    assert_same_weights(SPARSE, tmp_path, compressed.model)
+    assert files[1].stat().st_size < (1.15 - zeros) * files[0].stat().st_size
+
+
+@pytest.mark.parametrize("bits", [8, 5, 4, 3, 2])
+@pytest.mark.parametrize("granularity", ["channel", "tensor"])
+def test_quantized_weights_are_integers_with_their_scales(bits, granularity, tmp_path):
+    compressed = applied(("quantization", bits), config=QuantizationConfig(granularity=granularity))
+    files, notes = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+    assert ([path.name for path in files], notes) == (["x.safetensors", "x.int.safetensors.gz"], ())
+    assert_same_weights(INTEGERS, tmp_path, compressed.model)
+    stored = safetensors.torch.load(gzip.decompress(files[1].read_bytes()))
+    values, scale = stored["body.3.weight"], stored["body.3.weight.scale"]
+    assert (values.dtype, values.shape) == (torch.int8, (32, 64, 2, 2))
+    assert int(values.abs().max()) == 2 ** (bits - 1) - 1
+    assert scale.shape == ((1, 64, 1, 1) if granularity == "channel" else (1, 1, 1, 1))
+    assert stored["head.weight"].dtype is stored["again.weight"].dtype is torch.int8
+    assert stored["head.bias"].dtype is stored["scale"].dtype is torch.float32
+
+
+def test_zeros_and_bits_go_into_one_file(tmp_path):
+    sizes = {}
+    for parts in [(("quantization", 4),), (("sparsity", 0.8), ("quantization", 4))]:
+        compressed = applied(*parts)
+        files, _ = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+        assert_same_weights(INTEGERS, tmp_path, compressed.model)
+        sizes[len(parts)] = files[1].stat().st_size
+    assert sizes[2] < 0.75 * sizes[1]
+
+
+def test_floats_of_eight_bits_are_stored_as_such(tmp_path):
+    compressed = applied(("quantization", 8), config=QuantizationConfig(number_format="fp8_e4m3"))
+    write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+    assert_same_weights(INTEGERS, tmp_path, compressed.model)
+    stored = safetensors.torch.load(gzip.decompress((tmp_path / "x.int.safetensors.gz").read_bytes()))
+    assert stored["head.weight"].dtype is torch.float8_e4m3fn
+
+
+def test_channels_that_repair_has_multiplied_keep_their_integers(tmp_path):
+    compressed = applied(("quantization", 4))
+    factors = 0.5 + torch.rand(64, generator=torch.Generator().manual_seed(1))
+    compressed.model.body[0].weight.data *= factors[:32].view(-1, 1, 1, 1)
+    compressed.model.head.weight.data *= factors.view(-1, 1)
+    _, notes = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+    assert notes == ()
+    assert_same_weights(INTEGERS, tmp_path, compressed.model, exact=False)
+
+
+def test_weights_on_no_grid_stay_as_they_are_and_it_is_said(tmp_path):
+    compressed = applied(("quantization", 4))
+    compressed.model.body[0].weight.data += 0.01 * torch.randn(32, 3, 3, 3)
+    _, notes = write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+    assert notes[0].startswith("1 quantized weights are no multiples of one scale per channel")
+    assert "first: body.0.weight" in notes[0]
+    assert_same_weights(INTEGERS, tmp_path, compressed.model)
+
+
+def test_a_file_says_what_it_is(tmp_path):
+    write_compressed(applied(("quantization", 4)), tmp_path / "x.safetensors", IMAGES[:1])
+    (tmp_path / "y.safetensors").write_bytes(gzip.decompress((tmp_path / "x.int.safetensors.gz").read_bytes()))
+    with safe_open(tmp_path / "y.safetensors", "pt") as stored:
+        said = json.loads(stored.metadata()["senseapp"])
+    assert said["levels"]["quantization"]["body.0"] == 4
+    assert "zero_point" in said["reading"]
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path):
+    for name in ("x", "y"):
+        write_compressed(applied(("sparsity", 0.5)), tmp_path / f"{name}.safetensors", IMAGES[:1])
+    assert len({(tmp_path / f"{name}.sparse.safetensors.gz").read_bytes() for name in ("x", "y")}) == 1
+
+
+@pytest.mark.parametrize("bits", [2, 3, 8])
+def test_integers_of_any_weight_give_back_what_rounding_gave(bits):
+    generator = torch.Generator().manual_seed(bits)
+    for exponent in (-30, 0, 20):
+        weight = torch.randn(7, 5, 3, generator=generator) * 2.0**exponent
+        weight[2] = 0
+        rounded = fake_quantize_weight(weight, bits=bits)
+        found = as_integers(rounded, bits=bits, channel_axis=0)
+        assert found is not None
+        assert torch.equal(found.dequantized(), rounded)
+
+
+def test_a_half_precision_weight_is_no_integer_times_float32():
+    assert as_integers(torch.ones(2, 2, dtype=torch.float16), bits=4, channel_axis=0) is None
+
+
+def test_a_wrong_suffix_is_refused_before_anything_is_computed(tmp_path):
+    with pytest.raises(InvalidSpec, match="got 'no suffix'"):
+        write_compressed(None, tmp_path / "x", IMAGES[:1])
