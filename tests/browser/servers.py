@@ -1,4 +1,4 @@
-"""Servers that a test starts, kills and starts again, on a home and an address of their own."""
+"""Servers of the app that tests start: on a home and an address of their own, killed and started again where asked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.browser.conftest import ROOT
 from tests.serving import free_port, wait_for_health
+
+ROOT = Path(__file__).parents[2]
+END_SECONDS = 15.0
 
 
 class Server:
@@ -54,4 +56,7 @@ def serving(server: Server) -> Iterator[Server]:
     finally:
         assert server.process is not None
         if server.process.poll() is None:
-            server.kill()
+            try:
+                server.terminate(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.import_steps import import_table
+from tests.browser.servers import Server
 
 pytestmark = pytest.mark.browser
 
@@ -29,8 +30,8 @@ def table(path: Path, drops: tuple[float, ...]) -> Path:
 
 
 @pytest.fixture
-def landing(app_url: str) -> str:
-    return f"{app_url}/runs"
+def landing(server: Server) -> str:
+    return f"{server.url}/runs"
 
 
 def import_and_open(page: Page, path: Path) -> None:

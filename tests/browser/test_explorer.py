@@ -9,34 +9,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec
 from tests.browser.import_steps import import_table
+from tests.browser.servers import Server
 from tests.distiller_tables import TABLE
-from tests.pages.records import FRAGILE, opener
+from tests.pages.records import FRAGILE
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def run_id(server_log: Path) -> str:
-    """A run of the demo with made-up measurements; its layers are real, so their histograms are too."""
-    backend = Backend(server_log.parent / "home", open_session=opener(), workers=0, data_roots=())
-    started = Service(backend).start(RunSpec())
-    backend.runner.run_next()
-    backend.close()
-    return started
-
-
-@pytest.fixture(scope="module")
-def app_url(run_id: str, app_url: str) -> str:
-    """The app, started when the run was there."""
-    return app_url
-
-
 @pytest.fixture
-def landing(app_url: str, run_id: str) -> str:
-    return f"{app_url}/results?run={run_id}"
+def landing(server: Server, scripted_run: str) -> str:
+    return f"{server.url}/results?run={scripted_run}"
 
 
 @pytest.fixture
@@ -157,7 +140,7 @@ def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Pat
     assert {row["layer"]: float(row["drop"]) for row in rows}[FRAGILE] == pytest.approx(8.0)
 
 
-def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, app_url: str, tmp_path: Path) -> None:
+def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, server: Server, tmp_path: Path) -> None:
     page.add_init_script(
         """window.widths = new Set();
         const sizes = new ResizeObserver(list => list.forEach(change => widths.add(change.contentRect.width)));
@@ -170,7 +153,7 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, a
         for level in (0, 0.5)
     ]
     (tmp_path / "deep.csv").write_text("\n".join(["parameter,sparsity,top1,top5,loss", *rows]))
-    page.goto(f"{app_url}/runs")
+    page.goto(f"{server.url}/runs")
     import_table(page, tmp_path / "deep.csv")
     expect(mark(page, "block0")).to_be_visible()
     frame = page.locator('[class*="_frame"]').filter(has=mark(page, "block0"))
@@ -178,9 +161,9 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, a
     assert len(page.evaluate("[...widths]")) == 1
 
 
-def test_an_imported_table_shows_its_numbers(page: Page, app_url: str, tmp_path: Path) -> None:
+def test_an_imported_table_shows_its_numbers(page: Page, server: Server, tmp_path: Path) -> None:
     (tmp_path / "resnet18.csv").write_text(TABLE)
-    page.goto(f"{app_url}/runs")
+    page.goto(f"{server.url}/runs")
     import_table(page, tmp_path / "resnet18.csv")
     expect(
         page.get_by_role("heading", name=re.compile(r"Most fragile: conv1 loses 28\.5 points at 50 %"))

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.servers import Server
 from tests.pictures import class_files, write_zip
 
 pytestmark = pytest.mark.browser
@@ -44,7 +45,7 @@ def own_memory(process: psutil.Process) -> int:
     return int(known.rss - known.shared)
 
 
-def test_a_large_zip_costs_the_server_hardly_any_memory(page: Page, server_log: Path, tmp_path: Path) -> None:
+def test_a_large_zip_costs_the_server_hardly_any_memory(page: Page, server: Server, tmp_path: Path) -> None:
     pictures = {**class_files(("0", "1"), each=3), "filler.txt": os.urandom(FILLER_BYTES)}
     path = write_zip(tmp_path / "large.zip", pictures)
     del pictures
@@ -53,13 +54,14 @@ def test_a_large_zip_costs_the_server_hardly_any_memory(page: Page, server_log: 
     page.get_by_text("Upload images", exact=True).click()
     field = page.get_by_test_id("stFileUploader").filter(has_text="Images")
     expect(field).to_be_visible()
-    pid = int(server_log.with_name("pid").read_text())
+    assert server.process is not None
+    pid = server.process.pid
     before = own_memory(psutil.Process(pid))
     with peak_memory(pid) as peak:
         field.locator("input[type=file]").set_input_files(path)
         expect(page.get_by_text("6 images · 2 classes")).to_be_visible()
     assert peak[0] - before < ALLOWED_BYTES
-    stored = list((server_log.parent / "home" / "uploads").rglob("large.zip"))
+    stored = list((server.home / "uploads").rglob("large.zip"))
     assert [file.stat().st_size for file in stored] == [path.stat().st_size]
     page.get_by_role("button", name="Choose another file").click()
     expect(field).to_be_visible()

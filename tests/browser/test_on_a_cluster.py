@@ -2,22 +2,23 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.servers import Server, serving
 from tests.browser.test_journey import RUN_MILLISECONDS, start
 from tests.ray_cluster import two_nodes
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster_of_the_app() -> Iterator[None]:
-    """A cluster that the app of this module finds in its environment."""
-    with two_nodes() as cluster, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SENSEAPP_RAY_ADDRESS", cluster.address)
-        yield
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server that finds a cluster in its environment."""
+    with two_nodes() as cluster, serving(Server(tmp_path, {"SENSEAPP_RAY_ADDRESS": cluster.address})) as started:
+        yield started
 
 
 def test_the_button_runs_on_the_cluster(page: Page) -> None:

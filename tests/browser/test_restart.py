@@ -1,13 +1,13 @@
-"""A server that dies in the middle of a run, and then one that is asked to end."""
+"""A server just started: opened by a link, killed in the middle of a run, asked to end."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server, serving
 
@@ -19,13 +19,11 @@ MANY_LEVELS = ", ".join(map(str, range(10, 100, 20)))  # long enough to be kille
 TOTAL = 23 * 7  # with the two that are chosen already
 
 
-def open_app(browser: Browser, server: Server) -> Page:
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    context.set_default_timeout(60_000)
-    expect.set_options(timeout=60_000)
-    page = context.new_page()
-    page.goto(server.url)
-    return page
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of this module alone: nobody has opened its first page, and it may die."""
+    with serving(Server(tmp_path_factory.mktemp("restarted"))) as started:
+        yield started
 
 
 def states(server: Server) -> list[str]:
@@ -48,32 +46,43 @@ def wait_for_measurements(server: Server, *, more_than: int = 0) -> int:
     return found
 
 
-def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(browser: Browser, tmp_path: Path) -> None:
-    with serving(Server(tmp_path)) as server:
-        page = open_app(browser, server)
-        page.get_by_text("More options").click()
-        page.get_by_role("textbox", name="Other levels").fill(MANY_LEVELS)
-        page.get_by_role("textbox", name="Other levels").press("Tab")
-        expect(page.get_by_text("23 layers × 7 levels")).to_be_visible()
-        page.get_by_role("button", name="Run", exact=True).click()
-        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-        address = page.url
-        killed_at = wait_for_measurements(server)
-        server.kill()
-        assert stored(server) >= killed_at
+def test_the_first_visitor_of_a_fresh_server_may_come_by_a_link(visitor: Callable[[], Page], server: Server) -> None:
+    page = visitor()
+    page.goto(f"{server.url}/guide")
+    sidebar = page.get_by_test_id("stSidebar")
+    expect(sidebar.get_by_role("link", name="Schedule")).to_be_visible()
+    expect(sidebar.get_by_role("link", name="app", exact=True)).to_have_count(0)
+    sidebar.get_by_role("link", name="Analyze").click()
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
 
-        server.start()
-        resume(page, address, server)
-        before = wait_for_measurements(server, more_than=stored(server))
-        server.terminate(STOP_SECONDS)
-        assert before <= stored(server) < TOTAL
 
-        server.start()
-        resume(page, address, server)
-        expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
-        assert states(server) == ["done"]
-        assert stored(server) == TOTAL
-        page.context.close()
+def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(
+    visitor: Callable[[], Page], server: Server
+) -> None:
+    page = visitor()
+    page.goto(server.url)
+    page.get_by_text("More options").click()
+    page.get_by_role("textbox", name="Other levels").fill(MANY_LEVELS)
+    page.get_by_role("textbox", name="Other levels").press("Tab")
+    expect(page.get_by_text("23 layers × 7 levels")).to_be_visible()
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    address = page.url
+    killed_at = wait_for_measurements(server)
+    server.kill()
+    assert stored(server) >= killed_at
+
+    server.start()
+    resume(page, address, server)
+    before = wait_for_measurements(server, more_than=stored(server))
+    server.terminate(STOP_SECONDS)
+    assert before <= stored(server) < TOTAL
+
+    server.start()
+    resume(page, address, server)
+    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    assert states(server) == ["done"]
+    assert stored(server) == TOTAL
 
 
 def resume(page: Page, address: str, server: Server) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from senseapp.ui.inline_scripts import INLINE_SCRIPTS
 from tests.browser.conftest import METRICS_TOKEN
+from tests.browser.servers import Server
 
 pytestmark = pytest.mark.browser
 
@@ -61,15 +62,15 @@ def ask(method: str, url: str, **headers: str) -> tuple[int, HTTPMessage, bytes]
 
 
 @pytest.mark.parametrize(("method", "path", "status"), ROUTES)
-def test_every_answer_has_the_headers(app_url: str, method: str, path: str, status: int) -> None:
-    found, headers, _ = ask(method, app_url + path)
+def test_every_answer_has_the_headers(server: Server, method: str, path: str, status: int) -> None:
+    found, headers, _ = ask(method, server.url + path)
     assert found == status
     assert {name: headers[name] for name in EXPECTED} == EXPECTED
     assert "camera=()" in headers["Permissions-Policy"]
 
 
-def test_the_policy_names_where_each_thing_may_come_from(app_url: str) -> None:
-    _, headers, page = ask("GET", app_url)
+def test_the_policy_names_where_each_thing_may_come_from(server: Server) -> None:
+    _, headers, page = ask("GET", server.url)
     policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == "'self'"
     assert policy["frame-ancestors"] == policy["object-src"] == "'none'"
@@ -80,20 +81,20 @@ def test_the_policy_names_where_each_thing_may_come_from(app_url: str) -> None:
     assert policy["script-src"].count("sha256-") == len(inline) + len(INLINE_SCRIPTS)
 
 
-def test_a_script_file_has_its_type_and_the_headers(app_url: str) -> None:
-    _, _, page = ask("GET", app_url)
+def test_a_script_file_has_its_type_and_the_headers(server: Server) -> None:
+    _, _, page = ask("GET", server.url)
     (path,) = set(re.findall(rb'src="\.(/static/js/index[^"]+)"', page))
-    status, headers, _ = ask("GET", app_url + path.decode())
+    status, headers, _ = ask("GET", server.url + path.decode())
     assert status == 200
     assert "javascript" in headers["Content-Type"]
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_metrics_need_the_token(app_url: str) -> None:
+def test_the_metrics_need_the_token(server: Server) -> None:
     for token in ("", "Bearer ", "Bearer x", "Basic Og=="):
-        status, _, body = ask("GET", f"{app_url}/_stcore/metrics", Authorization=token)
+        status, _, body = ask("GET", f"{server.url}/_stcore/metrics", Authorization=token)
         assert status == 404
         assert b"active_sessions" not in body
-    status, _, body = ask("GET", f"{app_url}/_stcore/metrics", Authorization=f"Bearer {METRICS_TOKEN}")
+    status, _, body = ask("GET", f"{server.url}/_stcore/metrics", Authorization=f"Bearer {METRICS_TOKEN}")
     assert status == 200
     assert b"active_sessions" in body

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.login_provider import login_provider, secrets_for
 from tests.browser.servers import Server, serving
 
 pytestmark = pytest.mark.browser
 
-ANSWER_MILLISECONDS = 60_000
 RUN_MILLISECONDS = 240_000
 
 
@@ -35,12 +34,9 @@ def _keep_secrets(folder: Path, text: str) -> None:
     place.write_text(text)
 
 
-def visitor(browser: Browser, server: Server) -> Page:
-    """Somebody with a browser of their own, who has not logged in."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1000}, accept_downloads=True)
-    context.set_default_timeout(ANSWER_MILLISECONDS)
-    expect.set_options(timeout=ANSWER_MILLISECONDS)
-    page = context.new_page()
+def arrive(visitor: Callable[[], Page], server: Server) -> Page:
+    """Return the first page of somebody with a browser of their own, who has not logged in."""
+    page = visitor()
     page.goto(server.url)
     return page
 
@@ -51,8 +47,8 @@ def log_in(page: Page, who: str) -> None:
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
 
 
-def test_each_sees_their_own_runs_and_a_link_opens_one(browser: Browser, server: Server) -> None:
-    ann, bob, guest = (visitor(browser, server) for _ in range(3))
+def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Page], server: Server) -> None:
+    ann, bob, guest = (arrive(visitor, server) for _ in range(3))
     log_in(ann, "ann")
     ann.get_by_text("More options").click()
     field = ann.get_by_role("spinbutton", name="Images to measure on")
@@ -87,21 +83,18 @@ def test_each_sees_their_own_runs_and_a_link_opens_one(browser: Browser, server:
     expect(bob.get_by_text("There is no such run")).to_be_visible()
     guest.goto(link)
     expect(guest.get_by_role("heading", name="Log in")).to_be_visible()
-    for page in (ann, bob, guest):
-        page.context.close()
 
 
-def test_without_a_login_no_page_shows_anything(browser: Browser, server: Server) -> None:
-    guest = visitor(browser, server)
+def test_without_a_login_no_page_shows_anything(visitor: Callable[[], Page], server: Server) -> None:
+    guest = arrive(visitor, server)
     for path in ("", "run", "results", "schedule", "runs", "results?run=" + "0" * 40):
         guest.goto(f"{server.url}/{path}")
         expect(guest.get_by_role("heading", name="Log in")).to_be_visible()
         expect(guest.get_by_role("button", name="Run", exact=True)).to_have_count(0)
-    guest.context.close()
 
 
-def test_a_link_leads_to_its_page_after_the_login_too(browser: Browser, server: Server) -> None:
-    ann = visitor(browser, server)
+def test_a_link_leads_to_its_page_after_the_login_too(visitor: Callable[[], Page], server: Server) -> None:
+    ann = arrive(visitor, server)
     place = f"{server.url}/results?run={'0' * 32}"
     ann.goto(place)
     log_in(ann, "ann")
@@ -112,12 +105,10 @@ def test_a_link_leads_to_its_page_after_the_login_too(browser: Browser, server: 
     ann.reload()
     expect(ann.get_by_role("button", name="Log out")).to_be_visible()
     expect(ann).to_have_url(f"{server.url}/guide")  # nobody is sent back a second time
-    ann.context.close()
 
 
-def test_who_logs_out_is_nobody(browser: Browser, server: Server) -> None:
-    bob = visitor(browser, server)
+def test_who_logs_out_is_nobody(visitor: Callable[[], Page], server: Server) -> None:
+    bob = arrive(visitor, server)
     log_in(bob, "bob")
     bob.get_by_role("button", name="Log out").click()
     expect(bob.get_by_role("heading", name="Log in")).to_be_visible()
-    bob.context.close()

@@ -14,6 +14,7 @@ import timm
 import torch
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser.servers import Server
 from tests.pictures import png, write_zip
 
 pytestmark = pytest.mark.browser
@@ -142,14 +143,14 @@ def traversal(folder: Path, weights: Path) -> Path:
     ],
 )
 def test_a_bad_file_gets_its_sentence_and_is_gone(
-    page: Page, weights: Path, server_log: Path, tmp_path: Path, make: Any, sentence: str
+    page: Page, weights: Path, server: Server, tmp_path: Path, make: Any, sentence: str
 ) -> None:
     path = make(tmp_path, weights)
     offer = offer_images if path.suffix == ".zip" else offer_checkpoint
     offer(page, path)
     expect(page.get_by_role("alert").filter(has_text=sentence)).to_be_visible()
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
-    uploads = server_log.parent / "home" / "uploads"
+    uploads = server.home / "uploads"
     assert [file.name for file in uploads.rglob(path.name)] == []
     assert not (tmp_path / TRACE).exists()
 
