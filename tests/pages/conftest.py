@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import streamlit as st
 from PIL import Image
+from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
 from senseapp.results import ModelProfile
@@ -67,14 +68,26 @@ def service(backend: Backend) -> Service:
     return ScriptedService(backend)
 
 
+@pytest.fixture(scope="session")
+def components() -> BidiComponentManager:
+    """What Streamlit finds when it looks through every installed package, which each new ``AppTest`` would do again."""
+    found = BidiComponentManager()
+    found.discover_and_register_components(start_file_watching=False)
+    return found
+
+
 @pytest.fixture
-def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AppTest:
+def app(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, components: BidiComponentManager
+) -> AppTest:
     """The app, before its first run."""
     st.cache_resource.clear()
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: service)
     monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
-    return AppTest.from_file(APP, default_timeout=15)
+    found = AppTest.from_file(APP, default_timeout=15)
+    found._bidi_component_manager = components
+    return found
 
 
 @pytest.fixture
