@@ -1,5 +1,6 @@
 # make run     serve the app          make check   formatting, lint, types, import contracts, doctests
 # make test    every test             make format  rewrite the code in the project's format
+# make test-quick  the tests of a minute: no browser, no other libraries, few architectures, nothing slow
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
 # make bench-schedule  what schedules keep, on small networks trained on the spot
 # make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
@@ -9,7 +10,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check audit format lock bench bench-schedule soak
+.PHONY: help run test test-quick check audit format lock bench bench-schedule soak
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -25,10 +26,16 @@ help:
 run: $(RUNTIME)
 	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
-# Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once.
+# Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once;
+# tests/scheduling.py says which of them go together and which first.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST)
+
+test-quick: $(DEV)
+	@$(PYTEST) -m "not (browser or peer or architectures or slow)"
 
 check: $(DEV)
 	$(BIN)/ruff format --check .

@@ -222,3 +222,6 @@ QUICK_ARCHITECTURES: tuple[str, ...] = (
     "mobilevit_xxs",
 )
 """One or two per family, for tests that cost more than a forward pass."""
+
+FEW_ARCHITECTURES: tuple[str, ...] = ("resnet18", "mobilenetv3_small_050", "vit_tiny", "swin_tiny")
+"""Those that the quick tests keep; the others are marked ``architectures``."""

@@ -1,11 +1,16 @@
-"""What holds for every test: one torch thread and known seeds."""
+"""What holds for every test: one torch thread, known seeds, and an order that keeps all workers busy."""
+
+from __future__ import annotations
 
 import os
 import random
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.scheduling import LongestFirst, rank
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded; the workers share the cores
 
@@ -17,3 +22,14 @@ def _seeded() -> None:
     np.random.seed(0)
     if hasattr(sys.modules.get("torch"), "manual_seed"):  # a page may be loading it in a thread just now
         sys.modules["torch"].manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest work first."""
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst | None:
+    """Replace ``--dist loadfile`` by the project's own kind of it; other kinds stay as they are."""
+    return LongestFirst(config, log) if config.option.dist == "loadfile" else None

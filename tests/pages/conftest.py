@@ -77,9 +77,7 @@ def components() -> BidiComponentManager:
 
 
 @pytest.fixture
-def app(
-    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, components: BidiComponentManager
-) -> AppTest:
+def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, components: BidiComponentManager) -> AppTest:
     """The app, before its first run."""
     st.cache_resource.clear()
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))

@@ -90,7 +90,7 @@ def applied_there(environment: str, folder: Path) -> dict[str, dict[str, int]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.peer
 @pytest.mark.parametrize("file", ["sparsity.fasterai-sparsifier.json", "sparsity.nni2.json", "sparsity.nni3.json"])
 def test_the_same_number_of_weights_is_zeroed(file, theirs):
     """Ours zeroes the smallest floor(s n); fasterai keeps the weight at its threshold, so it zeroes one fewer."""
@@ -100,14 +100,14 @@ def test_the_same_number_of_weights_is_zeroed(file, theirs):
     assert min(zeros.values()) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.peer
 def test_fasterai_removes_as_many_channels(theirs):
     model = ours("pruning").model
     kept = {"conv1": model.conv1.out_channels, "conv2": model.conv2.out_channels, "fc": model.fc.out_features}
     assert theirs("pruning.fasterai-pruner.json") == kept == {"conv1": 12, "conv2": 10, "fc": 10}
 
 
-@pytest.mark.slow
+@pytest.mark.peer
 @pytest.mark.parametrize("target", ["torchao", "modelopt", "nni2", "nni3"])
 def test_every_layer_gets_the_same_bits(target, theirs):
     applied = ours("quantization")

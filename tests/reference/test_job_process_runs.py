@@ -20,8 +20,10 @@ from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.spec.histogram import HistogramSpec
 from tests.fake_session import fake_calibration
 
+pytestmark = pytest.mark.slow
+
 SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.9), num_samples=64))
-LONG = RunSpec(sensitivity=SensitivitySpec(levels=tuple(n / 20 for n in range(1, 20)), num_samples=128))
+LONG = RunSpec(sensitivity=SensitivitySpec(levels=tuple(n / 10 for n in range(1, 10)), num_samples=96))
 FEW = 5
 SHORT = SensitivitySpec(levels=(0.5,), num_samples=1)
 SECONDS = 120.0

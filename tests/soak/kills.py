@@ -1,7 +1,7 @@
 """Kills a server that measures, again and again at random moments, and checks that nothing is lost.
 
-Run as ``python -m tests.soak.kills KILLS [--engine fake] [--folder FOLDER]``; exits with 0 if every run that was killed
-on its way equals one that was not, in every measurement, and the database is whole after each kill.
+Run as ``python -m tests.soak.kills KILLS [--engine fake] [--short] [--folder FOLDER]``; exits with 0 if every run that
+was killed on its way equals one that was not, in every measurement, and the database is whole after each kill.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ KINDS = {
         prepare=_load_torch,
     ),
 }
+_SHORT = RunSpec(sensitivity=SensitivitySpec(levels=_percents(20, 40, 60, 80), num_samples=24))
 
 
 @dataclass(kw_only=True)
@@ -213,12 +214,13 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kills", type=int)
     parser.add_argument("--engine", choices=sorted(KINDS), default="real")
+    parser.add_argument("--short", action="store_true", help="runs of fewer levels and images")
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     random.seed(given.seed)
     logging.basicConfig(format="%(asctime)s %(message)s")
-    kind = KINDS[given.engine]
+    kind = replace(KINDS[given.engine], spec=_SHORT) if given.short else KINDS[given.engine]
     kind.prepare()
     with tempfile.TemporaryDirectory() as made:
         trial = Trial(kind=kind, folder=given.folder or Path(made))

@@ -6,10 +6,19 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.parametrize(("engine", "kills"), [("fake", 8), ("real", 3)])
 def test_a_server_killed_at_random_moments_loses_nothing(engine, kills):
-    soak = [sys.executable, "-m", "tests.soak.kills", str(kills), "--engine", engine]
+    soak = [
+        sys.executable,
+        "-m",
+        "tests.soak.kills",
+        str(kills),
+        "--engine",
+        engine,
+        *(["--short"] if engine == "real" else []),
+    ]
     finished = subprocess.run(soak, capture_output=True, text=True, check=False, timeout=240)
     assert finished.returncode == 0, finished.stderr
     assert f"{kills} kills of the {engine} engine" in finished.stdout

@@ -12,6 +12,8 @@ from tests.soak.day import MOST_GROWN_BYTES, SETTINGS, Day, live
 from tests.soak.served import Served, served
 from tests.soak.visitor import Visitor
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
