@@ -6,11 +6,12 @@ all of them together build and run in a few seconds on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 import timm
 import torch
 import torchvision
@@ -225,3 +226,12 @@ QUICK_ARCHITECTURES: tuple[str, ...] = (
 
 FEW_ARCHITECTURES: tuple[str, ...] = ("resnet18", "mobilenetv3_small_050", "vit_tiny", "swin_tiny")
 """Those that the quick tests keep; the others are marked ``architectures``."""
+
+
+def each_of(names: Iterable[str], argument: str = "name", **how: Any) -> pytest.MarkDecorator:
+    """Run a test on each of these architectures; all but a few are marked ``architectures``."""
+    cases = [
+        pytest.param(name, id=name, marks=() if name in FEW_ARCHITECTURES else pytest.mark.architectures)
+        for name in names
+    ]
+    return pytest.mark.parametrize(argument, cases, **how)

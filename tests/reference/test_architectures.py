@@ -24,7 +24,7 @@ from senseapp.transforms.pruning_groups import ChannelGroup
 from senseapp.transforms.pruning_removal import read_channels, remove_units
 from senseapp.transforms.pruning_scores import unit_order
 from senseapp.transforms.pruning_search import find_groups
-from tests.architectures import ARCHITECTURES, FEW_ARCHITECTURES, NUM_CLASSES, QUICK_ARCHITECTURES, example_input
+from tests.architectures import ARCHITECTURES, NUM_CLASSES, QUICK_ARCHITECTURES, each_of, example_input
 from tests.plain_loop import assert_equals_plain_loop, assert_same, labelled, measured, sampled, sweep_of
 from tests.pruning_models import footprint
 
@@ -81,12 +81,7 @@ def network(request: pytest.FixtureRequest) -> Network:
 
 
 def over(names: list[str]) -> pytest.MarkDecorator:
-    """Run a test on each of these; all but a few are marked."""
-    cases = [
-        pytest.param(name, id=name, marks=() if name in FEW_ARCHITECTURES else pytest.mark.architectures)
-        for name in names
-    ]
-    return pytest.mark.parametrize("network", cases, indirect=True)
+    return each_of(names, "network", indirect=True)
 
 
 @over(ALL)

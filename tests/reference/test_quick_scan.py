@@ -14,10 +14,13 @@ from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, 
 
 pytestmark = pytest.mark.slow
 
+NUM_IMAGES = 256
+
 
 def _agreement(compression: CompressionConfig, levels: tuple[float, ...]) -> list[float]:
     spec = SensitivitySpec(compression=compression, levels=levels)
-    sweep = Sweep.open(load_demo_model().module, load_demo_images("heldout"), spec)
+    images = load_demo_images("heldout").subset(range(NUM_IMAGES))
+    sweep = Sweep.open(load_demo_model().module, images, spec)
     return list(estimate_agreement(quick_scan(sweep), sweep.measure()).values())
 
 

@@ -127,6 +127,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, capsys, options, se
     assert {path.name for path in files.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_pruning_schedule_truly_meets_its_budget(tmp_path, capsys):
     run, schedule, out = tmp_path / "run", tmp_path / "ratios.json", tmp_path / "pruned.safetensors"
     options = ["--compression", "pruning", "--levels", "25,50", "--samples", "100"]

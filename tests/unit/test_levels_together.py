@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from senseapp.sensitivity.probe import Order, Outcome
 from senseapp.sensitivity.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.sensitivity.together import Together, levels_that_fit
 from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec
-from tests.architectures import ARCHITECTURES, example_input
+from tests.architectures import ARCHITECTURES, each_of, example_input
 from tests.plain_loop import labelled, sampled
 from tests.small_models import images_for, small_network
 from tests.trap_models import PIXELS, REPLAYED, FunctionalUse, Trap
@@ -80,12 +81,17 @@ def assert_equal(found: list[LayerMeasurement], expected: list[LayerMeasurement]
                 assert change.delta == pytest.approx(other.delta, abs=1e-5)
 
 
+@cache
+def built(name: str) -> nn.Module:
+    """Return a network that several tests use; a sweep works on a copy of its own."""
+    return ARCHITECTURES[name].build()
+
+
 @pytest.mark.parametrize("spec", [SPARSITY, ROUNDED_INPUTS], ids=["sparsity", "activations"])
-@pytest.mark.parametrize("name", SPREAD)
+@each_of(SPREAD)
 def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, passes: list[int]) -> None:
-    architecture = ARCHITECTURES[name]
-    model, x = architecture.build(), example_input(architecture, 6)  # a full micro-batch and half of one
-    layers = sampled([layer.name for layer in profile_model(model, x[:1]).layers if layer.runs], 6)
+    model, x = built(name), example_input(ARCHITECTURES[name], 6)  # a full micro-batch and half of one
+    layers = sampled([layer.name for layer in profile_model(model, x[:1]).layers if layer.runs], 4)
     spec = replace(spec, layers=layers)
     images = labelled(x, 10)
     together, found = swept(model, images, spec, 3)

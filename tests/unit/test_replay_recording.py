@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -47,6 +48,13 @@ def _watched(model: nn.Module, images: torch.Tensor) -> tuple[CallTrace, list[in
     return trace, sorted(position for position in found if position is not None)
 
 
+@cache
+def _known(name: str) -> tuple[nn.Module, torch.Tensor, CallTrace, list[int]]:
+    """Return a network, images for it and what one watched pass has shown; walks leave all of it as it was."""
+    model, images = ARCHITECTURES[name].build(), example_input(ARCHITECTURES[name], BATCH)
+    return model, images, *_watched(model, images)
+
+
 def _kept(prefix: Prefix) -> dict[int, list[torch.Tensor]]:
     return {index: list(tensors_in(output)) for index, output in prefix._outputs.items()}
 
@@ -80,8 +88,7 @@ def _assert_walks_alike(
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_recorded_walk_is_the_same_walk(name: str, share: float) -> None:
-    model, images = ARCHITECTURES[name].build(), example_input(ARCHITECTURES[name], BATCH)
-    trace, positions = _watched(model, images)
+    model, images, trace, positions = _known(name)
     everything = sum(call.output_bytes for call in trace.calls) * BATCH
     budget = int(share * everything)
     calls = calls_to_record(trace, positions, num_images=BATCH, budget_bytes=budget)
@@ -101,8 +108,7 @@ def test_networks_that_make_replay_hard_walk_alike(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_more_is_recorded_than_may_be(name: str) -> None:
-    model, images = ARCHITECTURES[name].build(), example_input(ARCHITECTURES[name], BATCH)
-    trace, positions = _watched(model, images)
+    model, images, trace, positions = _known(name)
     replay, held = Replay(model, trace), []
     for budget in (0, 20_000, 200_000, EVERYTHING):
         prefix = Prefix(trace, images)

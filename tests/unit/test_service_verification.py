@@ -11,6 +11,7 @@ from senseapp.results import ResourceBudget, RunState
 from senseapp.schedule import make_schedule
 from senseapp.service import Backend, Service
 from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec, SparsityConfig
+from senseapp.validation import write
 
 SPEC = RunSpec(
     sensitivity=SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.8), layers=("layer4*",), num_samples=100)
@@ -129,7 +130,10 @@ def test_other_people_cannot_ask(finished):
             ask(run_id, schedule)
 
 
-def test_a_pruned_model_comes_with_its_programs(tmp_path):
+def test_a_pruned_model_comes_with_its_programs(tmp_path, monkeypatch):
+    """What is in them is for the tests of writing them; ``apply`` writes those of a pruned demo."""
+    monkeypatch.setattr(write, "exported_program", lambda model, example: b"program")
+    monkeypatch.setattr(write, "onnx_model", lambda model, example: b"graph")
     settings = replace(SPEC.sensitivity, compression=PruningConfig(), levels=(0.25, 0.5))
     backend, service, run_id = a_finished_run(tmp_path, replace(SPEC, sensitivity=settings))
     schedule = a_schedule(service, run_id, 0.015, kind="macs")
@@ -137,3 +141,4 @@ def test_a_pruned_model_comes_with_its_programs(tmp_path):
     backend.runner.run_next()
     files = service.compressed_model(run_id, schedule)
     assert [path.suffix for path in files] == [".safetensors", ".pt2", ".onnx"]
+    assert [path.read_bytes() for path in files[1:]] == [b"program", b"graph"]
