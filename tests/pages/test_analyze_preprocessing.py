@@ -62,6 +62,7 @@ def preprocessing(app: AppTest):
     return next(box for box in app.selectbox if box.label == "Preprocessing")
 
 
+@pytest.mark.slow
 def test_what_the_images_choose_is_shown_and_measured(analyze: AppTest, service: Service) -> None:
     assert not analyze.exception
     assert analyze.selectbox[0].options[0] == "timm/efficientnet_lite0 or a look-alike · the images decide"
@@ -86,6 +87,7 @@ def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service)
     assert (spec.model.img_size, spec.data.preparation, spec.data.chosen_by) == (None, "given", ())
 
 
+@pytest.mark.slow
 def test_recognised_as_goes_away_with_another_architecture(analyze: AppTest, service: Service) -> None:
     assert "Recognised as timm/efficientnet_lite0" in texts(analyze)
     analyze.selectbox[0].set_value("timm/tf_efficientnet_lite0").run()

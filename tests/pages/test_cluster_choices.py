@@ -29,6 +29,7 @@ def lost_run(service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
     return run_id
 
 
+@pytest.mark.slow
 def test_a_run_whose_cluster_is_gone_may_go_on_here(
     app: AppTest, service: Service, backend: Backend, lost_run: str
 ) -> None:

@@ -189,6 +189,7 @@ def test_every_chart_of_random_inputs_says_that_it_is_indicative_only(
     assert len(charts(app)) == texts(app).count("Indicative only: the inputs are random")
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_can_be_downloaded(results: AppTest, finished_run: str, service: Service) -> None:
     button = next(one for one in results.get("download_button") if one.key == f"results.report.{finished_run}")
     assert button.label == "Download report"

@@ -39,6 +39,7 @@ def test_every_installed_architecture_is_in_the_index():
     assert [(item.library, item.name) for item in load_fingerprints()] == indexed, REBUILD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", sample(10, seed=1), ids="/".join)
 def test_a_sample_recomputed_gives_the_same_figures(architecture):
     survey, entry = survey_architecture(*architecture), find_entry(*architecture)
@@ -59,6 +60,7 @@ def test_the_figures_agree_with_a_real_forward_pass(name):
     assert len(profile.layers) == entry.num_layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sample_is_recognised_with_any_number_of_classes(seed):
     for library, name in sample(10, seed=100 + seed):

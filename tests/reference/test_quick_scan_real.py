@@ -11,6 +11,8 @@ from senseapp.sensitivity import Sweep, quick_scan
 from senseapp.sensitivity.quick import true_passes
 from senseapp.spec import SensitivitySpec, SparsityConfig
 
+pytestmark = pytest.mark.slow
+
 LAYERS = ("blocks.5.3.conv_pwl", "blocks.6.0.*", "conv_head", "classifier")
 
 

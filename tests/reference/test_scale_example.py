@@ -14,6 +14,8 @@ from senseapp.layers.profile import profile_of_trace, watched_pass
 from senseapp.sensitivity.plan import plan_targets
 from senseapp.transforms import Target
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 WORKERS = (1, 8, 64, 256, 1000)
 

@@ -12,6 +12,8 @@ from senseapp.service import Backend, Service, execute, open_engine_session
 from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.store import RunFolder
 
+pytestmark = pytest.mark.slow
+
 
 class Quiet:
     def __init__(self):

@@ -21,6 +21,8 @@ from senseapp.spec import (
     SparsityConfig,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

@@ -84,6 +84,7 @@ ARCHITECTURES = {
 }
 
 
+@pytest.mark.architectures
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_repair_of_the_uncompressed_network_changes_no_bit(name):
     torch.manual_seed(0)

@@ -30,6 +30,7 @@ def a_run(profile) -> SensitivityResult:
     return SensitivityResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=())
 
 
+@pytest.mark.architectures
 @pytest.mark.parametrize("name", SHAPES)
 def test_counted_and_pruned_agree(name):
     torch.manual_seed(0)

@@ -55,6 +55,7 @@ worker.join()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to do with freed memory")
 def test_pages_are_faulted_in_once_while_an_owner_lives_and_given_back_after() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)

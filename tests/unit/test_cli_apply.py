@@ -13,6 +13,8 @@ from senseapp.cli import main
 from senseapp.data.demo import load_demo_images
 from senseapp.models.demo import build_demo_network
 
+pytestmark = pytest.mark.slow
+
 MEASURED = ("--layers", "layer[34]*", "--samples", "200", "--metric", "top1")
 
 

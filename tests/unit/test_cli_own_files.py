@@ -11,6 +11,8 @@ from senseapp.results import SensitivityResult
 from senseapp.spec import loads
 from tests.pictures import class_files, png, write_folder, write_zip
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ("--compression", "sparsity", "--levels", "50", "--layers", "fc,conv1*")
 
 

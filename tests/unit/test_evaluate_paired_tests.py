@@ -44,6 +44,7 @@ def test_information_is_that_of_images_and_classes():
     assert answer_information(np.ones((N, CLASSES)) * np.arange(CLASSES) * 9).mean() == pytest.approx(0)
 
 
+@pytest.mark.slow
 def test_noise_chooses_no_more_often_than_its_significance():
     chosen = 0
     for seed in range(400):

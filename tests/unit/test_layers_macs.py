@@ -58,6 +58,7 @@ class _Computed(nn.Module):
         return F.conv2d(both, weight).mean((2, 3)) * self.scale
 
 
+@pytest.mark.architectures
 @pytest.mark.parametrize("title", _FAMILIES)
 def test_layers_and_whole_equal_the_counter_of_torch(title: str) -> None:
     library, _, name = title.partition("/")

@@ -117,6 +117,7 @@ def test_a_number_that_cannot_be_a_variance_refutes_the_order(tmp_path, network)
         load_model(ModelSpec(library="auto", checkpoint=save(tmp_path / "b.pth", shuffled)))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tensors_are_no_architecture():
     tensors = {f"layer{index}.weight": torch.zeros(1) for index in range(100_000)}
     shapes = dict.fromkeys(tensors, (1,))

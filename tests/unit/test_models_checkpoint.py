@@ -307,6 +307,7 @@ def test_sparse_weights_are_refused(tmp_path):
         read_checkpoint(save({"a.weight": torch.eye(3).to_sparse()}, tmp_path / "a.pth"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filling", "said"), [(b"N0" * 1_500_000, "2,000,000 steps"), (b"X\x00\x00\x00\x01" + b"a" * 2**24, "16 MB")]
 )

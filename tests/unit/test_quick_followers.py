@@ -239,6 +239,7 @@ def _nothing_followed(trace: Any, model: nn.Module, _norms: Any) -> Any:
     return {name: [() for _ in calls] for name, calls in followers_of(trace, model).items()}
 
 
+@pytest.mark.architectures
 @pytest.mark.parametrize(
     "name",
     ["resnet10t", "resnetv2_50", "mobilenetv3_small_050", "densenet121", "convnext_atto", "ghostnet_050", "vit_tiny"],

@@ -85,6 +85,7 @@ def _assert_walks_alike(
     assert not recorded._recorded or max(trace.calls[index].end for index in recorded._recorded) >= stops[-1]
 
 
+@pytest.mark.architectures
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_recorded_walk_is_the_same_walk(name: str, share: float) -> None:

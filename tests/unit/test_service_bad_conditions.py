@@ -184,6 +184,7 @@ def test_a_network_too_large_for_the_memory_fails_alone(tmp_path):
     assert service.snapshot(done).error == ""
 
 
+@pytest.mark.slow
 def test_two_workers_measure_two_runs_at_once_with_the_numbers_of_one(tmp_path):
     settings = SensitivitySpec(levels=(0.5, 0.9), num_samples=16, layers=("layer[23]*", "fc"))
     specs = [RunSpec(sensitivity=SensitivitySpec(**_fields(settings, seed=seed))) for seed in (0, 1)]

@@ -222,6 +222,7 @@ def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
     assert bool(chance_warning(correct, scored, num_classes)) is warned
 
 
+@pytest.mark.slow
 def test_many_first_questions_at_once_load_the_engine_once():
     program = """
 import gc

@@ -16,6 +16,8 @@ from senseapp.service.image_report import preview_images
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
 from tests.pictures import write_zip
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory):

@@ -71,6 +71,7 @@ def test_results_fill_while_it_runs(service, backend, engine):
     assert seen == [(TOTAL, number, number) for number in range(TOTAL)]
 
 
+@pytest.mark.slow
 def test_cancel_keeps_what_was_measured_and_resume_equals_an_uninterrupted_run(service, backend, engine):
     whole = service.start(SPEC)
     backend.runner.run_next()

@@ -13,6 +13,8 @@ from senseapp.service import Backend, Service
 from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.validation import write
 
+pytestmark = pytest.mark.slow
+
 SPEC = RunSpec(
     sensitivity=SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.8), layers=("layer4*",), num_samples=100)
 )

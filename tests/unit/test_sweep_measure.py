@@ -89,6 +89,7 @@ def test_measuring_twice_gives_the_same_numbers(config: object, levels: tuple[fl
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_chunks", [1, 3])
 @pytest.mark.parametrize(("config", "levels"), CONFIGS, ids=CONFIG_NAMES)
 def test_resuming_anywhere_ends_at_the_same_numbers(

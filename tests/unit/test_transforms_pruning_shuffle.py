@@ -34,6 +34,7 @@ def compressor(model: nn.Module, images: torch.Tensor) -> PruningCompressor:
     return pruning_of(model, images)
 
 
+@pytest.mark.slow
 def test_each_group_is_one_whose_channels_its_readers_multiply_by_zero(
     model: nn.Module, images: torch.Tensor, compressor: PruningCompressor
 ) -> None:

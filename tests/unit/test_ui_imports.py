@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import pkgutil, sys
 import senseapp.ui
@@ -13,6 +15,7 @@ print(sorted(heavy))
 """
 
 
+@pytest.mark.slow
 def test_no_module_of_the_interface_imports_torch() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"

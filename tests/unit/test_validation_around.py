@@ -16,6 +16,8 @@ from senseapp.validation.around import Around
 from senseapp.validation.matching import Matching, Reference
 from senseapp.validation.repair_choice import measured
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     "sparsity": (SparsityConfig(), (0.5, 0.9), "params", 0.3),
     "quantization": (QuantizationConfig(), (4.0, 2.0), "bytes", 0.6),

@@ -31,6 +31,8 @@ from senseapp.validation import TestBench, prove, strongest_schedule, validate
 from senseapp.validation.progress import Telling
 from senseapp.validation.proof_images import load_proof_images
 
+pytestmark = pytest.mark.slow
+
 
 def a_run(config, levels, *, layers=("layer[234]*",), samples=None):
     spec = SensitivitySpec(compression=config, levels=levels, layers=layers, num_samples=samples)

@@ -77,6 +77,7 @@ def test_tied_and_channels_last_weights_are_written(tmp_path):
     assert torch.equal(fresh[5].weight, applied.model[6].weight)
 
 
+@pytest.mark.slow
 def test_a_pruned_network_is_written_whole_for_any_number_of_images(tmp_path):
     applied = applied_to(a_network(), "pruning", 0.5, PruningConfig())
     files, notes = write_compressed(applied, tmp_path / "x.safetensors", IMAGES[:1])
