@@ -94,6 +94,19 @@ def _mixer(block: type[nn.Module], **kwargs: Any) -> Architecture:
     return Architecture(family="mlp mixer", factory=factory, size=32)
 
 
+def _narrow_alexnet() -> nn.Module:
+    """AlexNet, which flattens (C, H, W) before a linear layer, with 64 units in place of 4,096."""
+    with torch.device("meta"):
+        model = torchvision.models.AlexNet(num_classes=NUM_CLASSES)
+    for place, (inputs, outputs) in {1: (256 * 6 * 6, 64), 4: (64, 64), 6: (64, NUM_CLASSES)}.items():
+        model.classifier[place] = nn.Linear(inputs, outputs)
+    model.features.to_empty(device="cpu")
+    for module in model.features:
+        if isinstance(module, nn.Conv2d):
+            module.reset_parameters()
+    return model
+
+
 _SHORT: dict[str, Any] = {"layers": (1, 1, 1, 1)}
 _SMALL_SWIN: dict[str, Any] = {"img_size": 64, "window_size": 4, "depths": (1, 1, 2, 1), "embed_dim": 48}
 _SMALL_VIT: dict[str, Any] = {"img_size": 32, "depth": 2}
@@ -120,7 +133,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "tv_squeezenet1_1": _torchvision("dense", "squeezenet1_1", 64),
     # plain
     "darknet17": _timm("plain", "darknet17"),
-    "tv_alexnet": _torchvision("plain", "alexnet", 64),  # flattens (C, H, W) before a linear layer
+    "tv_alexnet": Architecture(family="plain", factory=_narrow_alexnet, size=64),
     "repvgg_a0": _timm("plain", "repvgg_a0"),
     "mobileone_s0": _timm("plain", "mobileone_s0", 64),
     # inverted residual

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server that finds a cluster in its environment."""
-    with two_nodes() as cluster, serving(Server(tmp_path, {"SENSEAPP_RAY_ADDRESS": cluster.address})) as started:
+    with (
+        two_nodes(gone_seconds=1) as cluster,
+        serving(Server(tmp_path, {"SENSEAPP_RAY_ADDRESS": cluster.address})) as started,
+    ):
         yield started
 
 
