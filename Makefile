@@ -21,7 +21,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n '/^$$/q; s/^# //p' Makefile
 
 run: $(RUNTIME)
 	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)

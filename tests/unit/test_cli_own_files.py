@@ -13,6 +13,7 @@ from tests.pictures import class_files, png, write_folder, write_zip
 
 pytestmark = pytest.mark.slow
 
+OWN = ("--preprocessing", "own")  # one test has the images choose it, which takes seconds
 SETTINGS = ("--compression", "sparsity", "--levels", "50", "--layers", "fc,conv1*")
 
 
@@ -53,7 +54,7 @@ def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, cap
 
 def test_a_folder_without_labels(weights, tmp_path, capsys):
     data = write_folder(tmp_path / "heap", {f"{i}.png": png(i) for i in range(4)})
-    assert analyze(weights, data, tmp_path / "out") == 0
+    assert analyze(weights, data, tmp_path / "out", *OWN) == 0
     result = result_in(tmp_path / "out")
     assert not result.has_labels
     assert result.metric == "kl"
@@ -63,9 +64,9 @@ def test_a_folder_without_labels(weights, tmp_path, capsys):
 def test_class_folders_can_be_measured_without_labels_and_a_table_can_be_named(weights, tmp_path):
     files = {**class_files(("cat", "dog"), each=2), "truth.csv": b"file,label\ncat/0.png,2\ndog/1.png,0\n"}
     data = write_zip(tmp_path / "photos.zip", files)
-    assert analyze(weights, data, tmp_path / "without", "--labels", "none") == 0
+    assert analyze(weights, data, tmp_path / "without", "--labels", "none", *OWN) == 0
     assert (result_in(tmp_path / "without").has_labels, result_in(tmp_path / "without").num_samples) == (False, 4)
-    assert analyze(weights, data, tmp_path / "table", "--labels", "truth.csv") == 0
+    assert analyze(weights, data, tmp_path / "table", "--labels", "truth.csv", *OWN) == 0
     assert (result_in(tmp_path / "table").has_labels, result_in(tmp_path / "table").num_samples) == (True, 2)
 
 
