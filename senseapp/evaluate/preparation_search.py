@@ -23,8 +23,8 @@ import torch
 
 from senseapp.data import ImageSet, PreparedImages, effective_preprocessing, load_images
 from senseapp.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.evaluate.intervals import proportion_interval
 from senseapp.evaluate.paired_tests import Answers, Array, clearly_better
+from senseapp.metrics.intervals import proportion_interval
 from senseapp.models.catalogue import find_entry
 from senseapp.models.from_checkpoint import look_alikes
 from senseapp.models.input_size import channel_statistics

@@ -6,7 +6,8 @@ import enum
 from dataclasses import dataclass
 
 from senseapp.errors import InvalidSpec
-from senseapp.results.measurement import LayerMeasurement, MetricChange
+from senseapp.metrics import MetricChange
+from senseapp.results.measurement import LayerMeasurement
 from senseapp.results.ranking import spearman
 from senseapp.results.sensitivity import SensitivityResult, latest
 

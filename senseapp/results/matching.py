@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from senseapp.errors import InvalidSpec
+from senseapp.metrics import MetricChange
 from senseapp.results.comparison import Comparison, MatchedLayer, Side, UnmatchedLayer
-from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
+from senseapp.results.measurement import LayerMeasurement, Status
 from senseapp.results.ranking import mean_ranks, rank_intervals
 
 

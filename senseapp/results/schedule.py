@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from senseapp.errors import InvalidSpec
-from senseapp.results.measurement import MetricChange
+from senseapp.metrics import MetricChange
 from senseapp.spec.codec import register
 
 BudgetKind = Literal["params", "bytes", "macs", "bits"]

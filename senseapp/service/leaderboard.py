@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
+from senseapp.metrics import METRICS, primary_among
 from senseapp.results import RunRecord, RunState, SensitivityResult
 from senseapp.results.resolution import can_show
 from senseapp.service.headline import headline
@@ -18,7 +19,6 @@ ALLOWED_DROP = 0.01
 """One point of a hundred."""
 
 _log = logging.getLogger(__name__)
-_COUNTED = ("top1", "agreement")  # shares of images; agreement needs no labels and is there in every exact run
 _COLUMNS = (
     *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
     *("bytes_removable", "drop_metric", "source", "headline"),
@@ -62,7 +62,7 @@ class LeaderboardRow:
 def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
     """Return what a leaderboard says about a finished run."""
     measured = {change.metric for item in result.measurements for change in item.changes}
-    counted = next((metric for metric in _COUNTED if metric in measured), "")
+    counted = primary_among(measured) or ""
     baseline = result.baseline.get(result.metric)
     unknown = _cannot_be_told(result, counted)
     return LeaderboardRow(
@@ -73,7 +73,7 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
         num_params=result.profile.num_params,
         num_images=result.num_samples,
         metric=result.metric,
-        baseline=baseline if result.metric in ("top1", "top5", "loss") else None,
+        baseline=baseline if METRICS[result.metric].needs_labels else None,
         bytes_removable=_removable(result, counted) if counted and not unknown else None,
         drop_metric=counted,
         headline=headline(result),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from senseapp.errors import SenseError
+from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement, MetricChange, ResourceBudget, Schedule, SensitivityResult
-from senseapp.results.metrics import loss_text
 from senseapp.schedule import Limits, make_schedule, manual_schedule, true_figures, truly_sized
 from senseapp.validation.around import Around
 from senseapp.validation.bench import TestBench
@@ -61,7 +61,7 @@ def _worth_a_round(schedule: Schedule, damage: MetricChange) -> bool:
 
 def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: MetricChange, used: int) -> str:
     predicted, measured, found = (
-        loss_text(asked.metric, loss) for loss in (asked.predicted_damage, first.delta, last.delta)
+        METRICS[asked.metric].change_text(loss) for loss in (asked.predicted_damage, first.delta, last.delta)
     )
     start = (
         f"The predicted loss, {predicted}, and the measured one, {measured}, disagreed, so the layers were measured "

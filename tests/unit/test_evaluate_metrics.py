@@ -1,15 +1,13 @@
 """Per-image metrics: what counts as wrong, which way is worse, what broken class scores do."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 
-from senseapp.errors import InvalidInput
-from senseapp.evaluate import METRICS, add_moments, change_of, metric_names, moments_of
-from senseapp.results.metrics import METRIC_FACTS
-from senseapp.spec.run import LABEL_FREE_METRICS, MetricName
+from senseapp.errors import InvalidInput, InvalidSpec
+from senseapp.metrics import METRICS, add_moments, change_of, metric_names, moments_of
+from senseapp.spec import SensitivitySpec
 
 NAN, INF = float("nan"), float("inf")
 
@@ -19,12 +17,27 @@ def change(metric, before, after, labels=None):
     return change_of(metric, moments_of(metric, before, after, None if labels is None else torch.tensor(labels)))
 
 
-def test_every_metric_of_the_settings_is_measured_and_described():
-    assert set(METRICS) == set(METRIC_FACTS) == set(get_args(MetricName))
+def test_every_metric_is_registered_under_its_name_and_described():
+    assert list(METRICS) == ["top1", "top5", "loss", "kl", "agreement", "sqnr"]
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        assert metric.label
+        assert metric.help.endswith(".")
+        assert metric.notable > 0
 
 
-def test_label_free_metrics_are_those_the_settings_name():
-    assert metric_names(has_labels=False, num_classes=1000) == LABEL_FREE_METRICS
+def test_metrics_that_need_labels_are_not_offered_without():
+    assert metric_names(has_labels=False, num_classes=1000) == ("kl", "agreement", "sqnr")
+
+
+@pytest.mark.parametrize("metric", ["top1", "top5", "loss", "kl", "agreement", "sqnr"])
+def test_the_settings_take_every_metric(metric):
+    assert SensitivitySpec(metric=metric).metric == metric
+
+
+def test_the_settings_refuse_a_metric_that_there_is_not():
+    with pytest.raises(InvalidSpec, match="must be one of top1, top5, loss, kl, agreement, sqnr, got 'speed'"):
+        SensitivitySpec(metric="speed")
 
 
 @pytest.mark.parametrize(("num_classes", "has_top5"), [(1, False), (5, False), (6, True)])
