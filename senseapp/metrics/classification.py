@@ -177,10 +177,12 @@ class SignalToNoise(ClassificationMetric):
 
 def _in_top(scores: Tensor, classes: Tensor, k: int) -> Tensor:
     """Return whether each row ranks its class among the first k, as 0.0 or 1.0, (N,)."""
+    from torch import arange  # loaded by whoever made the scores
+
     score = scores.gather(1, classes[:, None])  # (N, 1)
-    tied_before = (scores == score).cumsum(1).gather(1, classes[:, None]).squeeze(1) - 1  # (N,)
-    ahead = (scores > score).sum(1) + tied_before
-    return ((ahead < k) & ~scores.isnan().any(1)).double()
+    index = arange(scores.shape[1], device=scores.device)
+    ahead = (scores > score) | ((scores == score) & (index < classes[:, None]))  # (N, num_classes)
+    return ((ahead.sum(1) < k) & ~scores.isnan().any(1)).double()
 
 
 def _unbounded(values: Tensor) -> Tensor:
