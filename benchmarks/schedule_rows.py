@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.schedule_cases import Case
-from senseapp.evaluate import change_of
+from senseapp.metrics import change_of
 from senseapp.results import MetricChange
 from senseapp.sensitivity.tally import Yardstick
 

@@ -10,7 +10,7 @@ from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.rows import Row
 from senseapp.data import TensorImages
-from senseapp.evaluate import spearman
+from senseapp.results.ranking import spearman
 from senseapp.sensitivity import Sweep, quick_scan
 from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
 

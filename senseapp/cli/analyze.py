@@ -9,6 +9,7 @@ from senseapp.cli.batch import BatchItem, batch_of, run_batch
 from senseapp.cli.plan import print_plan
 from senseapp.cli.progress_bar import ProgressBar
 from senseapp.cli.run_arguments import run_spec_from
+from senseapp.metrics import METRICS
 from senseapp.results import SensitivityResult
 from senseapp.service import (
     execute,
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_data(parser.add_argument_group("images"))
     _add_compression(parser.add_argument_group("compression"))
     measurement = parser.add_argument_group("measurement")
-    measurement.add_argument("--metric", help="ranks layers: top1, top5, loss, kl, agreement or sqnr")
+    measurement.add_argument("--metric", help=f"ranks layers: one of {', '.join(METRICS)}")
     measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
     measurement.add_argument("--mode", default="exact", help="exact measures, quick only estimates (default: exact)")
     measurement.add_argument(

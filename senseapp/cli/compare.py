@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from senseapp.errors import InvalidSpec
+from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Comparison, Part, Side
 from senseapp.results.matching import compare, shared_metrics
-from senseapp.spec import MetricName, QuantizationConfig
+from senseapp.spec import QuantizationConfig
 from senseapp.spec.levels import fractions_from_percent, parse_numbers
 from senseapp.store import RunFolder
 
@@ -31,7 +31,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of analyze or import")
-    parser.add_argument("--metric", choices=get_args(MetricName), metavar="M", help="default: the ranking one")
+    parser.add_argument("--metric", choices=METRICS, metavar="M", help="default: the ranking one")
     parser.add_argument("--level", metavar="X[,Y]", help="percent or bits; default: nearest to 50 %% or 4 bits")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="layers to list (default: 10)")
 
@@ -81,7 +81,7 @@ def _sides(names: Sequence[str], results: Sequence[SensitivityResult], levels: S
 def _metric(sides: Sequence[Side]) -> str:
     """Return the ranking metric of the first run that the others have too."""
     shared = shared_metrics(sides)
-    for name in (sides[0].result.metric, "kl", *sorted(shared)):
+    for name in (sides[0].result.metric, divergence_among(shared), *sorted(shared)):
         if name in shared:
             return name
     raise InvalidSpec("These runs have no metric in common, so there is nothing to compare. Measure one again.")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSpec
+from senseapp.metrics import METRICS
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
-from senseapp.results.metrics import METRIC_FACTS
 from senseapp.service import level_for_people, require_same_model, write_target_file
 from senseapp.spec import PruningConfig, QuantizationConfig
 from senseapp.spec.limits import Limits
@@ -184,7 +184,5 @@ def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, 
 
 def _damage(schedule: Schedule) -> str:
     """Return what the schedule is predicted to cost: ``drop in top-1 accuracy 1.2 points``."""
-    facts = METRIC_FACTS[schedule.metric]
-    title = facts.change_title if facts.change_title.startswith("KL") else facts.change_title.lower()
-    figure = schedule.predicted_damage * (100 if facts.change_unit == "points" else 1)
-    return f"{title} {figure:.4g} {facts.change_unit}".rstrip()
+    metric = METRICS[schedule.metric]
+    return f"{metric.change_inside} {metric.factor * schedule.predicted_damage:.4g} {metric.change_unit}".rstrip()

@@ -10,7 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning", "numpy")
-_ENGINE = ("data", "distributed", "evaluate", "layers", "models", "results", "sensitivity", "spec", "transforms")
+_ENGINE = (
+    *("data", "distributed", "evaluate", "layers", "metrics", "models"),
+    *("results", "sensitivity", "spec", "transforms"),
+)
 _DIGITS = 12
 
 

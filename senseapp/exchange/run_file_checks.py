@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from senseapp.errors import InvalidFile
+from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult, UnlistedWeights, ValidationResult
 from senseapp.results.histogram import QuantizationHistogram
-from senseapp.results.metrics import METRIC_FACTS
 
 _LONGEST_TEXT = 2000
 _MOST_BINS = 100_000
@@ -63,12 +63,12 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         raise _misfit("its model or images have a name with markup in it")
     for item in (*result.measurements, *result.estimates):
         _check_measurement(item, layers, result)
-    if result.metric not in METRIC_FACTS:
+    if result.metric not in METRICS:
         raise _misfit(f"there is no metric {result.metric[:40]!r}")
     for extra in extras:
         if isinstance(extra, ValidationResult):
             _check_changes(extra.changes, extra.repaired, extra.uniform, extra.uniform_repaired)
-            if extra.schedule.metric not in METRIC_FACTS:
+            if extra.schedule.metric not in METRICS:
                 raise _misfit("a proof is counted in an unknown metric")
         if isinstance(extra, QuantizationHistogram):
             _check_histogram(extra)
@@ -90,7 +90,7 @@ def _check_measurement(item: LayerMeasurement, layers: set[str], result: Sensiti
 
 def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
     for change in (change for group in changes for change in group):
-        if change.metric not in METRIC_FACTS:
+        if change.metric not in METRICS:
             raise _misfit(f"there is no metric {change.metric[:40]!r}")
         if change.num_samples < 0:
             raise _misfit("a count is below 0")

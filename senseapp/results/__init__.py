@@ -1,7 +1,8 @@
 """Frozen records that the engine produces; tables and charts are views of them."""
 
+from senseapp.metrics import MetricChange
 from senseapp.results.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
+from senseapp.results.measurement import LayerMeasurement, Status
 from senseapp.results.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.results.schedule import (
     ExportManifest,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from senseapp.results.metrics import loss_text
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.spec.codec import register
 
 
@@ -18,41 +18,15 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricChange:
-    """One metric before and after, as a paired difference over the same images.
-
-    Attributes:
-        metric: its name.
-        baseline: of the uncompressed model (fractions for top-1, top-5 and agreement; nats for loss and KL; dB
-            for SQNR, where it is infinite).
-        value: of the compressed model.
-        delta: > 0 means worse, for every metric; for SQNR the noise-to-signal power ratio.
-        ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences; NaN where it is unknown
-            (imported figures).
-        num_samples: images measured; 0 where unknown.
-        moments: sufficient statistics of the per-image differences; sums, so that shards add up exactly.
-    """
-
-    metric: str
-    baseline: float
-    value: float
-    delta: float
-    ci_low: float
-    ci_high: float
-    num_samples: int
-    moments: tuple[float, ...] = ()
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether the interval of ``delta`` is known."""
-        return not (math.isnan(self.ci_low) or math.isnan(self.ci_high))
+def change_in(changes: Iterable[MetricChange], metric: str) -> MetricChange | None:
+    """Return the change of ``metric``; None if it was not measured."""
+    return next((change for change in changes if change.metric == metric), None)
 
 
 def loss_with_interval(change: MetricChange) -> str:
     """Return what was lost and its 95 % interval: ``6.4 points (5.0 points to 7.9 points)``."""
-    low, high = (loss_text(change.metric, end) for end in (change.ci_low, change.ci_high))
-    return f"{loss_text(change.metric, change.delta)} ({low} to {high})"
+    text = METRICS[change.metric].change_text
+    return f"{text(change.delta)} ({text(change.ci_low)} to {text(change.ci_high)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +70,7 @@ class LayerMeasurement:
 
     def change(self, metric: str) -> MetricChange | None:
         """Return the change of ``metric``, or None if it was not measured."""
-        return next((change for change in self.changes if change.metric == metric), None)
+        return change_in(self.changes, metric)
 
 
 register(LayerMeasurement)

@@ -12,37 +12,26 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.results.counts import plural
 from senseapp.results.measurement import Status
-from senseapp.results.metrics import METRIC_FACTS, loss_text
 from senseapp.results.sensitivity import SensitivityResult
 
-_Z = statistics.NormalDist().inv_cdf(0.975)
 _SIGNIFICANCE = 0.05
 _WHOLE_FROM = 10.0
 _CONFIDENT_AND_WRONG_BELOW = 0.5
 
 
-def unchanged_upper_end(num_images: int) -> float:
-    """Return how large a drop in top-1 may be, with 95 % confidence, where no image's answer has changed.
-
-    The upper end of Tango's interval, in closed form there: z² / (n + z²).
-
-    Source: Tango (1998), Statistics in Medicine 17, as in :func:`senseapp.evaluate.intervals.discordant_interval`.
-
-    >>> round(unchanged_upper_end(20), 3)
-    0.161
-    """
-    return _Z**2 / (num_images + _Z**2)
-
-
 def default_metric(metrics: Collection[str], num_images: int) -> str:
-    """Return the metric to rank by: top-1 where ``num_images`` can show a notable drop in it, else KL.
+    """Return the metric to rank by: the labelled primary one where ``num_images`` can show a notable drop, else KL.
 
     With fewer than 381 labelled images the interval of a layer that changes no answer reaches beyond one point, so
     top-1 could not tell a robust layer from one that loses more than is tolerable. KL compares whole outputs.
     """
-    enough = unchanged_upper_end(num_images) <= METRIC_FACTS["top1"].notable
-    return "top1" if "top1" in metrics and enough else "kl"
+    primary = primary_among(metrics, labelled=True)
+    if primary is not None and METRICS[primary].unchanged_upper_end(num_images) <= METRICS[primary].notable:
+        return primary
+    return divergence_among(metrics) or next(iter(metrics))
 
 
 def smallest_visible_loss(result: SensitivityResult, metric: str, level: float | None = None) -> float | None:
@@ -74,18 +63,17 @@ def hides_losses(result: SensitivityResult, metric: str) -> str:
     ``20 images cannot show a drop in top-1 accuracy under about 16 points``.
     """
     visible = smallest_visible_loss(result, metric)
-    if visible is None or visible <= METRIC_FACTS[metric].notable:
+    if visible is None or visible <= METRICS[metric].notable:
         return ""
-    title = METRIC_FACTS[metric].change_title
-    what = title if title.startswith("KL") else title[0].lower() + title[1:]
+    what = METRICS[metric].change_inside
     return f"{_images(result)} cannot show a {what} under about {visible_words(metric, visible)}"
 
 
 def visible_words(metric: str, loss: float) -> str:
     """Return a :func:`smallest_visible_loss` no more exactly than it is known: ``16 points``, ``0.6 points``."""
-    facts = METRIC_FACTS[metric]
-    scaled = facts.factor * loss
-    return f"{scaled:.0f} {facts.change_unit}" if scaled >= _WHOLE_FROM else loss_text(metric, loss)
+    shown = METRICS[metric]
+    scaled = shown.factor * loss
+    return f"{scaled:.0f} {shown.change_unit}" if scaled >= _WHOLE_FROM else shown.change_text(loss)
 
 
 def cannot_tell(
@@ -142,4 +130,4 @@ def baseline_warning(result: SensitivityResult) -> str:
 
 
 def _images(result: SensitivityResult) -> str:
-    return f"{result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
+    return plural(result.num_samples, "image")

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from senseapp.results.measurement import LayerMeasurement, MetricChange, Status
+from senseapp.metrics import MetricChange
+from senseapp.results.measurement import LayerMeasurement, Status
 from senseapp.results.profile import ModelProfile
 from senseapp.spec.codec import register
 from senseapp.spec.run import RunSpec

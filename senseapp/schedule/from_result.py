@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from senseapp.errors import InvalidSchedule, InvalidSpec
+from senseapp.metrics import divergence_among
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status
 from senseapp.results.resolution import smallest_visible_loss
 from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
@@ -46,7 +47,7 @@ class CurveSet:
 
 
 def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
-    """Return the metric to count damage in: ``metric``, else KL where it was measured, else the run's own.
+    """Return the metric to count damage in: ``metric``, else a divergence that was measured, else the run's own.
 
     KL adds up over layers better than accuracy, and is far less noisy on few images.
 
@@ -55,7 +56,7 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
     """
     measured = result.shown_metrics
     if metric is None:
-        return "kl" if "kl" in measured else result.metric
+        return divergence_among(measured) or result.metric
     if metric not in measured:
         raise InvalidSpec(f"{metric!r} was not measured in this run; choose one of {', '.join(measured) or 'none'}.")
     return metric

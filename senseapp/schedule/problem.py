@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from senseapp.errors import InfeasibleBudget
+from senseapp.metrics import METRICS
 from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
-from senseapp.results.metrics import METRIC_FACTS, loss_text
+from senseapp.results.counts import plural
 from senseapp.results.profile_notes import standardised_note
 from senseapp.results.resolution import visible_words
 from senseapp.results.schedule import BudgetKind
@@ -157,13 +158,13 @@ def assemble(
 
 def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
     """Say where a predicted damage is below what the images can show, and that is more than is tolerable."""
-    visible, metric = curve_set.visible, curve_set.metric
-    if visible <= METRIC_FACTS[metric].notable or damage >= visible:
+    visible, metric = curve_set.visible, METRICS[curve_set.metric]
+    if visible <= metric.notable or damage >= visible:
         return ()
-    images = f"{curve_set.num_images:,} image{'s' if curve_set.num_images != 1 else ''}"
+    images = plural(curve_set.num_images, "image")
     return (
-        f"The predicted {loss_text(metric, damage)} cannot be relied on: {images} cannot show losses under about "
-        f"{visible_words(metric, visible)}. Measure on more images, or count damage in KL.",
+        f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
+        f"{visible_words(metric.name, visible)}. Measure on more images, or count damage in KL divergence.",
     )
 
 

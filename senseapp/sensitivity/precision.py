@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from senseapp.errors import MeasurementFailed
-from senseapp.evaluate import change_of, moments_of, spearman
+from senseapp.metrics import change_of, moments_of
+from senseapp.results.ranking import spearman
 from senseapp.sensitivity.layout import Layout, clock_of
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.replay import Replay

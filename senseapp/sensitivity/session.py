@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 
 from senseapp.data import ImageSet, load_images
-from senseapp.evaluate import spearman
 from senseapp.evaluate.preparation_search import choose_preparation
+from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
 from senseapp.results.profile_notes import counting_notes
-from senseapp.results.resolution import unchanged_upper_end, visible_words
+from senseapp.results.ranking import spearman
+from senseapp.results.resolution import visible_words
 from senseapp.sensitivity.executor import Executor
 from senseapp.sensitivity.layout import Layout
 from senseapp.sensitivity.quick import quick_scan
@@ -169,13 +170,16 @@ class Session:
         )
 
     def _metric_note(self) -> tuple[str, ...]:
-        """Say why labelled images do not rank layers by top-1, where nobody has chosen that."""
-        if self.spec.sensitivity.metric is not None or self.images.labels is None or self.metric == "top1":
+        """Say why labelled images do not rank layers by accuracy, where nobody has chosen that."""
+        primary = primary_among(self.sweep.yardstick.metrics, labelled=True)
+        if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
-        hidden = visible_words("top1", unchanged_upper_end(self.num_samples))
+        metric = METRICS[primary]
+        hidden = visible_words(primary, metric.unchanged_upper_end(self.num_samples))
         images = f"{self.num_samples} image{'s' if self.num_samples != 1 else ''}"
         return (
-            f"Layers are ranked by KL divergence: {images} cannot show drops in top-1 accuracy under about {hidden}.",
+            f"Layers are ranked by {METRICS[self.metric].label}: {images} cannot show a {metric.change_inside} under "
+            f"about {hidden}.",
         )
 
     @property
@@ -237,11 +241,13 @@ class Session:
 def estimate_agreement(
     estimates: Iterable[LayerMeasurement], measurements: Iterable[LayerMeasurement]
 ) -> dict[str, float]:
-    """Return Spearman's rank correlation between estimated and measured KL, by level, where both exist."""
-    guessed = {item.key: change.delta for item in estimates if (change := item.change("kl"))}
+    """Return Spearman's rank correlation of estimated and measured divergence, by level, where both exist."""
+    estimates = tuple(estimates)
+    metric = divergence_among({change.metric for item in estimates for change in item.changes}) or ""
+    guessed = {item.key: change.delta for item in estimates if (change := item.change(metric))}
     pairs: dict[float, list[tuple[float, float]]] = {}
     for item in measurements:
-        change = item.change("kl")
+        change = item.change(metric)
         if change and item.key in guessed:
             pairs.setdefault(item.level, []).append((guessed[item.key], change.delta))
     return {

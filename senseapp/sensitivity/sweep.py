@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from senseapp.data import ImageSet, draw
 from senseapp.errors import InvalidSpec
-from senseapp.evaluate import check_labels, metric_names, undecided
 from senseapp.layers import select_layers
+from senseapp.metrics import METRICS, check_labels, metric_names
 from senseapp.results import LayerMeasurement, Status
+from senseapp.results.ranking import undecided
 from senseapp.results.resolution import default_metric
 from senseapp.sensitivity.executor import Executor, LocalExecutor
 from senseapp.sensitivity.layout import Layout
@@ -24,7 +25,7 @@ from senseapp.sensitivity.probe import Order, plain_note
 from senseapp.sensitivity.tally import Tally, Yardstick
 from senseapp.sensitivity.together import levels_that_fit
 from senseapp.sensitivity.workbench import Workbench
-from senseapp.spec import LABEL_FREE_METRICS, SensitivitySpec
+from senseapp.spec import SensitivitySpec
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
 CALIBRATION_IMAGES = 64
@@ -122,7 +123,7 @@ class Sweep:
         bench = Workbench.prepare(model, images, device=spec.device, own=own)
         layers = select_layers(bench.profile, spec.layers, spec.layer_types)
         metrics = metric_names(has_labels=images.labels is not None, num_classes=bench.profile.num_classes)
-        metric = _ranking_metric(spec, metrics, len(images))
+        metric = _ranking_metric(spec, metrics, images, bench.profile.num_classes)
         notes: list[str] = list(images.notes)
         most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
         precision = "bf16" if spec.precision == "bf16" else "fp32"
@@ -291,15 +292,13 @@ def _memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], num_images: int) -> str:
+def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_classes: int) -> str:
     if spec.metric is None:
-        return default_metric(metrics, num_images)
+        return default_metric(metrics, len(images))
     if spec.metric not in metrics:
-        free = ", ".join(LABEL_FREE_METRICS)
+        needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_classes)
         raise InvalidSpec(
-            f"The metric {spec.metric} cannot be measured here: "
-            + ("it needs more than five classes." if "top1" in metrics else "it needs labels, and there are none.")
-            + f" Choose one of {', '.join(metrics) if 'top1' in metrics else free}."
+            f"The metric {spec.metric} cannot be measured here: it needs {needs}. Choose one of {', '.join(metrics)}."
         )
     return spec.metric
 

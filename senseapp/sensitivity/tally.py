@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from senseapp.evaluate import add_moments, change_of, moments_of
+from senseapp.metrics import add_moments, change_of, moments_of
 from senseapp.results import LayerMeasurement, MetricChange, Status
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.transforms import Applied

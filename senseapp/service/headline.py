@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import MetricChange, SensitivityResult
-from senseapp.results.counts import counted
-from senseapp.results.metrics import METRIC_FACTS, loss_text
+from senseapp.results.counts import counted, plural
 from senseapp.results.resolution import baseline_warning, smallest_visible_loss, visible_words
 from senseapp.spec import QuantizationConfig
 
-_POINTS = ("top1", "top5", "agreement")  # shares of images, spoken of in points of a hundred
-_UNITS = {"loss": "of loss", "kl": "of KL divergence", "sqnr": "noise per signal"}
 _USUAL_FRACTION = 0.5
 _USUAL_BITS = 4.0
 
@@ -23,7 +21,7 @@ def headline_level(result: SensitivityResult) -> float:
 def shown_metric(result: SensitivityResult) -> str:
     """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
     found = result.shown_metrics
-    return result.metric if result.metric in found or "kl" not in found else "kl"
+    return result.metric if result.metric in found else divergence_among(found) or result.metric
 
 
 def headline(result: SensitivityResult) -> str:
@@ -56,7 +54,7 @@ def headline(result: SensitivityResult) -> str:
     if intact == len(every):
         return _nothing_seen(result, level, metric, visible, counted(every)) + _first_stronger_loss(result, level)
     some = f"{intact} of {counted(every)}"
-    if visible > METRIC_FACTS[metric].notable:
+    if visible > METRICS[metric].notable:
         return f"Most fragile: {drop}. {some} cannot be told: {_too_few(result, metric, visible)}."
     lose = "lose" if intact != 1 else "loses"
     return f"Most fragile: {drop}. {some} {lose} nothing measurable{_shown(result, metric, visible)}."
@@ -65,9 +63,10 @@ def headline(result: SensitivityResult) -> str:
 def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible: float, every: str) -> str:
     """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
     at, layers = _level_text(result, level), f"{every} measured"
-    if visible <= METRIC_FACTS[metric].notable:
+    if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
-    instead = ", or use KL" if metric != "kl" and "kl" in result.shown_metrics else ""
+    finer = divergence_among(result.shown_metrics)
+    instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
     return f"{_sentence(_too_few(result, metric, visible))} at {at} ({layers}): add images{instead}."
 
 
@@ -87,9 +86,7 @@ def _sentence(words: str) -> str:
 
 
 def _images(result: SensitivityResult) -> str:
-    if not result.num_samples:
-        return "these images"
-    return f"{result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
+    return plural(result.num_samples, "image") if result.num_samples else "these images"
 
 
 def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
@@ -112,8 +109,5 @@ def _level_text(result: SensitivityResult, level: float) -> str:
 
 def _loses(change: MetricChange) -> str:
     """Return the change as people say it, to follow the name of a layer."""
-    amount = loss_text(change.metric, change.delta)
-    if change.metric in _POINTS:
-        what = " of agreement" if change.metric == "agreement" else ""
-        return f" loses {amount}{what}"
-    return f", {amount} {_UNITS[change.metric]}"
+    metric = METRICS[change.metric]
+    return metric.finding.format(metric.change_text(change.delta))

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
+from senseapp.metrics import METRICS, primary_among
 from senseapp.results import RunRecord, RunState, SensitivityResult
+from senseapp.results.counts import plural
 from senseapp.results.resolution import can_show
 from senseapp.service.headline import headline
 from senseapp.store import RunStore
@@ -18,7 +20,6 @@ ALLOWED_DROP = 0.01
 """One point of a hundred."""
 
 _log = logging.getLogger(__name__)
-_COUNTED = ("top1", "agreement")  # shares of images; agreement needs no labels and is there in every exact run
 _COLUMNS = (
     *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
     *("bytes_removable", "drop_metric", "source", "headline"),
@@ -62,7 +63,7 @@ class LeaderboardRow:
 def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
     """Return what a leaderboard says about a finished run."""
     measured = {change.metric for item in result.measurements for change in item.changes}
-    counted = next((metric for metric in _COUNTED if metric in measured), "")
+    counted = primary_among(measured) or ""
     baseline = result.baseline.get(result.metric)
     unknown = _cannot_be_told(result, counted)
     return LeaderboardRow(
@@ -73,7 +74,7 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
         num_params=result.profile.num_params,
         num_images=result.num_samples,
         metric=result.metric,
-        baseline=baseline if result.metric in ("top1", "top5", "loss") else None,
+        baseline=baseline if METRICS[result.metric].needs_labels else None,
         bytes_removable=_removable(result, counted) if counted and not unknown else None,
         drop_metric=counted,
         headline=headline(result),
@@ -107,7 +108,7 @@ def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
     """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
     if not metric or can_show(result, metric, ALLOWED_DROP):
         return ""
-    return f"cannot be told with {result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
+    return f"cannot be told with {plural(result.num_samples, 'image')}"
 
 
 def _removable(result: SensitivityResult, metric: str) -> float | None:

@@ -10,10 +10,8 @@ from senseapp.spec.compression import (
 from senseapp.spec.image_sets import IMAGE_SETS, ImageSetFacts
 from senseapp.spec.levels import fractions_from_percent, parse_numbers
 from senseapp.spec.run import (
-    LABEL_FREE_METRICS,
     WITHOUT_LABELS,
     DataSpec,
-    MetricName,
     ModelSpec,
     RunSpec,
     SensitivitySpec,
@@ -21,12 +19,10 @@ from senseapp.spec.run import (
 
 __all__ = [
     "IMAGE_SETS",
-    "LABEL_FREE_METRICS",
     "WITHOUT_LABELS",
     "CompressionConfig",
     "DataSpec",
     "ImageSetFacts",
-    "MetricName",
     "ModelSpec",
     "PruningConfig",
     "QuantizationConfig",

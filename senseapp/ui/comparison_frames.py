@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp.metrics import METRICS
 from senseapp.results.comparison import Comparison, MatchedLayer, Part, Side
 from senseapp.ui import format as fmt
 from senseapp.ui.frames import change_figures, row_name
-from senseapp.ui.vocabulary import METRICS
 
 _LETTERS = "ABCDEFGH"
 _TITLE_WIDTH = 28
@@ -124,7 +124,7 @@ def moves_frame(comparison: Comparison) -> pd.DataFrame:
         {"layer": layer.layer, "row": row_name(layer), "shift": layer.shift}
         | {"fragile_in": letter(min(sides, key=lambda side: layer.ranks[side])), "sure": _sure(layer)}
         | {f"rank_{letter(side)}": _rank_text(layer, side, count) for side in sides}
-        | {f"change_{letter(side)}": metric.change(layer.changes[side].delta) for side in sides}
+        | {f"change_{letter(side)}": metric.change_text(layer.changes[side].delta) for side in sides}
         for layer in comparison.most_moved()
     ]
     per_side = [f"{what}_{letter(side)}" for side in sides for what in ("rank", "change")]

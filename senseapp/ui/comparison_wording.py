@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from senseapp.metrics import METRICS, number_text
 from senseapp.results.comparison import Comparison, Part, Side
-from senseapp.results.metrics import number_text
 from senseapp.ui import format as fmt
 from senseapp.ui.comparison_frames import letter
-from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of
 
 _WORDS = ((0.9, "almost alike"), (0.7, "much alike"), (0.4, "only partly alike"), (-0.4, "differently"))

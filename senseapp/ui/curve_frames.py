@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from senseapp.metrics import METRICS, Metric, primary_among
 from senseapp.results import SensitivityResult
-from senseapp.results.reward import accuracy_reward
 from senseapp.ui.frames import metrics_of
-from senseapp.ui.vocabulary import MetricView
 
 _PERCENT = 100
 
@@ -28,12 +28,12 @@ class CurveAxis:
     """
 
     label: str
-    title: Callable[[MetricView], str]
-    shown: Callable[[pd.DataFrame, MetricView], tuple[pd.Series, pd.Series, pd.Series]]
-    reading: Callable[[float, MetricView], str]
+    title: Callable[[Metric], str]
+    shown: Callable[[pd.DataFrame, Metric], tuple[pd.Series, pd.Series, pd.Series]]
+    reading: Callable[[float, Metric], str]
 
 
-def curve_rows(rows: pd.DataFrame, metric: MetricView, axis: CurveAxis, *, bits: bool) -> pd.DataFrame:
+def curve_rows(rows: pd.DataFrame, metric: Metric, axis: CurveAxis, *, bits: bool) -> pd.DataFrame:
     """Return ``rows`` of :func:`senseapp.ui.frames.measurement_frame` with what ``axis`` shows of them.
 
     Levels are ``bits``, or else fractions. Further columns: ``place``, the level as percent or bits; ``shown`` with
@@ -49,9 +49,27 @@ def curve_rows(rows: pd.DataFrame, metric: MetricView, axis: CurveAxis, *, bits:
     )
 
 
+def accuracy_reward(top1: float, macs_left: float) -> float:
+    """Return −(1 − top-1) · ln(MACs left): 0 for a model without errors, and lower with errors and with compute.
+
+    Source: He et al. 2018, "AMC: AutoML for model compression and acceleration on mobile devices", section 3.4, where
+    the compute of the whole network is meant.
+
+    >>> round(accuracy_reward(0.75, 1_000_000), 3)
+    -3.454
+    """
+    return (top1 - 1) * math.log(macs_left)
+
+
+def reward_metric(result: SensitivityResult) -> str | None:
+    """Return the share of right answers that the reward counts; None where it was not measured."""
+    name = primary_among(metrics_of(result), labelled=True)
+    return name if name and METRICS[name].is_share else None
+
+
 def why_no_reward(result: SensitivityResult) -> str:
     """Return why the reward cannot be drawn; empty where it can."""
-    if "top1" not in metrics_of(result):
+    if reward_metric(result) is None:
         return "The reward needs top-1 accuracy, and so images with labels."
     if not result.profile.macs:
         return "The reward needs the MACs of each layer, which these figures come without."
@@ -60,24 +78,24 @@ def why_no_reward(result: SensitivityResult) -> str:
     return ""
 
 
-def _drop(rows: pd.DataFrame, _metric: MetricView) -> tuple[pd.Series, pd.Series, pd.Series]:
+def _drop(rows: pd.DataFrame, _metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
     return rows["drop"], rows["low"], rows["high"]
 
 
-def _value(rows: pd.DataFrame, metric: MetricView) -> tuple[pd.Series, pd.Series, pd.Series]:
+def _value(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
     value = rows["value"]
     if not metric.additive:
         return value, value, value
     better, worse = rows["low"] - rows["drop"], rows["high"] - rows["drop"]
-    return (value, value - worse, value - better) if metric.falls else (value, value + better, value + worse)
+    return (value, value - worse, value - better) if metric.higher_is_better else (value, value + better, value + worse)
 
 
-def _reward(rows: pd.DataFrame, metric: MetricView) -> tuple[pd.Series, pd.Series, pd.Series]:
+def _reward(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
     found = [_rewards(values, rows["macs_left"], metric) for values in _value(rows, metric)]
     return found[0], found[1], found[2]
 
 
-def _rewards(top1: pd.Series, macs_left: pd.Series, metric: MetricView) -> pd.Series:
+def _rewards(top1: pd.Series, macs_left: pd.Series, metric: Metric) -> pd.Series:
     pairs = zip(top1 / metric.factor, macs_left, strict=True)
     return pd.Series([accuracy_reward(value, macs) if macs > 0 else np.nan for value, macs in pairs], index=top1.index)
 
@@ -87,13 +105,13 @@ CURVE_AXES = {
         label="Drop",
         title=lambda metric: metric.axis,
         shown=_drop,
-        reading=lambda value, metric: metric.change(value / metric.factor),
+        reading=lambda value, metric: metric.change_text(value / metric.factor),
     ),
     "value": CurveAxis(
         label="Metric itself",
         title=lambda metric: metric.value_axis,
         shown=_value,
-        reading=lambda value, metric: metric.reading(value / metric.factor),
+        reading=lambda value, metric: metric.value_text(value / metric.factor),
     ),
     "reward": CurveAxis(
         label="Reward",

@@ -12,10 +12,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from senseapp.results.metrics import METRIC_FACTS
+from senseapp.metrics import Metric
 from senseapp.results.resolution import cannot_tell
 from senseapp.ui.palette import FRAGILITY, INK, UNCLEAR, UNKNOWN
-from senseapp.ui.vocabulary import MetricView
 
 _STEPS = (1, 3, 10, 30)
 """Ends of the bands, in units of what is tolerable: about half a decade each."""
@@ -33,13 +32,13 @@ class LegendEntry:
     border: str = INK
 
 
-def row_bands(rows: pd.DataFrame, metric: MetricView) -> pd.Series:
+def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:
     """Return the band of each row with ``drop``, ``low`` and ``high`` in display units: see :func:`bands_of`."""
     low, drop, high = (rows[name].to_numpy(dtype=float) for name in ("low", "drop", "high"))
     return pd.Series(bands_of(low, drop, high, metric), index=rows.index, dtype="int64")
 
 
-def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: MetricView) -> np.ndarray:
+def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric) -> np.ndarray:
     """Return 0 (tolerable) to 4 (fragile) by ``drop``; :data:`CANNOT_TELL` where the interval leaves that open.
 
     Args:
@@ -59,9 +58,9 @@ def fragility_colour() -> alt.Color:
     return alt.Color("band:O", scale=scale, legend=None)
 
 
-def fragility_legend(metric: MetricView, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
+def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return what the colours stand for, the most robust first."""
-    unit = METRIC_FACTS[metric.name].change_unit
+    unit = metric.change_unit
     ends = [f"{metric.factor * metric.notable * step:g}" for step in _STEPS]
     texts = [
         f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),

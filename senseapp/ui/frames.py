@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp.metrics import METRICS, Metric
 from senseapp.results import (
     LayerMeasurement,
     MetricChange,
@@ -22,7 +23,7 @@ from senseapp.results.ranking import shared_ranks
 from senseapp.schedule import damage_metric, weight_bytes
 from senseapp.ui import format as fmt
 from senseapp.ui.fragility import NO_VALUE, row_bands
-from senseapp.ui.vocabulary import METRICS, MetricView, strength
+from senseapp.ui.vocabulary import strength
 
 UNTOUCHED_BITS = 32.0
 _EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
@@ -70,7 +71,7 @@ def _with_ranks(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(rank=ranks)
 
 
-def _rows(result: SensitivityResult, metric: MetricView) -> Iterator[dict[str, Any]]:
+def _rows(result: SensitivityResult, metric: Metric) -> Iterator[dict[str, Any]]:
     kind = result.spec.sensitivity.compression.kind
     layers = {layer.name: layer for layer in result.profile.layers}
     for item in sorted(result.shown, key=lambda item: strength(kind, item.level)):
@@ -106,7 +107,7 @@ def row_name(item: LayerMeasurement | MatchedLayer | ScheduleEntry) -> str:
     return f"{item.layer} (+{others})" if others > 0 else item.layer
 
 
-def change_figures(change: MetricChange, metric: MetricView, *, estimated: bool) -> dict[str, Any]:
+def change_figures(change: MetricChange, metric: Metric, *, estimated: bool) -> dict[str, Any]:
     """Return the figures in display units; an unknown interval gives a whisker of no length."""
     known = not estimated and change.has_interval
     low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
@@ -115,8 +116,8 @@ def change_figures(change: MetricChange, metric: MetricView, *, estimated: bool)
         "low": metric.factor * low,
         "high": metric.factor * high,
         "value": metric.factor * change.value,
-        "change_text": metric.change(change.delta),
-        "interval_text": metric.interval(low, high) if known else "none: estimate" if estimated else "unknown",
+        "change_text": metric.change_text(change.delta),
+        "interval_text": metric.interval_text(low, high) if known else "none: estimate" if estimated else "unknown",
         "unclear": known and low <= 0 <= high,
         "ranked": known,
     }
@@ -202,7 +203,7 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
                 "drop_text": f"{alone['change_text'][entry.layer]} at {alone['level_text'][entry.layer]}"
                 if known
                 else "–",
-                "damage_text": metric.change(entry.predicted_damage),
+                "damage_text": metric.change_text(entry.predicted_damage),
                 "description": f"{entry.layer}: {text}",
             }
         )
@@ -270,7 +271,7 @@ def editing_frame(
                 "loss": max(0.0, float(item["drop"])),
                 "alone": f"{item['change_text']} at {item['level_text']}",
                 "share": 100 * weights / total,
-                "damage": METRICS[metric].change(entry.predicted_damage) if entry is not None else "–",
+                "damage": METRICS[metric].change_text(entry.predicted_damage) if entry is not None else "–",
             }
         )
     numbers = {"amount": "float64", "least": "float64", "most": "float64"}

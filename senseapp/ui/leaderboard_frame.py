@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from senseapp.metrics import METRICS
 from senseapp.results import RunRecord
 from senseapp.service import LeaderboardRow
 from senseapp.ui import format as fmt
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
+from senseapp.ui.vocabulary import COMPRESSIONS
 
 
 def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:

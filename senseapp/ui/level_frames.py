@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from senseapp.metrics import METRICS, Metric
 from senseapp.results import SensitivityResult, Status
 from senseapp.spec import PruningConfig, SparsityConfig
 from senseapp.ui import format as fmt
 from senseapp.ui.frames import metrics_of
-from senseapp.ui.vocabulary import METRICS, MetricView, strength
+from senseapp.ui.vocabulary import strength
 
 EXTREMES = ("loses most", "loses least")
 _MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2
@@ -32,11 +32,12 @@ def marked(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(extreme=[words.get(index, "") for index in rows.index])
 
 
-def drop_domain(rows: pd.DataFrame, metric: MetricView, *, num_classes: int = 0) -> tuple[float, float]:
+def drop_domain(rows: pd.DataFrame, metric: Metric, *, num_classes: int = 0) -> tuple[float, float]:
     """Return the ends of an axis that holds zero, all measured drops with their intervals, and words.
 
     Estimates are on it up to twice what is measured, for a single one that is far off would flatten all bars; the
-    chart marks those that end outside. Where all are estimates, they count up to :func:`most_estimated`.
+    chart marks those that end outside. Where all are estimates, they count up to
+    :meth:`Metric.largest_estimate`.
     """
     known = _measured_if_any(rows)
     drops = rows["drop"].to_numpy(dtype=float)
@@ -44,16 +45,8 @@ def drop_domain(rows: pd.DataFrame, metric: MetricView, *, num_classes: int = 0)
     ends = np.append(shown[np.isfinite(shown)], [0.0, metric.factor * metric.notable])
     low, high = near_measured(drops[np.isfinite(drops)], ends)
     if not (rows["source"] == "measured").any():
-        high = min(high, most_estimated(metric, num_classes))
+        high = min(high, metric.largest_estimate(num_classes))
     return low - _MARGIN * (high - low), high + _ROOM_FOR_WORDS * (high - low)
-
-
-def most_estimated(metric: MetricView, num_classes: int) -> float:
-    """Return the largest estimate worth an axis: of KL ln(``num_classes``), as much as the original's answers hold.
-
-    Beyond it an estimate says no more than that the answer is lost.
-    """
-    return math.log(num_classes) if metric.name == "kl" and num_classes > 1 else math.inf
 
 
 def near_measured(values: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, float]:
@@ -122,8 +115,8 @@ def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
         }
         for change in item.changes:
             view = METRICS[change.metric]
-            row[change.metric] = view.reading(change.value)
-            row[f"{change.metric}_change"] = view.change(change.delta)
+            row[change.metric] = view.value_text(change.value)
+            row[f"{change.metric}_change"] = view.change_text(change.delta)
         rows.append(row)
     return pd.DataFrame(rows, columns=_layer_columns(metrics_of(result)))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.results import LayerProfile, ModelProfile
 from senseapp.ui import format as fmt
 from senseapp.ui.fragility import NO_VALUE, row_bands
-from senseapp.ui.vocabulary import MetricView
 
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
@@ -52,7 +52,7 @@ def opened_to(profile: ModelProfile, depth: int, block: str = "") -> frozenset[s
 def network_frame(
     profile: ModelProfile,
     rows: pd.DataFrame,
-    metric: MetricView,
+    metric: Metric,
     *,
     opened: AbstractSet[str],
     block: str = "",
@@ -127,7 +127,7 @@ def _node(
     name: str,
     layers: Sequence[LayerProfile],
     profile: ModelProfile,
-    metric: MetricView,
+    metric: Metric,
     values: dict[str, dict[Hashable, Any]],
     mark: str,
     by_macs: bool,
@@ -160,7 +160,7 @@ def _node(
 def _weighed(
     known: Sequence[LayerProfile],
     values: dict[str, dict[Hashable, Any]],
-    metric: MetricView,
+    metric: Metric,
     *,
     by_macs: bool,
     is_layer: bool,
@@ -181,7 +181,7 @@ def _weighed(
         / sum(weights)
         for end in ("drop", "low", "high")
     }
-    text = metric.change(mean["drop"] / metric.factor)
+    text = metric.change_text(mean["drop"] / metric.factor)
     return {**worst, **mean, "change_text": f"{text} on average", "worst_text": worst_text}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from senseapp.metrics import METRICS
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Side
 from senseapp.spec import WITHOUT_LABELS
 from senseapp.ui import format as fmt
 from senseapp.ui.option_words import options_of
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
+from senseapp.ui.vocabulary import COMPRESSIONS
 
-_OWN = ("top1", "top5", "loss")
 _DATA = {
     "demo": "The demo's handwritten digits",
     "random": "Random inputs: figures are indicative only",
@@ -109,5 +109,7 @@ def _uncompressed(result: SensitivityResult) -> dict[str, str]:
 def baselines_of(result: SensitivityResult) -> dict[str, str]:
     """Return how well the uncompressed model does; metrics that compare with it say nothing about it."""
     return {
-        METRICS[name].label: METRICS[name].reading(result.baseline[name]) for name in _OWN if name in result.baseline
+        metric.label: metric.value_text(result.baseline[name])
+        for name, metric in METRICS.items()
+        if metric.needs_labels and name in result.baseline
     }

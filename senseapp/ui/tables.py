@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.ui.vocabulary import MetricView
+from senseapp.metrics import Metric
 
 _SIGN = "Above zero is worse."
 
@@ -22,12 +22,14 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
     st.dataframe(rows[known], column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch")
 
 
-def top_columns(metric: MetricView) -> dict[str, Any]:
+def top_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the two top-N tables."""
     return {
         "rank": _rank_column(),
         "row": st.column_config.TextColumn("Layer", width=122),
-        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.loss}. {_SIGN} {metric.help}", width=88),
+        "change_text": st.column_config.TextColumn(
+            "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=88
+        ),
         "interval_text": st.column_config.TextColumn("95 % interval", width=98),
     }
 
@@ -38,7 +40,7 @@ def _rank_column() -> Any:
     )
 
 
-def measurement_columns(metric: MetricView) -> dict[str, Any]:
+def measurement_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the whole table; numbers stay numbers, so that every column sorts."""
     return {
         "layer": st.column_config.TextColumn("Layer", pinned=True, width=150),
@@ -56,7 +58,7 @@ def measurement_columns(metric: MetricView) -> dict[str, Any]:
     }
 
 
-def level_columns(metric: MetricView, *, reached: bool, mixed: bool) -> dict[str, Any]:
+def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, Any]:
     """Return the columns of all layers at one level.
 
     Args:
@@ -69,7 +71,7 @@ def level_columns(metric: MetricView, *, reached: bool, mixed: bool) -> dict[str
         columns["reached_text"] = _reached_column()
     columns |= {
         "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
-        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.loss}. {_SIGN}", width=90),
+        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}", width=90),
         "interval_text": st.column_config.TextColumn("95 % interval", width=105),
         "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
     }
@@ -82,14 +84,14 @@ def _reached_column() -> Any:
     return st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
 
 
-def layer_columns(metrics: Sequence[MetricView], *, reached: bool) -> dict[str, Any]:
+def layer_columns(metrics: Sequence[Metric], *, reached: bool) -> dict[str, Any]:
     """Return the columns of one layer at all levels: each metric's value and drop."""
     columns: dict[str, Any] = {"level_text": st.column_config.TextColumn("Level", pinned=True)}
     if reached:
         columns["reached_text"] = _reached_column()
     for metric in metrics:
         columns[metric.name] = st.column_config.TextColumn(metric.label, help=metric.help)
-        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Drop", help=f"{metric.loss}. {_SIGN}")
+        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}")
     columns["source"] = st.column_config.TextColumn("Source")
     return columns
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp.metrics import METRICS, Metric
 from senseapp.results import MetricChange, StrongestFound, ValidationResult
+from senseapp.results.measurement import change_in
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import TradeOffPoint
-from senseapp.ui.vocabulary import METRICS, MetricView
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")
 
@@ -57,9 +58,8 @@ def _proven(validation: ValidationResult, kind: BudgetKind, metric: str) -> Iter
     if figure is None:
         return
     for name, changes in (("Measured", validation.changes), ("Measured after repair", validation.repaired)):
-        for change in changes:
-            if change.metric == metric:
-                yield _measured(name, kind, figure, change)
+        if change := change_in(changes, metric):
+            yield _measured(name, kind, figure, change)
 
 
 def _tried(found: StrongestFound, kind: BudgetKind, metric: str) -> Iterator[dict[str, Any]]:
@@ -77,14 +77,15 @@ def _measured(name: str, kind: BudgetKind, figure: float, change: MetricChange) 
 
 
 def _row(
-    source: str, kind: BudgetKind, figure: float, damage: float, low: float, high: float, view: MetricView
+    source: str, kind: BudgetKind, figure: float, damage: float, low: float, high: float, view: Metric
 ) -> dict[str, Any]:
-    interval = f" ({view.interval(low, high)})" if high > low else ""
+    interval = f" ({view.interval_text(low, high)})" if high > low else ""
     return {
         "source": source,
         "figure": round(shown_figure(kind, figure), 4),
         "damage": view.factor * max(0.0, damage),
         "low": view.factor * max(0.0, low),
         "high": view.factor * max(0.0, high),
-        "description": f"{source}, {figure_text(kind, figure)}: {view.loss_inside} {view.change(damage)}{interval}",
+        "description": f"{source}, {figure_text(kind, figure)}: {view.change_inside} "
+        f"{view.change_text(damage)}{interval}",
     }

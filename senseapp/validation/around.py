@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from torch import nn
 
 from senseapp.errors import MeasurementFailed
-from senseapp.evaluate import change_of
+from senseapp.metrics import change_of
 from senseapp.results import LayerMeasurement, MetricChange, Schedule, Status
 from senseapp.results.coupling import CoupledGroup
 from senseapp.sensitivity.tally import Yardstick

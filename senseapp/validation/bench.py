@@ -12,7 +12,7 @@ from torch import Tensor
 
 from senseapp.data import ImageSet
 from senseapp.errors import InvalidSchedule
-from senseapp.evaluate import change_of, metric_names
+from senseapp.metrics import change_of, metric_names
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import MetricChange, ModelProfile, Schedule, SensitivityResult

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from senseapp.errors import SenseError
+from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement, MetricChange, ResourceBudget, Schedule, SensitivityResult
-from senseapp.results.metrics import loss_text
+from senseapp.results.measurement import change_in
 from senseapp.schedule import Limits, make_schedule, manual_schedule, true_figures, truly_sized
 from senseapp.validation.around import Around
 from senseapp.validation.bench import TestBench
@@ -61,7 +62,7 @@ def _worth_a_round(schedule: Schedule, damage: MetricChange) -> bool:
 
 def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: MetricChange, used: int) -> str:
     predicted, measured, found = (
-        loss_text(asked.metric, loss) for loss in (asked.predicted_damage, first.delta, last.delta)
+        METRICS[asked.metric].change_text(loss) for loss in (asked.predicted_damage, first.delta, last.delta)
     )
     start = (
         f"The predicted loss, {predicted}, and the measured one, {measured}, disagreed, so the layers were measured "
@@ -76,8 +77,7 @@ def _damage(bench: TestBench, schedule: Schedule, repair: bool) -> tuple[MetricC
     """Return the damage on the curves' images, of the better of repaired and not, and whether that is the repaired."""
     curves = bench.images.curves
     found = measured(bench, bench.apply(schedule), schedule.metric, repair=repair, images=curves)
-    damage = next((change for change in found.best if change.metric == schedule.metric), None)
-    return damage, found.delivered == "repaired"
+    return change_in(found.best, schedule.metric), found.delivered == "repaired"
 
 
 def _solved_around(

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from senseapp.data import ImageSet
-from senseapp.evaluate import add_moments, change_of
+from senseapp.metrics import METRICS, add_moments, change_of
 from senseapp.results import MetricChange
-from senseapp.results.measurement import loss_with_interval
-from senseapp.results.metrics import METRIC_FACTS
+from senseapp.results.measurement import change_in, loss_with_interval
 from senseapp.results.schedule import Delivered
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
@@ -135,7 +134,7 @@ def _changes(sums: Sums) -> tuple[MetricChange, ...]:
 
 
 def _of(metric: str, changes: tuple[MetricChange, ...]) -> MetricChange:
-    return next((change for change in changes if change.metric == metric), changes[0])
+    return change_in(changes, metric) or changes[0]
 
 
 def _is_worse(metric: str, changes: tuple[MetricChange, ...], repaired: tuple[MetricChange, ...]) -> bool:
@@ -150,7 +149,7 @@ def _reason(
     before, after = (_of(metric, changes) for changes in pair)
     better = after.delta < before.delta or (math.isnan(before.delta) and math.isfinite(after.delta))
     without, with_it = (loss_with_interval(change) for change in (before, after))
-    lost = METRIC_FACTS[after.metric].change_title
+    lost = METRICS[after.metric].change_title
     verdict = "with repair: it is better" if better else "without repair: it is no better with it"
     return better, (
         f"Delivered {verdict} on {after.num_samples} {where}. {lost}: {with_it} with repair, {without} without."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from senseapp.results import LayerMeasurement, LayerProfile, MetricChange, ModelProfile, SensitivityResult, Status
-from senseapp.spec import LABEL_FREE_METRICS, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
 
 NAMES = ("conv1", "layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1", "layer2.0.downsample.0", "fc")
 FRAGILE = "layer2.0.conv1"
@@ -42,7 +42,6 @@ def profile(names: Iterable[str] = NAMES) -> ModelProfile:
 
 
 def change(metric: str, delta: float, half_width: float) -> MetricChange:
-    label_free = metric in LABEL_FREE_METRICS
     baseline = {"loss": 0.08, "kl": 0.0, "agreement": 1.0, "sqnr": float("inf")}.get(metric, 0.98)
     rises = metric in ("loss", "kl")
     return MetricChange(
@@ -50,7 +49,7 @@ def change(metric: str, delta: float, half_width: float) -> MetricChange:
         baseline=baseline,
         value=baseline + delta if rises else (12.0 if metric == "sqnr" else baseline - delta),
         delta=delta,
-        ci_low=max(0.0, delta - half_width) if label_free and metric == "kl" else delta - half_width,
+        ci_low=max(0.0, delta - half_width) if metric == "kl" else delta - half_width,
         ci_high=delta + half_width,
         num_samples=NUM_IMAGES,
     )

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.evaluate import METRICS, add_moments, change_of, moments_of, rank_intervals, shared_ranks, undecided
-from senseapp.evaluate.intervals import discordant_interval
+from senseapp.metrics import METRICS, add_moments, change_of, moments_of
+from senseapp.metrics.intervals import discordant_interval
 from senseapp.results import LayerMeasurement, Status
-from senseapp.results.metrics import METRIC_FACTS
+from senseapp.results.ranking import rank_intervals, shared_ranks, undecided
 from senseapp.spec import dumps, loads
 
 finite = st.floats(-100, 100)
@@ -110,7 +110,7 @@ def test_a_positive_delta_is_a_worse_value(images, metric):
     before, after, labels = images
     change = change_of(metric, moments_of(metric, before, after, labels))
     worsening = change.value - change.baseline
-    if METRIC_FACTS[metric].higher_is_better:
+    if METRICS[metric].higher_is_better:
         worsening = -worsening
     assert change.delta == pytest.approx(worsening, abs=1e-12)
 

@@ -12,8 +12,8 @@ from scipy.special import gammaln, xlogy
 from sklearn.datasets import load_digits
 from torch import nn
 
-from senseapp.evaluate import METRICS, change_of
-from senseapp.evaluate.intervals import (
+from senseapp.metrics import METRICS, change_of
+from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
     nonnegative_mean_interval,
@@ -151,7 +151,7 @@ def test_resampled_real_images(populations, metric):
     rng = np.random.default_rng(0)
     coverages = []
     for scores in versions:
-        columns = METRICS[metric](before.double(), scores.double(), labels)
+        columns = METRICS[metric].terms(before.double(), scores.double(), labels)
         terms = torch.stack(columns, 1).numpy()
         for num_samples in (100, 400):
             discrete = metric in ("top1", "top5", "agreement")

@@ -7,14 +7,15 @@ import torch.nn.functional as F
 from scipy import stats
 from scipy.special import xlogy
 
-from senseapp.evaluate import change_of, moments_of, rank_intervals, spearman
-from senseapp.evaluate.intervals import (
+from senseapp.metrics import change_of, moments_of
+from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
     nonnegative_mean_interval,
     proportion_interval,
     ratio_interval,
 )
+from senseapp.results.ranking import rank_intervals, spearman
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from torch import nn
 from scripts.peer_environment import ensure
 from senseapp import analyze_sensitivity
 from senseapp.errors import InvalidSpec
-from senseapp.evaluate import spearman
+from senseapp.results.ranking import spearman
 
 NUM_CLASSES = 10
 SCRIPT = Path(__file__).parent.parent / "peers" / "fasterai_deltas.py"

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from senseapp.errors import InvalidInput
-from senseapp.evaluate import add_moments, change_of
-from senseapp.evaluate.intervals import (
+from senseapp.metrics import add_moments, change_of
+from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
     nonnegative_mean_interval,

@@ -1,15 +1,21 @@
 """Per-image metrics: what counts as wrong, which way is worse, what broken class scores do."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 
-from senseapp.errors import InvalidInput
-from senseapp.evaluate import METRICS, add_moments, change_of, metric_names, moments_of
-from senseapp.results.metrics import METRIC_FACTS
-from senseapp.spec.run import LABEL_FREE_METRICS, MetricName
+from senseapp.errors import InvalidInput, InvalidSpec
+from senseapp.metrics import (
+    METRICS,
+    add_moments,
+    change_of,
+    divergence_among,
+    metric_names,
+    moments_of,
+    primary_among,
+)
+from senseapp.spec import SensitivitySpec
 
 NAN, INF = float("nan"), float("inf")
 
@@ -19,12 +25,27 @@ def change(metric, before, after, labels=None):
     return change_of(metric, moments_of(metric, before, after, None if labels is None else torch.tensor(labels)))
 
 
-def test_every_metric_of_the_settings_is_measured_and_described():
-    assert set(METRICS) == set(METRIC_FACTS) == set(get_args(MetricName))
+def test_every_metric_is_registered_under_its_name_and_described():
+    assert list(METRICS) == ["top1", "top5", "loss", "kl", "agreement", "sqnr"]
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        assert metric.label
+        assert metric.help.endswith(".")
+        assert metric.notable > 0
 
 
-def test_label_free_metrics_are_those_the_settings_name():
-    assert metric_names(has_labels=False, num_classes=1000) == LABEL_FREE_METRICS
+def test_metrics_that_need_labels_are_not_offered_without():
+    assert metric_names(has_labels=False, num_classes=1000) == ("kl", "agreement", "sqnr")
+
+
+@pytest.mark.parametrize("metric", ["top1", "top5", "loss", "kl", "agreement", "sqnr"])
+def test_the_settings_take_every_metric(metric):
+    assert SensitivitySpec(metric=metric).metric == metric
+
+
+def test_the_settings_refuse_a_metric_that_there_is_not():
+    with pytest.raises(InvalidSpec, match="must be one of top1, top5, loss, kl, agreement, sqnr, got 'speed'"):
+        SensitivitySpec(metric="speed")
 
 
 @pytest.mark.parametrize(("num_classes", "has_top5"), [(1, False), (5, False), (6, True)])
@@ -153,3 +174,45 @@ def test_half_precision_scores_are_summed_in_float64():
 def test_wrong_arguments_are_refused_with_a_reason(metric, before, after, labels, message):
     with pytest.raises(InvalidInput, match=message):
         moments_of(metric, torch.zeros(before), torch.zeros(after), None if labels is None else torch.tensor(labels))
+
+
+def test_few_images_are_ranked_by_the_divergence_and_a_model_is_judged_by_its_answers():
+    assert divergence_among(("top1", "kl", "sqnr")) == "kl"
+    assert divergence_among(("top1", "loss")) is None
+    assert primary_among(("agreement", "loss", "top1")) == "top1"
+    assert primary_among(("kl", "agreement")) == "agreement"
+    assert primary_among(("kl", "agreement"), labelled=True) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "has_labels", "num_classes", "needs"),
+    [
+        ("top1", False, 10, "labels, and there are none"),
+        ("top5", True, 5, "at least 6 classes"),
+        ("top5", True, 6, ""),
+        ("kl", False, 1, ""),
+    ],
+)
+def test_what_a_metric_needs_is_said(metric, has_labels, num_classes, needs):
+    assert METRICS[metric].obstacle(has_labels=has_labels, num_classes=num_classes) == needs
+
+
+@pytest.mark.parametrize(
+    ("metric", "axis", "value_axis", "inside"),
+    [
+        ("top1", "Drop in top-1 accuracy (points)", "Top-1 accuracy (%)", "drop in top-1 accuracy"),
+        ("loss", "Rise in cross-entropy loss (nats)", "Cross-entropy loss (nats)", "rise in loss"),
+        ("kl", "KL divergence from the original output (nats)", "KL divergence (nats)", "KL divergence"),
+        ("agreement", "Drop in agreement with the original (points)", "Agreement with the original (%)",
+         "drop in agreement"),
+        ("sqnr", "Noise in the output, relative to its power", "Signal to noise (dB)", "output noise"),
+    ],
+)  # fmt: skip
+def test_axes_are_named_with_their_unit(metric, axis, value_axis, inside):
+    described = METRICS[metric]
+    assert (described.axis, described.value_axis, described.change_inside) == (axis, value_axis, inside)
+
+
+def test_an_estimate_of_kl_is_drawn_up_to_what_the_answers_hold():
+    assert METRICS["kl"].largest_estimate(10) == pytest.approx(math.log(10))
+    assert METRICS["kl"].largest_estimate(1) == METRICS["top1"].largest_estimate(10) == INF

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from senseapp.errors import InvalidInput
-from senseapp.evaluate import change_of, joint_confidence, rank_intervals, shared_ranks, spearman, undecided
+from senseapp.metrics import change_of
+from senseapp.results.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
 
 NAN, INF = math.nan, math.inf
 

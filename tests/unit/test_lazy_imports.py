@@ -5,7 +5,20 @@ import sys
 
 import pytest
 
-PLAIN = ("errors", "spec", "results", "schedule", "store", "jobs", "exchange", "export", "service", "cli", "ui")
+PLAIN = (
+    "errors",
+    "metrics",
+    "spec",
+    "results",
+    "schedule",
+    "store",
+    "jobs",
+    "exchange",
+    "export",
+    "service",
+    "cli",
+    "ui",
+)
 
 
 @pytest.mark.parametrize("package", ["senseapp", *(f"senseapp.{name}" for name in PLAIN)])

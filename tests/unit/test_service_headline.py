@@ -49,7 +49,8 @@ def test_what_few_images_cannot_show_is_the_answer_where_nothing_is_seen():
 
     few = replace(a_result([unclear("stem", "top1", "kl"), unclear("head", "top1", "kl")]), num_samples=20)
     assert headline(few) == (
-        "20 images cannot show losses under about 16 points at 50 % (2 layers measured): add images, or use KL."
+        "20 images cannot show losses under about 16 points at 50 % (2 layers measured): add images, or use KL "
+        "divergence."
     )
     without = replace(a_result([unclear("stem", "top1")]), num_samples=20)
     assert headline(without).endswith("(1 layer measured): add images.")

@@ -317,7 +317,7 @@ def test_a_metric_that_needs_labels_is_refused_without_them() -> None:
 def test_top5_is_refused_for_five_classes() -> None:
     model = small_network()
     model.head = nn.Linear(8, 5)
-    with pytest.raises(InvalidSpec, match="more than five classes"):
+    with pytest.raises(InvalidSpec, match="needs at least 6 classes"):
         _open(model, images_for(labels=torch.zeros(24, dtype=torch.long)), metric="top5")
 
 

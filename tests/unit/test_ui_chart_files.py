@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from senseapp.metrics import METRICS
 from senseapp.ui.charts import level_line, network_bars, quantization_bars, sensitivity_bars, sensitivity_heatmap
 from senseapp.ui.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
 from senseapp.ui.frames import at_level, measurement_frame
 from senseapp.ui.histogram_frames import bin_frame, mark_frame
 from senseapp.ui.level_frames import marked
 from senseapp.ui.network import network_frame
-from senseapp.ui.vocabulary import METRICS
 from tests.pages.records import NAMES, profile, result
 from tests.unit.test_ui_histograms import a_histogram
 

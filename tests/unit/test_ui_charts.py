@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from senseapp.metrics import METRICS
 from senseapp.results import ResourceBudget
 from senseapp.schedule import make_schedule
 from senseapp.ui.charts import (
@@ -22,7 +23,6 @@ from senseapp.ui.frames import at_level, measurement_frame, schedule_frame
 from senseapp.ui.level_frames import EXTREMES, cut_short, drop_domain, marked
 from senseapp.ui.network import network_frame
 from senseapp.ui.palette import CATEGORIES, curve_look
-from senseapp.ui.vocabulary import METRICS
 from tests.pages.records import FRAGILE, NAMES, profile, result
 
 FRAME = measurement_frame(result(), "top1")
@@ -126,7 +126,7 @@ def far_off(measured: int = 3, size: float = 133.0) -> Any:
     frame = measurement_frame(replace(whole, measurements=tuple(whole.measurements[: 3 * measured])), "kl")
     outlier = (frame["layer"] == FRAGILE) & (frame["source"] == "estimated")
     numbers = {name: frame[name].mask(outlier, size) for name in ("drop", "low", "high")}
-    return frame.assign(**numbers, change_text=frame["change_text"].mask(outlier, METRICS["kl"].change(size)))
+    return frame.assign(**numbers, change_text=frame["change_text"].mask(outlier, METRICS["kl"].change_text(size)))
 
 
 def test_no_estimate_rules_the_axis_of_what_is_measured() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from senseapp.metrics import METRICS
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Comparison, Part, Side
 from senseapp.results.matching import compare
@@ -24,7 +25,6 @@ from senseapp.ui.comparison_frames import (
 )
 from senseapp.ui.comparison_wording import caveat_of_sides, finding, matching_text
 from senseapp.ui.settings import differing_settings
-from senseapp.ui.vocabulary import METRICS
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
 
 TOP1 = METRICS["top1"]

@@ -1,14 +1,12 @@
 """Numbers and words as people read them."""
 
-from typing import get_args
-
 import pytest
 
+from senseapp.metrics import METRICS, number_text
 from senseapp.results import RunState
-from senseapp.results.metrics import METRIC_FACTS, number_text
-from senseapp.spec import MetricName, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.spec import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.ui import format as fmt
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, STATES, strength
+from senseapp.ui.vocabulary import COMPRESSIONS, STATES, strength
 
 
 @pytest.mark.parametrize(
@@ -61,10 +59,10 @@ def test_a_short_name_is_left_alone() -> None:
 
 
 def test_a_loss_is_above_zero_in_every_metric_and_a_gain_below() -> None:
-    assert METRICS["top1"].change(0.064) == "6.4 points"
-    assert METRICS["kl"].change(0.064) == "0.064 nats"
-    assert METRICS["top1"].change(-0.003) == "−0.3 points"
-    assert METRICS["sqnr"].change(0.0123) == "0.012"
+    assert METRICS["top1"].change_text(0.064) == "6.4 points"
+    assert METRICS["kl"].change_text(0.064) == "0.064 nats"
+    assert METRICS["top1"].change_text(-0.003) == "−0.3 points"
+    assert METRICS["sqnr"].change_text(0.0123) == "0.012"
 
 
 @pytest.mark.parametrize(
@@ -89,24 +87,26 @@ def test_no_number_that_is_not_zero_reads_as_zero(value: float, digits: int, exp
 
 
 def test_an_interval_is_in_the_unit_and_with_the_sign_of_the_loss() -> None:
-    assert METRICS["top1"].interval(0.02, 0.05) == "2.0 to 5.0"
-    assert METRICS["loss"].interval(-0.01, 0.05) == "−0.010 to 0.050"
-    assert METRICS["kl"].interval(0.0, 0.0001) == "0 to < 0.001"
+    assert METRICS["top1"].interval_text(0.02, 0.05) == "2.0 to 5.0"
+    assert METRICS["loss"].interval_text(-0.01, 0.05) == "−0.010 to 0.050"
+    assert METRICS["kl"].interval_text(0.0, 0.0001) == "0 to < 0.001"
 
 
 def test_charts_tables_and_the_command_line_call_a_loss_by_the_same_unit() -> None:
-    for name, view in METRICS.items():
-        assert view.factor == METRIC_FACTS[name].factor
-        assert METRIC_FACTS[name].change_unit in view.axis
+    for metric in METRICS.values():
+        assert metric.change_unit in metric.axis
+        assert metric.value_unit in metric.value_axis
+        assert metric.change_text(0.5).endswith(metric.change_unit)
+        assert metric.factor == (100 if metric.change_unit == "points" else 1)
 
 
 def test_a_reading_of_the_metric_itself_has_no_sign() -> None:
-    assert METRICS["top1"].reading(0.978) == "97.8 %"
-    assert METRICS["loss"].reading(0.0814) == "0.081 nats"
+    assert METRICS["top1"].value_text(0.978) == "97.8 %"
+    assert METRICS["loss"].value_text(0.0814) == "0.081 nats"
 
 
 def test_every_metric_compression_and_state_of_the_engine_has_words() -> None:
-    assert set(METRICS) == set(get_args(MetricName))
+    assert all(metric.label and metric.change_title and metric.help for metric in METRICS.values())
     assert set(COMPRESSIONS) == {SparsityConfig.kind, PruningConfig.kind, QuantizationConfig.kind}
     assert set(STATES) == set(RunState)
 
@@ -133,7 +133,7 @@ def test_the_levels_offered_are_valid_and_run_from_mild_to_strong() -> None:
     ],
 )
 def test_a_metric_is_read_in_its_own_unit(metric: str, value: float, expected: str) -> None:
-    assert METRICS[metric].reading(value) == expected
+    assert METRICS[metric].value_text(value) == expected
 
 
 def test_a_title_becomes_the_name_of_a_file_on_any_system() -> None:

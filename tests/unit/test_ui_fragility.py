@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from senseapp.metrics import METRICS
 from senseapp.ui.charts.files import picture_spec
 from senseapp.ui.charts.heatmap import sensitivity_heatmap
 from senseapp.ui.fragility import CANNOT_TELL, bands_of, fragility_legend, row_bands
 from senseapp.ui.frames import measurement_frame
 from senseapp.ui.palette import FRAGILITY, UNCLEAR
-from senseapp.ui.vocabulary import METRICS
 from tests.pages.records import NAMES, result
 
 TOP1 = METRICS["top1"]

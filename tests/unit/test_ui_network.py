@@ -8,11 +8,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from senseapp.metrics import METRICS
 from senseapp.ui.charts import network_bars
 from senseapp.ui.fragility import CANNOT_TELL, NO_VALUE
 from senseapp.ui.frames import at_level, measurement_frame
 from senseapp.ui.network import ancestors, blocks_of, deepest, network_frame, opened_to
-from senseapp.ui.vocabulary import METRICS
 from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE, NOT_PRUNABLE, profile, result
 

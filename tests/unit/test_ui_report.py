@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from senseapp.metrics import METRICS
 from senseapp.results import MetricChange, ResourceBudget, SensitivityResult, ValidationResult
 from senseapp.schedule import make_schedule
 from senseapp.service import headline
@@ -25,7 +26,6 @@ from senseapp.ui.report.chart_data import ChartData
 from senseapp.ui.report.contents import ReportContents
 from senseapp.ui.report.document import build_report
 from senseapp.ui.report.tables import layer_tables
-from senseapp.ui.vocabulary import METRICS
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 MOST_BYTES = 3_000_000
@@ -116,7 +116,7 @@ def test_the_colours_are_named_beside_every_chart_that_has_them(page: _Page) -> 
 
 def test_every_number_of_every_metric_is_in_a_table_with_its_interval(page: _Page) -> None:
     for name in ("top1", "loss", "kl", "agreement", "sqnr"):
-        assert f"{METRICS[name].loss} when one layer is compressed" in page.text
+        assert f"{METRICS[name].change_title} when one layer is compressed" in page.text
     assert "layer2.0.conv1 Conv2d 1.15 k 73.7 k 4.0 points (3.4 to 4.6) 8.0 points (7.4 to 8.6)" in page.text
 
 

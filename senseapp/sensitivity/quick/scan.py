@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp.errors import first_line_of
-from senseapp.evaluate import change_of
+from senseapp.metrics import change_of
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.folding import foldable_norms
 from senseapp.sensitivity.layout import micro_batches, precision_context

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from senseapp.evaluate import METRICS
+from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement
 from senseapp.sensitivity.plan import PlannedTarget, telling_positions
 from senseapp.sensitivity.probe import Order, Probe
@@ -77,7 +77,7 @@ class _EachImage(Yardstick):
 
     def moments(self, logits: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
         before = self.baseline[start:stop].double()
-        return {"kl": tuple(METRICS["kl"](before, logits.double(), None)[1].tolist())}
+        return {"kl": tuple(METRICS["kl"].terms(before, logits.double(), None)[1].tolist())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.level_frames import near_measured
 from senseapp.ui.palette import INK
-from senseapp.ui.vocabulary import MetricView
 
 ROW_STEP = 18
 EDGE_TO_EDGE: dict[str, Any] = {
@@ -58,12 +58,12 @@ def same_rows(*, field: str = "row") -> alt.Y:
     return alt.Y(f"{field}:N", title=None)
 
 
-def layer_tooltip(metric: MetricView) -> list[alt.Tooltip]:
+def layer_tooltip(metric: Metric) -> list[alt.Tooltip]:
     """Return the hover text of a measurement: the whole name, the change, its interval, where it comes from."""
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in _hover_lines(metric).items()]
 
 
-def layer_hover(metric: MetricView, *, members: str = "members") -> alt.ExprRef:
+def layer_hover(metric: Metric, *, members: str = "members") -> alt.ExprRef:
     """Return :func:`layer_tooltip` for marks by the hundred: no value is tested for being text or missing.
 
     ``members`` is the column with the whole name.
@@ -73,12 +73,12 @@ def layer_hover(metric: MetricView, *, members: str = "members") -> alt.ExprRef:
     return alt.ExprRef("{" + ", ".join(lines) + "}")
 
 
-def _hover_lines(metric: MetricView) -> dict[str, str]:
+def _hover_lines(metric: Metric) -> dict[str, str]:
     """Return column to title."""
     return {
         "members": "Layer",
         "level_text": "Level",
-        "change_text": metric.loss,
+        "change_text": metric.change_title,
         "interval_text": "95 % interval",
         "source": "Value",
     }

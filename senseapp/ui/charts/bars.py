@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.charts.axes import (
     ROW_STEP,
     hit_rows,
@@ -20,7 +21,6 @@ from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.fragility import fragility_colour
 from senseapp.ui.level_frames import cut_short
 from senseapp.ui.palette import INK
-from senseapp.ui.vocabulary import MetricView
 
 _DRAWN = (
     "row", "layer", "level_text", "drop", "low", "high", "unclear", "extreme", "source", "members", "change_text",
@@ -29,7 +29,7 @@ _DRAWN = (
 
 
 def sensitivity_bars(
-    rows: pd.DataFrame, metric: MetricView, *, x_domain: tuple[float, float], picked: str = ""
+    rows: pd.DataFrame, metric: Metric, *, x_domain: tuple[float, float], picked: str = ""
 ) -> alt.LayerChart:
     """Return one bar per row of :func:`senseapp.ui.level_frames.marked`, in its order.
 

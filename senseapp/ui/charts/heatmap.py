@@ -8,10 +8,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.charts.axes import ROW_STEP, layer_axis, layer_hover, outline, pick_layer, same_rows, source_opacity
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.fragility import fragility_colour
-from senseapp.ui.vocabulary import MetricView
 
 _DRAWN = ("level_text", "band", "source", "change_text", "interval_text")
 _MOST_DESCRIBED = 2000
@@ -19,7 +19,7 @@ _MOST_DESCRIBED = 2000
 
 
 def sensitivity_heatmap(
-    rows: pd.DataFrame, metric: MetricView, *, order: Sequence[str], level_texts: Sequence[str], picked: str = ""
+    rows: pd.DataFrame, metric: Metric, *, order: Sequence[str], level_texts: Sequence[str], picked: str = ""
 ) -> alt.LayerChart:
     """Return a grid of layers and levels, coloured like the bars; a ring marks cells not told from zero.
 

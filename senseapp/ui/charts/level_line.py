@@ -5,15 +5,15 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.charts.axes import CUT_LABEL, layer_tooltip, measured_ends, pick_layer
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.palette import ACCENT, FRAGILITY, INK
-from senseapp.ui.vocabulary import MetricView
 
 _MOST_NAMES = 40
 
 
-def level_line(rows: pd.DataFrame, metric: MetricView, *, baseline: float | None, picked: str = "") -> alt.LayerChart:
+def level_line(rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "") -> alt.LayerChart:
     """Return the metric of the network with each layer compressed alone, layers from left to right.
 
     Args:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import altair as alt
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, outline
 from senseapp.ui.charts.layered import LayeredChart
 from senseapp.ui.fragility import fragility_colour
 from senseapp.ui.palette import INK
-from senseapp.ui.vocabulary import MetricView
 
 _SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
 _NAME_WIDTH, _SIZE_WIDTH = 180, 108
@@ -20,7 +20,7 @@ _PLACE = alt.Y("node:N", axis=None)
 
 
 def network_bars(
-    rows: pd.DataFrame, metric: MetricView, *, share_title: str, sizes: bool = True, picked: str = ""
+    rows: pd.DataFrame, metric: Metric, *, share_title: str, sizes: bool = True, picked: str = ""
 ) -> alt.LayerChart:
     """Return the visible tree, parents above their children, with parameters and MACs of each and their shares.
 
@@ -109,11 +109,11 @@ def _looked_up(texts: Mapping[str, str]) -> str:
     return f"({json.dumps(texts)})[datum.label]"
 
 
-def _tooltip(metric: MetricView) -> list[alt.Tooltip]:
+def _tooltip(metric: Metric) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("node:N", title="Module"),
         alt.Tooltip("kind:N", title="Kind"),
-        alt.Tooltip("change_text:N", title=metric.loss),
+        alt.Tooltip("change_text:N", title=metric.change_title),
         alt.Tooltip("worst_text:N", title="Most fragile layer"),
         alt.Tooltip("params:Q", title="Parameters", format=",d"),
         alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.charts.axes import layer_axis, outline, pick_layer, same_rows, source_opacity, zero_line
 from senseapp.ui.level_frames import cut_short, drop_domain
 from senseapp.ui.palette import CATEGORIES, INK
-from senseapp.ui.vocabulary import MetricView
 
 _BAR_STEP = 9
 _GAP = 6
@@ -33,7 +33,7 @@ def side_colour(labels: Sequence[str], *, drawn: Sequence[str]) -> alt.Color:
     return alt.Color("side:N", scale=scale, legend=legend if len(drawn) > 1 else None)
 
 
-def paired_bars(rows: pd.DataFrame, metric: MetricView, *, labels: Sequence[str], picked: str = "") -> alt.LayerChart:
+def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], picked: str = "") -> alt.LayerChart:
     """Return a bar for each side under each other, layer by layer; whiskers are 95 % intervals, estimates are pale.
 
     Args:
@@ -72,11 +72,11 @@ def _outside(base: alt.Chart) -> alt.Chart:
     return text.encode(x="end:Q", text="extreme:N")
 
 
-def _tooltip(metric: MetricView) -> list[alt.Tooltip]:
+def _tooltip(metric: Metric) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("members:N", title="Layer"),
         alt.Tooltip("side:N", title="Run"),
-        alt.Tooltip("change_text:N", title=metric.loss),
+        alt.Tooltip("change_text:N", title=metric.change_title),
         alt.Tooltip("interval_text:N", title="95 % interval"),
         alt.Tooltip("rank_text:N", title="Rank"),
         alt.Tooltip("source:N", title="Value"),

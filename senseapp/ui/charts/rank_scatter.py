@@ -8,10 +8,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.ui.charts.axes import pick_layer
 from senseapp.ui.charts.paired_bars import side_colour
 from senseapp.ui.palette import INK
-from senseapp.ui.vocabulary import MetricView
 
 _HEIGHT = 400
 _NAMED = 5
@@ -20,7 +20,7 @@ _NAME_SHARE = (0.35, 0.05)
 
 
 def rank_scatter(
-    rows: pd.DataFrame, metric: MetricView, *, labels: Sequence[str], ranks: bool, picked: str = ""
+    rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], ranks: bool, picked: str = ""
 ) -> alt.LayerChart:
     """Return the points with their intervals, the diagonal, and the names of the layers that moved most.
 

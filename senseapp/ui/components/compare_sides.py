@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from senseapp.errors import SenseError
+from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.results import RunRecord, SensitivityResult
 from senseapp.results.comparison import Part, Side
 from senseapp.results.matching import shared_metrics
@@ -20,7 +21,7 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.components.run_guard import run_line
 from senseapp.ui.frames import ordered_levels
 from senseapp.ui.state import session
-from senseapp.ui.vocabulary import METRICS, MetricView, usual_level
+from senseapp.ui.vocabulary import usual_level
 from senseapp.ui.wording import caveat_of, provenance_text
 
 _METRIC_PARAMETER = "metric"
@@ -141,7 +142,7 @@ def _keep_levels() -> None:
     st.query_params[LEVEL_PARAMETER] = ["" if level is None else _level_parameter(level) for level in chosen]
 
 
-def choose_metric(sides: Sequence[Side]) -> MetricView | None:
+def choose_metric(sides: Sequence[Side]) -> Metric | None:
     """Show the picker of the metrics that all sides have; None (with a sentence) if there is none."""
     shared = shared_metrics(sides)
     names = [name for name in METRICS if name in shared]
@@ -152,7 +153,8 @@ def choose_metric(sides: Sequence[Side]) -> MetricView | None:
         return None
     linked = st.query_params.get(_METRIC_PARAMETER, "")
     usual = sides[0].result.metric
-    st.session_state[_METRIC] = next(name for name in (linked, usual, "kl", names[0]) if name in names)
+    finer = divergence_among(names)
+    st.session_state[_METRIC] = next(name for name in (linked, usual, finer, names[0]) if name in names)
     chosen = st.selectbox(
         "Metric",
         names,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from senseapp.metrics import METRICS
 from senseapp.results.comparison import Comparison
 from senseapp.ui import format as fmt
 from senseapp.ui.charts.paired_bars import pair_step, paired_bars
@@ -21,7 +22,6 @@ from senseapp.ui.comparison_wording import caveat_of_sides, finding, matching_te
 from senseapp.ui.components.figure import figure, rows_height
 from senseapp.ui.state import drop_pick, picked_layer, session
 from senseapp.ui.tables import show_table
-from senseapp.ui.vocabulary import METRICS
 
 _PICKS = "compare"
 _NETWORK, _MOVED = "Network order", "Moved most first"
@@ -61,7 +61,7 @@ def _bars(comparison: Comparison) -> None:
     figure(
         "What does each layer lose in each run?",
         paired_bars(rows, metric, labels=labels, picked=_picked(comparison)),
-        alt_text=f"{metric.loss} of {fmt.plural(len(comparison.layers), 'layer')} in {' and '.join(labels)}. "
+        alt_text=f"{metric.change_title} of {fmt.plural(len(comparison.layers), 'layer')} in {' and '.join(labels)}. "
         + finding(comparison),
         key=f"compare.bars.{session().pick_round}",
         run_id=_PICKS,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import streamlit as st
 
 from senseapp.errors import InvalidSpec
+from senseapp.metrics import METRICS
 from senseapp.results import ModelProfile
-from senseapp.spec import CompressionConfig, MetricName, SensitivitySpec, fractions_from_percent, parse_numbers
+from senseapp.spec import CompressionConfig, SensitivitySpec, fractions_from_percent, parse_numbers
 from senseapp.spec.run import Mode
 from senseapp.ui import format as fmt
 from senseapp.ui.components.compression_options import choose_config
 from senseapp.ui.components.measure_options import choose_measuring
 from senseapp.ui.components.notices import complain
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView
+from senseapp.ui.vocabulary import COMPRESSIONS, CompressionView
 
 _AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
 _AUTOMATIC = "automatic"
@@ -93,7 +92,7 @@ def _choose_levels(
         return None
 
 
-def _choose_metric(draft: SensitivitySpec) -> MetricName | None:
+def _choose_metric(draft: SensitivitySpec) -> str | None:
     chosen = st.selectbox(
         "Metric that ranks the layers",
         [_AUTOMATIC, *METRICS],
@@ -105,4 +104,4 @@ def _choose_metric(draft: SensitivitySpec) -> MetricName | None:
         persist_state="session",
         width=420,
     )
-    return next((name for name in get_args(MetricName) if name == chosen), None)
+    return chosen if chosen in METRICS else None

@@ -6,15 +6,14 @@ import math
 
 import streamlit as st
 
+from senseapp.metrics import METRICS, Metric
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import sensitivity_curves
 from senseapp.ui.components.figure import figure
 from senseapp.ui.components.layer_choice import choose_layers
 from senseapp.ui.components.run_view import RunView
-from senseapp.ui.curve_frames import CURVE_AXES, CurveAxis, curve_rows, why_no_reward
-from senseapp.ui.level_frames import most_estimated
+from senseapp.ui.curve_frames import CURVE_AXES, CurveAxis, curve_rows, reward_metric, why_no_reward
 from senseapp.ui.state import session
-from senseapp.ui.vocabulary import METRICS, MetricView
 from senseapp.ui.wording import caveat_of
 
 _QUESTIONS = {
@@ -61,7 +60,7 @@ def _curves(view: RunView, name: str, chosen: list[str]) -> None:
             falling_bits=bits,
             zero=name == "drop",
             height=460,
-            most=most_estimated(metric, view.result.profile.num_classes) if name == "drop" else math.inf,
+            most=metric.largest_estimate(view.result.profile.num_classes) if name == "drop" else math.inf,
         ),
         alt_text=_in_words(view, axis, metric, chosen),
         key=f"curves.{view.run_id}.{session().pick_round}",
@@ -72,8 +71,9 @@ def _curves(view: RunView, name: str, chosen: list[str]) -> None:
     )
 
 
-def _metric_of(name: str, view: RunView) -> MetricView:
-    return METRICS["top1"] if name == "reward" else view.metric
+def _metric_of(name: str, view: RunView) -> Metric:
+    counted = reward_metric(view.result) if name == "reward" else None
+    return METRICS[counted] if counted else view.metric
 
 
 def _choose_axis(view: RunView) -> str:
@@ -90,7 +90,7 @@ def _choose_axis(view: RunView) -> str:
     return chosen if chosen in names else names[0]
 
 
-def _in_words(view: RunView, axis: CurveAxis, metric: MetricView, chosen: list[str]) -> str:
+def _in_words(view: RunView, axis: CurveAxis, metric: Metric, chosen: list[str]) -> str:
     last = view.level_texts[-1]
     worst = view.frame[view.frame["level_text"] == last].sort_values("drop", ascending=False).head(1)
     most = f" At {last} {worst['layer'].iloc[0]} loses most: {worst['change_text'].iloc[0]}." if len(worst) else ""

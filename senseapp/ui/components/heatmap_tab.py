@@ -55,4 +55,4 @@ def _cells(view: RunView) -> None:
 def _in_words(view: RunView, layers: int) -> str:
     worst = view.frame.sort_values("drop", ascending=False).head(1)
     most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
-    return f"{view.metric.loss} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
+    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"

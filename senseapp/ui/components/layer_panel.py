@@ -86,7 +86,7 @@ def _curve(view: RunView) -> None:
             falling_bits=bits,
             height=150,
         ),
-        alt_text=f"{view.metric.loss} of {view.picked}: {words}",
+        alt_text=f"{view.metric.change_title} of {view.picked}: {words}",
         key=f"panel.curve.{view.run_id}",
         caveat=caveat_of(view.result),
         lines=(view.picked, *view.lines),

@@ -139,7 +139,7 @@ def _bars_in_words(view: RunView) -> str:
     first = ", ".join(f"{row.layer} {row.change_text}" for row in ranked.head(3).itertuples())
     unclear = int(ranked["unclear"].sum())
     return (
-        f"{view.metric.loss} of {counted_rows(ranked)} at {view.level_text}. "
+        f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. "
         f"Most fragile: {first}. {unclear} cannot be told from zero."
     )
 

@@ -41,7 +41,7 @@ def network_tab(view: RunView) -> None:
             f"Where does the network hold its weight, and what does it lose {view.at}?",
             network_bars(rows, view.metric, share_title=share, sizes=profile.sizes_known, picked=view.picked_row),
             alt_text=f"{fmt.plural(len(rows), 'block')} and layers with their {share.lower()}, coloured by "
-            f"{view.metric.loss_inside} at {view.level_text}",
+            f"{view.metric.change_inside} at {view.level_text}",
             key=key,
             on_pick=lambda: _click(view.run_id, key),
             caveat=caveat_of(view.result),

@@ -9,12 +9,13 @@ from functools import cached_property
 import pandas as pd
 import streamlit as st
 
+from senseapp.metrics import METRICS, Metric
 from senseapp.results import SensitivityResult
 from senseapp.service import shown_metric
 from senseapp.ui import format as fmt
 from senseapp.ui.frames import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.ui.state import pick, picked_layer
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS, CompressionView, MetricView, usual_level
+from senseapp.ui.vocabulary import COMPRESSIONS, CompressionView, usual_level
 from senseapp.ui.wording import provenance_text
 
 _KEPT_FRAMES = 32
@@ -36,7 +37,7 @@ class RunView:
 
     run_id: str
     result: SensitivityResult
-    metric: MetricView
+    metric: Metric
     level: float
     frame: pd.DataFrame
     opened: bool = False
@@ -86,7 +87,7 @@ class RunView:
         levels = f"{self.compression.label} {fmt.levels(self.compression.kind, self.result.levels)}"
         return f"{self.result.profile.title} · {levels}", provenance_text(self.result).replace("**", "")
 
-    def frame_of(self, metric: MetricView) -> pd.DataFrame:
+    def frame_of(self, metric: Metric) -> pd.DataFrame:
         """Return the frame of another metric."""
         return kept_frame(self.run_id, self.result, metric.name)
 
@@ -182,7 +183,7 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
 def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
     """Return the metric to show first: of those with the most values that of the headline, else that of estimates."""
     spoken_of = shown_metric(result)
-    return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, name == "kl"))
+    return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, METRICS[name].divergence))
 
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:

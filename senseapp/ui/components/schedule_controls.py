@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.resolution import hides_losses
 from senseapp.results.schedule import BudgetKind
@@ -15,7 +16,6 @@ from senseapp.ui.components.partner_choice import choose_partner
 from senseapp.ui.components.schedule_settings import ScheduleSettings
 from senseapp.ui.frames import metrics_of, ordered_levels
 from senseapp.ui.state import layer_edits
-from senseapp.ui.vocabulary import METRICS
 
 _METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
 _METHOD_HELP = (
@@ -188,11 +188,12 @@ def _choose_gamma(run_id: str) -> float:
 
 def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
     """Return how much may be lost; the budget and the limits are still to be filled in."""
-    metrics = [name for name in metrics_of(result) if name != "sqnr"]
+    metrics = [name for name in metrics_of(result) if METRICS[name].additive]
+    finer = divergence_among(metrics)
     metric = st.selectbox(
         "Loss measured by",
         metrics,
-        index=metrics.index("kl") if "kl" in metrics and hides_losses(result, metrics[0]) else 0,
+        index=metrics.index(finer) if finer and hides_losses(result, metrics[0]) else 0,
         format_func=lambda name: METRICS[name].label,
         key=f"schedule.drop_metric.{run_id}",
         persist_state="session",
@@ -200,13 +201,12 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
     view = METRICS[metric if metric in metrics else metrics[0]]
     if hidden := hides_losses(result, view.name):
         st.caption(f":material/info: {hidden}.")
-    points = view.unit == "points"
     allowed = st.number_input(
-        f"Largest loss ({view.unit})",
+        f"Largest loss ({view.change_unit})",
         min_value=0.0,
-        value=1.0 if points else 0.05,
-        step=0.5 if points else 0.01,
-        format="%.1f" if points else "%.3f",
+        value=1.0 if view.is_share else 0.05,
+        step=0.5 if view.is_share else 0.01,
+        format="%.1f" if view.is_share else "%.3f",
         key=f"schedule.drop.{view.name}.{run_id}",
         help="A schedule that is measured to lose more is not taken.",
         persist_state="session",

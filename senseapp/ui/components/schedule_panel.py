@@ -7,6 +7,7 @@ from dataclasses import replace
 import streamlit as st
 
 from senseapp.errors import InfeasibleBudget, SenseError
+from senseapp.metrics import METRICS
 from senseapp.results import Schedule, SensitivityResult, StrongestFound
 from senseapp.results.coupling import CoupledGroup
 from senseapp.results.resolution import baseline_warning
@@ -31,7 +32,6 @@ from senseapp.ui.fragility import fragility_legend
 from senseapp.ui.frames import UNTOUCHED_BITS, editing_frame, mixed_frame, schedule_frame
 from senseapp.ui.spared import spared_sentences
 from senseapp.ui.state import layer_edits
-from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of
 
 _AXES = {
@@ -144,7 +144,7 @@ def _figures(
         changed = {compact: f"{fmt.bytes_size(before)} → {after}", **changed}
     figures = {
         **changed,
-        f"Predicted {metric.loss_inside}": metric.change(schedule.predicted_damage),
+        f"Predicted {metric.change_inside}": metric.change_text(schedule.predicted_damage),
         "Verified": measured or ":gray[not yet]",
     }
     if settings.partner is not None:
@@ -152,7 +152,7 @@ def _figures(
     elif schedule.budget is not None:
         figures["Uniform would give"] = _uniform(settings, result, schedule, groups)
     helps = {
-        f"Predicted {metric.loss_inside}": "Sum of what the layers lose alone, each measured at its level. "
+        f"Predicted {metric.change_inside}": "Sum of what the layers lose alone, each measured at its level. "
         "Layers together may lose more or less: measure the compressed model before you rely on it.",
         "Verified": "The same, measured on the whole compressed model: press Verify below.",
         **dict.fromkeys(
@@ -174,7 +174,7 @@ def _uniform(
         uniform = asked.solve(result, method="uniform", groups=groups)
     except SenseError:  # no common level meets the budget, which the optimal choice can
         return "not possible"
-    return METRICS[schedule.metric].change(uniform.predicted_damage)
+    return METRICS[schedule.metric].change_text(uniform.predicted_damage)
 
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 import streamlit as st
 
 from senseapp.errors import NotFound, SenseError
+from senseapp.metrics import METRICS
 from senseapp.results import JobSnapshot, StrongestFound
 from senseapp.service import DropLimit
 from senseapp.ui import backend
@@ -14,7 +15,6 @@ from senseapp.ui.components.job_line import job_line
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.run_guard import may_start
 from senseapp.ui.trade_off_frames import figure_text
-from senseapp.ui.vocabulary import METRICS
 
 _POLL_SECONDS = 1.0
 
@@ -76,8 +76,8 @@ def _sentence(found: StrongestFound, drop: DropLimit) -> str:
     best, last = held[-1]
     repaired = " after repair" if last.repaired else ""
     return (
-        f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.loss_inside} "
-        f"{view.change(best.delta)} ({view.interval(best.ci_low, best.ci_high)}) measured{repaired} on "
+        f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.change_inside} "
+        f"{view.change_text(best.delta)} ({view.interval_text(best.ci_low, best.ci_high)}) measured{repaired} on "
         f"{best.num_samples} images of the run, the strongest of {len(found.tried)} schedules tried. "
         "Verify measures it on other images."
     )

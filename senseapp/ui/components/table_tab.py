@@ -5,13 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.exchange import can_be_distiller_csv, write_distiller_csv
+from senseapp.metrics import METRICS
 from senseapp.service import sensitivity_csv
 from senseapp.spec import dumps
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import metrics_of, top_frame
 from senseapp.ui.level_frames import layer_frame, reached_note
 from senseapp.ui.tables import layer_columns, measurement_columns, show_table
-from senseapp.ui.vocabulary import METRICS
 
 _UNKNOWN_IF_IMPORTED = ("layer_type", "low", "high", "params", "macs", "members")
 

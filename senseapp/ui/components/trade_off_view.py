@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.errors import SenseError
+from senseapp.metrics import METRICS
 from senseapp.results import Schedule, SensitivityResult, StrongestFound
 from senseapp.results.coupling import CoupledGroup
 from senseapp.schedule import TradeOffPoint, damage_metric, trade_off
@@ -19,7 +20,6 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.components.schedule_controls import take_target
 from senseapp.ui.components.schedule_settings import ScheduleSettings
 from senseapp.ui.trade_off_frames import measured_frame, predicted_frame, shown_figure
-from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of
 
 _NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Classic rule"}
@@ -61,14 +61,14 @@ def trade_off_view(
         measured,
         now=shown_figure(kind, settings.budget.target if now is None else now),
         x_title=_TITLES[kind],
-        y_title=f"{view.label} ({view.unit})" if not view.falls else view.axis,
+        y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})",
         notable=view.factor * view.notable,
     )
     key = f"schedule.trade_off.{kind}.{run_id}"
     figure(
         "What would more cost?",
         chart,
-        alt_text=f"Predicted {view.loss_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
+        alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
         key=key,
         on_pick=lambda: _take(key, run_id, kind),
         reading="Lines are predicted from the layers alone; marks are whole schedules that were measured, with their "

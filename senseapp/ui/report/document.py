@@ -14,6 +14,7 @@ import vl_convert
 from markupsafe import Markup
 
 from senseapp import __version__
+from senseapp.metrics import METRICS
 from senseapp.service import shown_metric
 from senseapp.ui.charts.files import LANGUAGE
 from senseapp.ui.report.chart_data import ChartData
@@ -23,7 +24,6 @@ from senseapp.ui.report.histograms import histogram_figures
 from senseapp.ui.report.schedules import schedule_sections
 from senseapp.ui.report.tables import apart_table, layer_tables, unlisted_table
 from senseapp.ui.settings import baselines_of, environment_of, image_facts, model_facts, settings_of
-from senseapp.ui.vocabulary import METRICS
 from senseapp.ui.wording import caveat_of, notes_of, provenance_text
 
 _FOLDER = Path(__file__).parent

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 import pandas as pd
 
+from senseapp.metrics import Metric
 from senseapp.results import ModelProfile, SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import network_bars, sensitivity_bars, sensitivity_curves, sensitivity_heatmap
@@ -18,7 +19,7 @@ from senseapp.ui.frames import at_level, measurement_frame, ordered_levels, top_
 from senseapp.ui.level_frames import drop_domain, marked
 from senseapp.ui.network import network_frame, opened_to
 from senseapp.ui.report.chart_data import ChartData
-from senseapp.ui.vocabulary import COMPRESSIONS, MetricView, usual_level
+from senseapp.ui.vocabulary import COMPRESSIONS, usual_level
 
 _LOOK = {
     "config": {
@@ -75,7 +76,7 @@ def drawn(chart: alt.Chart | alt.LayerChart, data: ChartData, *, label: str, wor
     return Drawing(label=label, chart=data.take(chart, _LOOK), words=words)
 
 
-def result_figures(result: SensitivityResult, metric: MetricView, data: ChartData) -> tuple[Figure, ...]:
+def result_figures(result: SensitivityResult, metric: Metric, data: ChartData) -> tuple[Figure, ...]:
     """Return the views of a result: bars at each level, curves, the heat map and the network."""
     frame = measurement_frame(result, metric.name)
     levels = [level for level in ordered_levels(result) if (frame["level"] == level).any()]
@@ -99,7 +100,7 @@ def _each_level(
 
 
 def _bars(
-    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
     def draw(level: float, label: str) -> Drawing:
         rows = marked(at_level(frame, level))
@@ -118,14 +119,14 @@ def _bars(
     )
 
 
-def _worst_in_words(rows: pd.DataFrame, metric: MetricView, level: str) -> str:
+def _worst_in_words(rows: pd.DataFrame, metric: Metric, level: str) -> str:
     worst = rows.sort_values(["drop", "layer"], ascending=[False, True]).head(3)
     found = "; ".join(str(words) for words in worst["description"])
-    return f"{metric.loss} of {fmt.plural(rows['row'].nunique(), 'layer')} at {level}. Most fragile: {found}."
+    return f"{metric.change_title} of {fmt.plural(rows['row'].nunique(), 'layer')} at {level}. Most fragile: {found}."
 
 
 def _curves(
-    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
     kind = result.spec.sensitivity.compression.kind
     bits = kind == "quantization"
@@ -137,7 +138,7 @@ def _curves(
         y_title=metric.axis,
         falling_bits=bits,
     )
-    words = f"{metric.loss} of {', '.join(fragile)} over {fmt.levels(kind, levels)}."
+    words = f"{metric.change_title} of {', '.join(fragile)} over {fmt.levels(kind, levels)}."
     return Figure(
         question="How fast does the loss grow with compression?",
         reading=f"The {fmt.plural(len(fragile), 'most fragile layer')} at the strongest level; bands are 95 % "
@@ -147,7 +148,7 @@ def _curves(
 
 
 def _heatmap(
-    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
     kind = result.spec.sensitivity.compression.kind
     chart = sensitivity_heatmap(
@@ -166,7 +167,7 @@ def _heatmap(
 
 
 def _network(
-    result: SensitivityResult, frame: pd.DataFrame, metric: MetricView, levels: list[float], data: ChartData
+    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
     profile = result.profile
     opened = _opened(profile, metric)
@@ -176,7 +177,7 @@ def _network(
     def draw(level: float, label: str) -> Drawing:
         rows = network_frame(profile, at_level(frame, level), metric, opened=opened, by_macs=by_macs)
         chart = network_bars(rows, metric, share_title=share, sizes=profile.sizes_known)
-        words = f"{share} of {fmt.plural(len(rows), 'module')}, coloured by {metric.loss_inside} at {label}."
+        words = f"{share} of {fmt.plural(len(rows), 'module')}, coloured by {metric.change_inside} at {label}."
         return drawn(chart, data, label=label, words=words)
 
     drawings, first = _each_level(result, levels, draw)
@@ -190,7 +191,7 @@ def _network(
     )
 
 
-def _opened(profile: ModelProfile, metric: MetricView) -> frozenset[str]:
+def _opened(profile: ModelProfile, metric: Metric) -> frozenset[str]:
     """Open the tree as deep as it stays readable."""
     for depth in range(_DEPTH, 1, -1):
         opened = opened_to(profile, depth)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from senseapp.metrics import METRICS
 from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
+from senseapp.results.measurement import change_in
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
 from senseapp.ui.fragility import fragility_legend
@@ -14,7 +16,7 @@ from senseapp.ui.proof_wording import delivery, size_changes
 from senseapp.ui.report.chart_data import ChartData
 from senseapp.ui.report.figures import Figure, drawn
 from senseapp.ui.report.tables import Table, is_mixed, schedule_table
-from senseapp.ui.vocabulary import COMPRESSIONS, METRICS
+from senseapp.ui.vocabulary import COMPRESSIONS
 
 _METHODS = {
     "optimal": "Least damage for the budget",
@@ -67,7 +69,7 @@ def _section(
     facts = {
         "Method": _METHODS.get(schedule.method, schedule.method),
         "Budget": _budget(schedule),
-        f"Predicted {metric.loss_inside}": metric.change(predicted),
+        f"Predicted {metric.change_inside}": metric.change_text(predicted),
     }
     if validation is None:
         facts["Measured"] = "Not yet"
@@ -130,7 +132,7 @@ def _proof(validation: ValidationResult) -> Table:
     }
     shown = {label: changes for label, changes in measured.items() if changes}
     images = {change.num_samples for changes in shown.values() for change in changes}
-    metrics = [name for name in METRICS if any(change.metric == name for change in validation.changes)]
+    metrics = [name for name in METRICS if change_in(validation.changes, name)]
     return Table(
         title="Proof: the compressed model, measured",
         columns=("Metric", "Before", *shown),
@@ -143,12 +145,12 @@ def _proof(validation: ValidationResult) -> Table:
 
 def _proof_row(name: str, columns: Sequence[Sequence[MetricChange]]) -> Iterator[str]:
     view = METRICS[name]
-    found = [next((change for change in changes if change.metric == name), None) for changes in columns]
+    found = [change_in(changes, name) for changes in columns]
     yield view.label
-    yield next((view.reading(change.baseline) for change in found if change is not None), "–")
+    yield next((view.value_text(change.baseline) for change in found if change is not None), "–")
     for change in found:
         if change is None:
             yield "–"
         else:
-            interval = view.interval(change.ci_low, change.ci_high) if change.has_interval else "interval unknown"
-            yield f"{view.reading(change.value)}\n{view.change(change.delta)}\n({interval})"
+            interval = view.interval_text(change.ci_low, change.ci_high) if change.has_interval else "interval unknown"
+            yield f"{view.value_text(change.value)}\n{view.change_text(change.delta)}\n({interval})"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from senseapp.metrics import METRICS
 from senseapp.results import LayerProfile, Schedule, SensitivityResult
 from senseapp.ui import format as fmt
 from senseapp.ui.frames import (
@@ -18,7 +19,6 @@ from senseapp.ui.frames import (
     schedule_frame,
     unlisted_frame,
 )
-from senseapp.ui.vocabulary import METRICS
 
 _MOST_CELLS = 12_000
 
@@ -67,7 +67,7 @@ def _layer_table(result: SensitivityResult, name: str) -> Table:
     ]
     facts = ("Type", "Parameters", "MACs") if sized else ()
     return Table(
-        title=f"{metric.loss} when one layer is compressed",
+        title=f"{metric.change_title} when one layer is compressed",
         columns=("Layer", *facts, *levels),
         rows=tuple(rows),
         note=f"{metric.help} Above zero is worse. In brackets: the 95 % interval; ≈ marks estimates, which have none.",

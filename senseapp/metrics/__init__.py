@@ -1,0 +1,77 @@
+"""What is measured: every metric is one object, and all that is known of it is derived from that.
+
+A new metric is one file with a :class:`Metric`, and its line in :data:`METRICS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from senseapp.errors import InvalidSpec
+from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, add_moments, number_text, powers
+from senseapp.metrics.classification import AGREEMENT, KL, LOSS, SQNR, TOP1, TOP5, ClassificationMetric, check_labels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (TOP1, TOP5, LOSS, KL, AGREEMENT, SQNR)}
+
+
+def metric_named(name: str) -> Metric:
+    """Return the metric of that name.
+
+    Raises:
+        InvalidSpec: there is none.
+    """
+    if name not in METRICS:
+        raise InvalidSpec(f"The metric must be one of {', '.join(METRICS)}, got {name!r}.")
+    return METRICS[name]
+
+
+def metric_names(*, has_labels: bool, num_classes: int) -> tuple[str, ...]:
+    """Return the names of the metrics that can be measured."""
+    return tuple(
+        name for name, metric in METRICS.items() if not metric.obstacle(has_labels=has_labels, num_classes=num_classes)
+    )
+
+
+def moments_of(name: str, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
+    """Return :meth:`Metric.moments` of the metric ``name``; raises InvalidInput where that or the name is wrong."""
+    return metric_named(name).moments(baseline_output, output, targets)
+
+
+def change_of(name: str, moments: Moments, confidence: float = 0.95) -> MetricChange:
+    """Return :meth:`Metric.change` of the metric ``name``; raises InvalidInput where that or the name is wrong."""
+    return metric_named(name).change(moments, confidence)
+
+
+def divergence_among(names: Collection[str]) -> str | None:
+    """Return the first of ``names`` that is a divergence; None if there is none. See :class:`Metric`."""
+    return next((name for name in METRICS if name in names and METRICS[name].divergence), None)
+
+
+def primary_among(names: Collection[str], *, labelled: bool = False) -> str | None:
+    """Return the first of ``names`` that people judge a model by, on request only by labels; None if there is none."""
+    primary = (metric for metric in METRICS.values() if metric.primary and metric.name in names)
+    return next((metric.name for metric in primary if metric.needs_labels or not labelled), None)
+
+
+__all__ = [
+    "METRICS",
+    "ClassificationMetric",
+    "Interval",
+    "Metric",
+    "MetricChange",
+    "Moments",
+    "add_moments",
+    "change_of",
+    "check_labels",
+    "divergence_among",
+    "metric_named",
+    "metric_names",
+    "moments_of",
+    "number_text",
+    "powers",
+    "primary_among",
+]

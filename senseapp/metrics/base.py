@@ -1,0 +1,267 @@
+"""What a metric is: terms of each image, how their sums become a change with an interval, and its words.
+
+A metric compares the compressed model with the uncompressed one on the same images. Its moments are sums over images
+in float64, so those of batches, chunks and shards add up (:func:`add_moments`). For most metrics they are
+(n, Σ baseline, Σ d, Σ d², Σ d³), with d the worsening of one image (> 0 means worse).
+
+Nothing here imports torch or scipy at load time: records, pages and the command line read the facts of a metric.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from senseapp.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Moments = Sequence[float]
+Interval = tuple[float, float]
+
+_DECIMALS = ((10.0, 3), (99.95, 1))
+"""Most decimals of numbers below an end; larger ones are whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricChange:
+    """One metric before and after, as a paired difference over the same images.
+
+    Attributes:
+        metric: its name.
+        baseline: of the uncompressed model, as a fraction where it is shown in percent; infinite for SQNR.
+        value: of the compressed model.
+        delta: > 0 means worse, for every metric; for SQNR the noise-to-signal power ratio.
+        ci_low, ci_high: 95 % interval of ``delta``, from the paired per-image differences; NaN where it is unknown
+            (imported figures).
+        num_samples: images measured; 0 where unknown.
+        moments: sufficient statistics of the per-image differences; sums, so that shards add up exactly.
+    """
+
+    metric: str
+    baseline: float
+    value: float
+    delta: float
+    ci_low: float
+    ci_high: float
+    num_samples: int
+    moments: tuple[float, ...] = ()
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval of ``delta`` is known."""
+        return not (math.isnan(self.ci_low) or math.isnan(self.ci_high))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(ABC):
+    """One metric. A new one subclasses this in a file of its own, with :meth:`terms`, and gets a line in ``METRICS``.
+
+    Attributes:
+        name: in settings, files and on the command line.
+        label: the name people see.
+        change_title: what ``delta`` is called; above zero is worse, for every metric.
+        help: one plain sentence.
+        value_unit: of ``baseline`` and ``value``; ``%`` means that they are fractions, shown as percent.
+        change_unit: of ``delta``; ``points`` for fractions, which are shown as percentage points.
+        notable: the largest ``delta`` that is tolerable; no layer is called fragile for less.
+        higher_is_better: direction of ``value``.
+        needs_labels: whether it judges the model by labels, so that it says something of the uncompressed model too;
+            the others compare with the uncompressed model alone.
+        min_classes: with fewer, every model does perfectly.
+        primary: whether people judge a model by it; those that need no labels stand in where there are none.
+        divergence: whether it sees the smallest change of the output and adds up over layers: what ranks layers on
+            few images, what schedules are solved in, and what the quick scan estimates.
+        additive: whether value and drop differ by the baseline, so that the interval of one is that of the other.
+        axis_title: of the axis that a drop is drawn on, without its unit; empty for ``change_title``.
+        value_title: of the axis that the metric itself is drawn on; empty for ``label``.
+        finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
+    """
+
+    name: str
+    label: str
+    change_title: str
+    help: str
+    value_unit: str = ""
+    change_unit: str = ""
+    notable: float
+    higher_is_better: bool = True
+    needs_labels: bool = False
+    min_classes: int = 1
+    primary: bool = False
+    divergence: bool = False
+    additive: bool = True
+    axis_title: str = ""
+    value_title: str = ""
+    finding: str = " loses {}"
+
+    # ---- measurement
+
+    @abstractmethod
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return what is summed over images, (N,) each, float64: of most metrics :func:`powers` of the worsening.
+
+        Args:
+            baseline_output: of the uncompressed model, float64, images first.
+            output: of the compressed model, same shape.
+            targets: labels of the images; None only where ``needs_labels`` is false.
+        """
+
+    def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
+        """Refuse outputs and targets that :meth:`terms` has no meaning for.
+
+        Raises:
+            InvalidInput: shapes do not match, or labels are missing.
+        """
+        if baseline_output.shape != output.shape:
+            raise InvalidInput(
+                f"Outputs must be alike before and after compression; got {tuple(baseline_output.shape)} before and "
+                f"{tuple(output.shape)} after."
+            )
+        if self.needs_labels and targets is None:
+            raise InvalidInput(f"The metric {self.name} needs labelled images. Choose one that needs no labels.")
+
+    def moments(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
+        """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64.
+
+        Raises:
+            InvalidInput: see :meth:`check`.
+        """
+        self.check(baseline_output, output, targets)
+        terms = self.terms(baseline_output.detach().double(), output.detach().double(), targets)
+        return (float(len(output)), *(float(term.sum()) for term in terms))
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of ``delta``; that of a mean of any sign unless a metric knows better."""
+        from senseapp.metrics.intervals import mean_interval
+
+        return mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+    def change(self, moments: Moments, confidence: float = 0.95) -> MetricChange:
+        """Return the change and its interval.
+
+        An image on which the worsening is not finite makes delta infinite, and its interval the single point inf:
+        with any such image the expected damage has no bound. A baseline that is not finite makes delta undefined (nan).
+
+        Args:
+            moments: of :meth:`moments`, merged with :func:`add_moments`.
+            confidence: nominal coverage of the interval.
+
+        Raises:
+            InvalidInput: no images, or a confidence outside 0.5 to 1.
+        """
+        low, high = self.interval(moments, confidence)  # first, as it refuses an empty set of images
+        baseline, value, delta = self.estimate(moments)
+        return MetricChange(
+            metric=self.name,
+            baseline=baseline,
+            value=value,
+            delta=delta,
+            ci_low=low,
+            ci_high=high,
+            num_samples=int(moments[0]),
+            moments=tuple(moments),
+        )
+
+    def estimate(self, moments: Moments) -> tuple[float, float, float]:
+        """Return baseline, value and delta."""
+        value = moments[1] + (-1 if self.higher_is_better else 1) * moments[2]
+        return moments[1] / moments[0], value / moments[0], moments[2] / moments[0]
+
+    # ---- what can be measured and shown
+
+    def obstacle(self, *, has_labels: bool, num_classes: int) -> str:
+        """Return why it cannot be measured, to follow "it needs"; empty where it can."""
+        if self.needs_labels and not has_labels:
+            return "labels, and there are none"
+        return f"at least {self.min_classes} classes" if num_classes < self.min_classes else ""
+
+    def unchanged_upper_end(self, num_images: int) -> float:
+        """Return how large ``delta`` may be, with 95 % confidence, where no image has changed."""
+        return 0.0
+
+    def largest_estimate(self, num_classes: int) -> float:
+        """Return the largest estimate worth an axis; beyond it an estimate says no more than that all is lost."""
+        return math.inf
+
+    # ---- words
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of images, shown in percent and points."""
+        return self.value_unit == "%"
+
+    @property
+    def factor(self) -> float:
+        """Shown units for one unit of ``value`` and ``delta``: 100 for shares."""
+        return 100.0 if self.is_share else 1.0
+
+    @property
+    def digits(self) -> int:
+        """Decimals in text."""
+        return 1 if self.is_share else 3
+
+    @property
+    def axis(self) -> str:
+        """Title of the axis that a drop is drawn on, with its unit."""
+        return _with_unit(self.axis_title or self.change_title, self.change_unit)
+
+    @property
+    def value_axis(self) -> str:
+        """Title of the axis that the metric itself is drawn on, with its unit."""
+        return _with_unit(self.value_title or self.label, self.value_unit)
+
+    @property
+    def change_inside(self) -> str:
+        """What a drop is called inside a sentence; abbreviations stay as they are."""
+        title = self.change_title
+        return title if title[:2].isupper() else title[0].lower() + title[1:]
+
+    def change_text(self, delta: float) -> str:
+        """Return a drop as text, above zero for the worse: ``6.4 points``, ``< 0.001 nats``, ``−0.3 points``."""
+        return f"{number_text(self.factor * delta, digits=self.digits)} {self.change_unit}".strip()
+
+    def interval_text(self, low: float, high: float) -> str:
+        """Return an interval in the unit of :meth:`change_text`: ``7.4 to 8.6``."""
+        return " to ".join(number_text(self.factor * end, digits=self.digits) for end in (low, high))
+
+    def value_text(self, value: float) -> str:
+        """Return the metric itself as text: ``97.8 %``, ``0.081 nats``."""
+        return f"{number_text(self.factor * value, digits=self.digits)} {self.value_unit}".strip()
+
+
+def add_moments(first: Moments, second: Moments) -> tuple[float, ...]:
+    """Merge the moments of two disjoint sets of images.
+
+    Counts (top-1, top-5, agreement) merge exactly; the others up to the rounding of one float64 addition.
+    """
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+def powers(baseline: Tensor, worsening: Tensor) -> tuple[Tensor, ...]:
+    """Return the terms of a mean and its interval, (N,) each: the baseline, and the worsening to the third power."""
+    return baseline, worsening, worsening**2, worsening**3
+
+
+def number_text(value: float, *, digits: int) -> str:
+    """Return ``value`` with at most so many decimals and a true minus sign; what only rounds to zero says so.
+
+    >>> [number_text(value, digits=3) for value in (0.0, 0.0004, -0.0004, -0.25, 133.0)]
+    ['0', '< 0.001', '> −0.001', '−0.250', '133']
+    """
+    if value == 0:
+        return "0"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if round(value, digits) == 0:
+        return f"< {10.0**-digits:.{digits}f}" if value > 0 else f"> −{10.0**-digits:.{digits}f}"
+    decimals = min(digits, next((most for end, most in _DECIMALS if abs(value) < end), 0))
+    return f"{value:.{decimals}f}".replace("-", "−")
+
+
+def _with_unit(title: str, unit: str) -> str:
+    return f"{title} ({unit})" if unit else title

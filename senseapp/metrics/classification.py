@@ -1,0 +1,263 @@
+"""Metrics of class scores, (N, num_classes).
+
+A row of class scores that holds a nan names no class: it counts as wrong and as disagreeing. Ties go to the lowest
+class index, so constant class scores always name class 0.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from senseapp.errors import InvalidInput
+from senseapp.metrics.base import Interval, Metric, Moments, powers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_Z = statistics.NormalDist().inv_cdf(0.975)
+
+
+def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
+    """Refuse labels that are not one class index for each image.
+
+    Raises:
+        InvalidInput: with what was wrong.
+    """
+    if labels.shape != (num_images,):
+        raise InvalidInput(f"{num_images} images need as many labels, got {tuple(labels.shape)}.")
+    if bool(((labels < 0) | (labels >= num_classes)).any()):
+        raise InvalidInput(
+            f"Labels must be class indices from 0 to {num_classes - 1}, got {int(labels.min())} to "
+            f"{int(labels.max())}. Check that the images' classes are those of the model."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationMetric(Metric):
+    """A metric of class scores and class indices."""
+
+    def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
+        """Refuse what is not (images, classes), or labels that are not one class index for each image."""
+        if output.ndim != 2 or baseline_output.shape != output.shape:
+            raise InvalidInput(
+                "Class scores must be (images, classes), alike before and after compression; got "
+                f"{tuple(baseline_output.shape)} before and {tuple(output.shape)} after."
+            )
+        super().check(baseline_output, output, targets)
+        if self.needs_labels and targets is not None:
+            check_labels(targets, *output.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopAccuracy(ClassificationMetric):
+    """The share of images whose label is among the ``k`` highest scores."""
+
+    k: int
+    value_unit: str = "%"
+    change_unit: str = "points"
+    notable: float = 0.01
+    needs_labels: bool = True
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the change, -1, 0 or 1."""
+        assert targets is not None  # check has seen to it
+        before = _in_top(baseline_output, targets, self.k)
+        return powers(before, before - _in_top(output, targets, self.k))
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return Tango's interval of a difference of paired shares."""
+        from senseapp.metrics.intervals import discordant_interval
+
+        changed, excess = round(moments[3]), round(moments[2])
+        return discordant_interval((changed + excess) // 2, (changed - excess) // 2, int(moments[0]), confidence)
+
+    def unchanged_upper_end(self, num_images: int) -> float:
+        """Return the upper end of Tango's interval, in closed form where nothing has changed: z² / (n + z²).
+
+        Source: Tango (1998), Statistics in Medicine 17, as in :func:`senseapp.metrics.intervals.discordant_interval`.
+
+        >>> round(TOP1.unchanged_upper_end(20), 3)
+        0.161
+        """
+        return _Z**2 / (num_images + _Z**2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement(ClassificationMetric):
+    """The share of images that get the same class as from the uncompressed model."""
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of whether the class is another, 0 or 1."""
+        same = _in_top(output, baseline_output.argmax(1), 1) * ~baseline_output.isnan().any(1)
+        return powers(same.new_ones(same.shape), 1 - same)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the mid-P interval of a share."""
+        from senseapp.metrics.intervals import proportion_interval
+
+        return proportion_interval(round(moments[2]), int(moments[0]), confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(ClassificationMetric):
+    """The mean negative log probability of the label."""
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the rise, in nats."""
+        assert targets is not None  # check has seen to it
+        before, after = (
+            -scores.log_softmax(1).gather(1, targets[:, None]).squeeze(1) for scores in (baseline_output, output)
+        )
+        return powers(before, (_unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLDivergence(ClassificationMetric):
+    """The mean KL divergence of the compressed model's probabilities from the uncompressed model's."""
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the divergence, in nats."""
+        reference = baseline_output.log_softmax(1)
+        probability = reference.exp()
+        terms = probability * (reference - output.log_softmax(1))
+        # a class that the original rules out adds nothing, whatever the compressed model says of it
+        divergence = _unbounded(terms.masked_fill(probability == 0, 0).sum(1)).clamp_min(0)  # rounding can leave -1e-17
+        divergence = divergence.masked_fill(reference.isnan().any(1), math.nan)
+        return powers(divergence.new_zeros(divergence.shape), divergence)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean that cannot be negative."""
+        from senseapp.metrics.intervals import nonnegative_mean_interval
+
+        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+    def largest_estimate(self, num_classes: int) -> float:
+        """Return ln(``num_classes``), as much as the original's answers hold."""
+        return math.log(num_classes) if num_classes > 1 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalToNoise(ClassificationMetric):
+    """The power of the original scores over that of the error, in dB; its delta is the inverse ratio.
+
+    Moments are (n, Σ s, Σ e, Σ s², Σ e², Σ s e), with s the energy of one image's original scores and e that of their
+    error.
+    """
+
+    additive: bool = False
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return s, e, s², e² and s e."""
+        signal = (baseline_output**2).sum(1)
+        error = _unbounded(((baseline_output - output) ** 2).sum(1)).masked_fill(~signal.isfinite(), math.nan)
+        return signal, error, signal**2, error**2, signal * error
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of Σ e / Σ s."""
+        from senseapp.metrics.intervals import ratio_interval
+
+        num_samples, signal, error, *products = moments
+        return ratio_interval(int(num_samples), (signal, error), (products[0], products[1], products[2]), confidence)
+
+    def estimate(self, moments: Moments) -> tuple[float, float, float]:
+        """Return infinity, the ratio in dB, and its inverse."""
+        signal, error = moments[1], moments[2]
+        ratio = 0.0 if error == 0 else error / signal if signal else math.inf
+        return math.inf, _decibels(ratio), ratio
+
+    def value_text(self, value: float) -> str:
+        """Return the ratio as text: ``14.1 dB``."""
+        return "no noise" if value == math.inf else f"{value:.1f} dB".replace("-", "−")
+
+
+def _in_top(scores: Tensor, classes: Tensor, k: int) -> Tensor:
+    """Return whether each row ranks its class among the first k, as 0.0 or 1.0, (N,)."""
+    from torch import arange  # loaded by whoever made the scores
+
+    score = scores.gather(1, classes[:, None])  # (N, 1)
+    index = arange(scores.shape[1], device=scores.device)
+    ahead = (scores > score) | ((scores == score) & (index < classes[:, None]))  # (N, num_classes)
+    return ((ahead.sum(1) < k) & ~scores.isnan().any(1)).double()
+
+
+def _unbounded(values: Tensor) -> Tensor:
+    """Read a result that is not a number as damage without bound."""
+    return values.masked_fill(values.isnan(), math.inf)
+
+
+def _decibels(noise_to_signal: float) -> float:
+    if noise_to_signal == 0:
+        return math.inf
+    return -10 * math.log10(noise_to_signal) if noise_to_signal < math.inf else -math.inf
+
+
+TOP1 = TopAccuracy(
+    name="top1",
+    k=1,
+    label="Top-1 accuracy",
+    change_title="Drop in top-1 accuracy",
+    help="Share of images whose first guess is right. Easy to explain; needs labels and many images.",
+    primary=True,
+)
+TOP5 = TopAccuracy(
+    name="top5",
+    k=5,
+    label="Top-5 accuracy",
+    change_title="Drop in top-5 accuracy",
+    help="Share of images whose label is among the first five guesses. Needs labels.",
+    min_classes=6,
+)
+LOSS = CrossEntropy(
+    name="loss",
+    label="Loss",
+    change_title="Rise in loss",
+    help="Cross-entropy with the labels. Notices small damage that does not yet change a guess.",
+    value_unit="nats",
+    change_unit="nats",
+    notable=0.02,
+    higher_is_better=False,
+    needs_labels=True,
+    axis_title="Rise in cross-entropy loss",
+    value_title="Cross-entropy loss",
+    finding=", {} of loss",
+)
+KL = KLDivergence(
+    name="kl",
+    label="KL divergence",
+    change_title="KL divergence",
+    help="How far the output moves from the original model's. Needs no labels and sees the smallest changes.",
+    value_unit="nats",
+    change_unit="nats",
+    notable=0.02,
+    higher_is_better=False,
+    divergence=True,
+    axis_title="KL divergence from the original output",
+    finding=", {} of KL divergence",
+)
+AGREEMENT = Agreement(
+    name="agreement",
+    label="Top-1 agreement",
+    change_title="Drop in agreement",
+    help="Share of images whose first guess stays the same. Needs no labels.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    primary=True,
+    axis_title="Drop in agreement with the original",
+    value_title="Agreement with the original",
+    finding=" loses {} of agreement",
+)
+SQNR = SignalToNoise(
+    name="sqnr",
+    label="Output noise (SQNR)",
+    change_title="Output noise",
+    help="Noise that compression adds to the class scores, as a share of their power. Needs no labels.",
+    value_unit="dB",
+    notable=0.01,
+    axis_title="Noise in the output, relative to its power",
+    value_title="Signal to noise",
+    finding=", {} noise per signal",
+)
