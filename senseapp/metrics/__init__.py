@@ -29,10 +29,12 @@ def metric_named(name: str) -> Metric:
     return METRICS[name]
 
 
-def metric_names(*, has_labels: bool, num_classes: int) -> tuple[str, ...]:
-    """Return the names of the metrics that can be measured."""
+def metric_names(*, has_labels: bool, num_classes: int, task: str = "classification") -> tuple[str, ...]:
+    """Return the names of the metrics of ``task`` that can be measured."""
     return tuple(
-        name for name, metric in METRICS.items() if not metric.obstacle(has_labels=has_labels, num_classes=num_classes)
+        name
+        for name, metric in METRICS.items()
+        if metric.task in ("", task) and not metric.obstacle(has_labels=has_labels, num_classes=num_classes)
     )
 
 
