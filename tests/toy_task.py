@@ -127,5 +127,6 @@ REGRESSION = Regression(
     label_words=("value", "values"),
     label_places="labels.csv where there is one",
     label_help="A CSV table with lines file,number.",
+    score_label="Number",
     shown_metric=ERROR.name,
 )

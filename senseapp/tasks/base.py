@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from senseapp.errors import InvalidInput, UnsupportedModel
-from senseapp.metrics import METRICS, metric_names
+from senseapp.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,6 +107,7 @@ class Task(ABC):
         label_words: one label and several, as people count them.
         label_places: where labels are looked for unless a person says otherwise.
         label_help: how labels are brought along, in one sentence.
+        score_label: what :meth:`score` is of one image.
         shown_metric: what a preview tells of the uncompressed model where there are labels; empty for nothing.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
     """
@@ -118,6 +119,7 @@ class Task(ABC):
     label_words: tuple[str, str]
     label_places: str
     label_help: str
+    score_label: str
     shown_metric: str = ""
     prepared_by_answers: bool = False
 
@@ -144,15 +146,20 @@ class Task(ABC):
 
     # ---- metrics
 
+    @property
+    def own_metrics(self) -> tuple[Metric, ...]:
+        """The metrics of this task and those of any, in the order in which people see them."""
+        return tuple(metric for metric in METRICS.values() if metric.task in ("", self.name))
+
     def metrics(self, *, has_labels: bool, num_outputs: int) -> tuple[str, ...]:
-        """Return the names of the metrics that can be measured, in the order in which people see them."""
-        return metric_names(task=self.name, has_labels=has_labels, num_classes=num_outputs)
+        """Return the names of the metrics that can be measured."""
+        found = (each for each in self.own_metrics if not each.obstacle(has_labels=has_labels, num_classes=num_outputs))
+        return tuple(metric.name for metric in found)
 
     @property
     def divergence(self) -> str:
         """The metric that the quick scan estimates; empty where there is none, and then there is no scan."""
-        of_task = (metric for metric in METRICS.values() if metric.divergence and metric.task in ("", self.name))
-        return next((metric.name for metric in of_task if not metric.needs_labels), "")
+        return next((each.name for each in self.own_metrics if each.divergence and not each.needs_labels), "")
 
     # ---- labels
 

@@ -14,7 +14,9 @@ from senseapp.metrics import METRICS
 from senseapp.results import ResourceBudget, Status
 from senseapp.schedule import make_schedule
 from senseapp.service import Backend, Service, open_local_session
+from senseapp.sensitivity.histograms.measure import histogram_of
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
+from senseapp.spec.histogram import HistogramObjective, HistogramSpec
 from senseapp.tasks import TASKS
 from senseapp.validation import validate
 from tests.pages.conftest import finish, open_page
@@ -79,8 +81,18 @@ def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
     schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
     assert schedule.achieved["params"] >= 0.5 - 1e-9
     assert schedule.metric == SHIFT.name
-    proof = validate(result, schedule, repair=False).result
+    proof = validate(result, schedule, repair=True).result
     assert {change.metric for change in proof.changes} == {ERROR.name, SHIFT.name, "sqnr"}
+
+
+@pytest.mark.parametrize("objective", ["output", "loss"])
+def test_a_histogram_follows_its_number_and_its_loss_back(
+    images: DataSpec, service: Service, backend: Backend, objective: HistogramObjective
+) -> None:
+    run_id = finish(service, backend, run_of(images, mode="quick"))
+    spec = HistogramSpec(layer=service.result(run_id).profile.layers[0].name, objective=objective, num_images=4)
+    found = histogram_of(service.result(run_id), spec)
+    assert sum(found.gradients) > 0
 
 
 def test_estimates_alone_come_in_its_divergence_and_its_error(

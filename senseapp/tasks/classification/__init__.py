@@ -185,6 +185,7 @@ CLASSIFICATION = Classification(
     label_words=("class", "classes"),
     label_places="Class folders, or labels.csv where there is one",
     label_help="A folder for each class, or a CSV table with lines file,label.",
+    score_label="Highest score",
     shown_metric="top1",
     prepared_by_answers=True,
 )
