@@ -13,13 +13,13 @@ from senseapp.errors import InvalidDataset, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS
 from senseapp.results import ResourceBudget, Status
 from senseapp.schedule import make_schedule
-from senseapp.service import Backend, Service, open_local_session
 from senseapp.sensitivity.histograms.measure import histogram_of
+from senseapp.service import Backend, Service, open_local_session
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
 from senseapp.spec.histogram import HistogramObjective, HistogramSpec
 from senseapp.tasks import TASKS
 from senseapp.validation import validate
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT
 
@@ -92,7 +92,7 @@ def test_a_histogram_follows_its_number_and_its_loss_back(
     run_id = finish(service, backend, run_of(images, mode="quick"))
     spec = HistogramSpec(layer=service.result(run_id).profile.layers[0].name, objective=objective, num_images=4)
     found = histogram_of(service.result(run_id), spec)
-    assert sum(found.gradients) > 0
+    assert sum(found.gradient_magnitudes) > 0
 
 
 def test_estimates_alone_come_in_its_divergence_and_its_error(
@@ -115,6 +115,19 @@ def test_the_app_shows_its_results(app: AppTest, images: DataSpec, service: Serv
     assert ERROR.change_title in json.dumps(drawn[0])
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
+
+
+def test_analyze_offers_it_and_its_metrics(app: AppTest, service: Service) -> None:
+    app.run()
+    app.segmented_control(key="analyze.model.source").set_value("Library").run()
+    app.text_input(key="analyze.model.library.search").set_value("test_vit").run()
+    app.radio(key="analyze.model.library.entry").set_value("timm/test_vit").run()
+    app.selectbox(key="analyze.model.task").set_value("regression").run()
+    wait_for_card(app)
+    assert not app.exception
+    offered = app.selectbox(key="analyze.metric").options
+    assert {ERROR.label, SHIFT.label} < set(offered)
+    assert METRICS["top1"].label not in offered
 
 
 def test_pictures_are_surveyed_and_previewed_in_its_words(images: DataSpec, backend: Backend) -> None:
