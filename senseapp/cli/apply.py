@@ -12,6 +12,7 @@ from typing import Any
 from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSchedule
 from senseapp.results import MetricChange, SensitivityResult, ValidationResult
+from senseapp.results.measurement import change_in
 from senseapp.results.model_files import small_form
 from senseapp.service import require_same_model
 from senseapp.store import RunFolder
@@ -91,7 +92,7 @@ def _report(
         "uniform": validation.uniform,
         "uniform_repaired": validation.uniform_repaired,
     }
-    own = _of(name, validation.changes)
+    own = change_in(validation.changes, name)
     return {
         "metric": name,
         "before": _number(own.baseline) if own else None,
@@ -111,12 +112,8 @@ def _report(
     }
 
 
-def _of(metric: str, changes: Sequence[MetricChange]) -> MetricChange | None:
-    return next((change for change in changes if change.metric == metric), None)
-
-
 def _value(metric: str, changes: Sequence[MetricChange]) -> float | None:
-    change = _of(metric, changes)
+    change = change_in(changes, metric)
     return _number(change.value) if change else None
 
 

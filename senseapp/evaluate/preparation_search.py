@@ -30,6 +30,7 @@ from senseapp.models.from_checkpoint import look_alikes
 from senseapp.models.input_size import channel_statistics
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.results.counts import plural
 from senseapp.results.preparation import PreparationChoice, PreparationTrial
 from senseapp.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.spec.run import ChannelOrder
@@ -109,22 +110,19 @@ def choose_preparation(
     return _Search(given, models, tuple(data_roots), recognition).choose()
 
 
+@dataclass(slots=True, eq=False)
 class _Search:
-    """The candidates for ``spec``, run on one draw of its images."""
+    """The candidates for ``_spec``, run on one draw of its images."""
 
-    def __init__(
-        self, spec: RunSpec, models: Sequence[ModelSpec], data_roots: tuple[Path, ...], recognition: tuple[str, ...]
-    ) -> None:
-        self._spec = spec
-        self._recognition = recognition
-        self._models = models
-        self._data_roots = data_roots
-        self._loaded: tuple[ModelSpec, LoadedModel] | None = None
-        self._crops: dict[Preprocessing, PreparedImages] = {}
-        self._labels: npt.NDArray[np.int64] | None = None
-        self._most_images = min(_MOST_IMAGES, max(int(_MACS / 2 / _macs(models[0])), _LEAST_IMAGES))
-        self._num_tried = 1
-        self._num_left_out = 0
+    _spec: RunSpec
+    _models: Sequence[ModelSpec]
+    _data_roots: tuple[Path, ...]
+    _recognition: tuple[str, ...]
+    _loaded: tuple[ModelSpec, LoadedModel] | None = None
+    _crops: dict[Preprocessing, PreparedImages] = field(default_factory=dict)
+    _labels: npt.NDArray[np.int64] | None = None
+    _num_tried: int = 1
+    _num_left_out: int = 0
 
     def choose(self) -> PreparationChoice:
         own, images = self._first()
@@ -206,11 +204,8 @@ class _Search:
         return wanted != own or candidate.model.img_size is not None
 
     def _good_enough(self, own: _Candidate) -> bool:
-        right = self._answers(own).num_correct
-        return right is not None and right >= _GOOD_ENOUGH * self._num_images(own)
-
-    def _num_images(self, candidate: _Candidate) -> int:
-        return sum(map(len, candidate.scores))
+        answers = self._answers(own)
+        return answers.num_correct is not None and answers.num_correct >= _GOOD_ENOUGH * len(answers.loss)
 
     def _others(self, own: _Candidate, images: PreparedImages) -> list[_Candidate]:
         """Return all other candidates, those first that depart from an architecture's own preparation the least."""
@@ -296,7 +291,7 @@ class _Search:
             with_labels=not model.fresh_head,
         )
         try:
-            return load(num_samples=self._most_images)
+            return load(num_samples=min(_MOST_IMAGES, max(int(_MACS / 2 / _macs(self._models[0])), _LEAST_IMAGES)))
         except InvalidSpec:  # there are fewer
             return load()
 
@@ -368,8 +363,8 @@ class _Search:
                 "tell: more, where they are surer and vary more. A few dozen labelled images would decide."
             )
         if self._num_left_out:
-            ways = "way" if self._num_left_out == 1 else "ways"
-            yield f"{self._num_left_out} more {ways} to prepare the images were not tried: they would take too long."
+            ways = plural(self._num_left_out, "more way")
+            yield f"{ways} to prepare the images were not tried: they would take too long."
 
 
 def _macs(model: ModelSpec) -> float:
@@ -381,7 +376,7 @@ def _macs(model: ModelSpec) -> float:
 
 
 def _verdict(chosen: PreparationTrial, own: PreparationTrial, num_tried: int) -> str:
-    images = f"{own.num_images} images" if own.correct is None else f"{own.num_images} labelled images"
+    images = plural(own.num_images, "image" if own.correct is None else "labelled image")
     if chosen != own:
         return (
             f"Preprocessing chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "

@@ -157,21 +157,22 @@ class Metric(ABC):
             InvalidInput: no images, or a confidence outside 0.5 to 1.
         """
         low, high = self.interval(moments, confidence)  # first, as it refuses an empty set of images
-        baseline, delta = moments[1] / moments[0], moments[2] / moments[0]
-        value = (moments[1] + (-1 if self.higher_is_better else 1) * moments[2]) / moments[0]
-        return self._changed(baseline, value, delta, (low, high), moments)
-
-    def _changed(self, baseline: float, value: float, delta: float, ends: Interval, moments: Moments) -> MetricChange:
+        baseline, value, delta = self.estimate(moments)
         return MetricChange(
             metric=self.name,
             baseline=baseline,
             value=value,
             delta=delta,
-            ci_low=ends[0],
-            ci_high=ends[1],
+            ci_low=low,
+            ci_high=high,
             num_samples=int(moments[0]),
             moments=tuple(moments),
         )
+
+    def estimate(self, moments: Moments) -> tuple[float, float, float]:
+        """Return baseline, value and delta."""
+        value = moments[1] + (-1 if self.higher_is_better else 1) * moments[2]
+        return moments[1] / moments[0], value / moments[0], moments[2] / moments[0]
 
     # ---- what can be measured and shown
 

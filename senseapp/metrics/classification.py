@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from senseapp.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, powers
+from senseapp.metrics.base import Interval, Metric, Moments, powers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,16 +163,14 @@ class SignalToNoise(Metric):
         """Return the interval of Σ e / Σ s."""
         from senseapp.metrics.intervals import ratio_interval
 
-        return ratio_interval(
-            int(moments[0]), (moments[1], moments[2]), (moments[3], moments[4], moments[5]), confidence
-        )
+        num_samples, signal, error, *products = moments
+        return ratio_interval(int(num_samples), (signal, error), (products[0], products[1], products[2]), confidence)
 
-    def change(self, moments: Moments, confidence: float = 0.95) -> MetricChange:
-        """Return the change; see :meth:`Metric.change`."""
-        ends = self.interval(moments, confidence)
+    def estimate(self, moments: Moments) -> tuple[float, float, float]:
+        """Return infinity, the ratio in dB, and its inverse."""
         signal, error = moments[1], moments[2]
         ratio = 0.0 if error == 0 else error / signal if signal else math.inf
-        return self._changed(math.inf, _decibels(ratio), ratio, ends, moments)
+        return math.inf, _decibels(ratio), ratio
 
     def value_text(self, value: float) -> str:
         """Return the ratio as text: ``14.1 dB``."""

@@ -44,12 +44,10 @@ class Side:
     @property
     def measurements(self) -> tuple[LayerMeasurement, ...]:
         """Those of the part and the level."""
-        parts = {
-            Part.SHOWN: lambda: self.result.shown,
-            Part.ESTIMATED: lambda: latest(self.result.estimates),
-            Part.MEASURED: lambda: latest(self.result.measurements),
-        }
-        return tuple(item for item in parts[self.part]() if item.level == self.level)
+        if self.part is Part.SHOWN:
+            return self.result.at(self.level)
+        items = self.result.estimates if self.part is Part.ESTIMATED else self.result.measurements
+        return tuple(item for item in latest(items) if item.level == self.level)
 
     @property
     def metrics(self) -> frozenset[str]:

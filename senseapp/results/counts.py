@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 
+def plural(number: int, noun: str) -> str:
+    """Return ``1 layer``, ``21 layers``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def counted(targets: Collection[Collection[str]]) -> str:
     """Return ``21 layers``; where some are pruned together, ``14 groups (22 layers)``.
 
@@ -12,7 +17,6 @@ def counted(targets: Collection[Collection[str]]) -> str:
         targets: the members of each layer or group.
     """
     layers = sum(max(1, len(members)) for members in targets)
-    in_layers = f"{layers:,} layer{'s' if layers != 1 else ''}"
     if layers == len(targets):
-        return in_layers
-    return f"{len(targets):,} group{'s' if len(targets) != 1 else ''} ({in_layers})"
+        return plural(layers, "layer")
+    return f"{plural(len(targets), 'group')} ({plural(layers, 'layer')})"

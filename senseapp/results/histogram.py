@@ -59,12 +59,7 @@ class QuantizationHistogram:
     @property
     def cell_counts(self) -> tuple[float, ...]:
         """Values that are rounded to each grid point."""
-        return self._by_cell(self.counts)
-
-    @property
-    def cell_sensitivities(self) -> tuple[float, ...]:
-        """Sum of the gradient's magnitude over each cell: what the objective hangs on."""
-        return self._by_cell(self.gradient_magnitudes)
+        return tuple(sum(self._cell(self.counts, cell)) for cell in range(self.cells))
 
     @property
     def zero_share(self) -> float:
@@ -101,9 +96,6 @@ class QuantizationHistogram:
 
     def _cell(self, bins: tuple[float, ...], cell: int) -> tuple[float, ...]:
         return bins[cell * self.sub_bins : (cell + 1) * self.sub_bins]
-
-    def _by_cell(self, bins: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(sum(self._cell(bins, cell)) for cell in range(self.cells))
 
 
 register(QuantizationHistogram)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from senseapp.errors import InvalidSpec
@@ -30,9 +30,9 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
     _check(sides, metric)
     outcomes = _outcomes(sides, metric)
     unmatched = tuple(
-        UnmatchedLayer(layer=name, missing=tuple(_reason(outcome) for outcome in found))
-        for name, found in outcomes.items()
-        if any(isinstance(outcome, str) for outcome in found)
+        UnmatchedLayer(layer=name, missing=tuple(found if isinstance(found, str) else "" for found in outcome))
+        for name, outcome in outcomes.items()
+        if any(isinstance(found, str) for found in outcome)
     )
     return Comparison(metric=metric, sides=tuple(sides), layers=_ranked(_rows(outcomes)), unmatched=unmatched)
 
@@ -89,10 +89,6 @@ def _outcome(item: LayerMeasurement | None, metric: str, *, known: bool) -> _Out
     return "The figure is not a number." if math.isnan(change.delta) else _Found(item, change)
 
 
-def _reason(outcome: _Outcome) -> str:
-    return outcome if isinstance(outcome, str) else ""
-
-
 def _rows(outcomes: dict[str, tuple[_Outcome, ...]]) -> list[_Row]:
     """Return the matched layers; those that share their measurements on every side are one row."""
     together: dict[tuple[str, ...], _Row] = {}
@@ -107,7 +103,7 @@ def _rows(outcomes: dict[str, tuple[_Outcome, ...]]) -> list[_Row]:
 
 def _ranked(rows: Sequence[_Row]) -> tuple[MatchedLayer, ...]:
     sides = list(zip(*(row.found for row in rows), strict=True))
-    ranks = zip(*map(_ranks, sides), strict=True)
+    ranks = zip(*(mean_ranks([-entry.change.delta for entry in side]) for side in sides), strict=True)
     ranges = zip(*map(_ranges, sides), strict=True)
     return tuple(
         MatchedLayer(
@@ -120,10 +116,6 @@ def _ranked(rows: Sequence[_Row]) -> tuple[MatchedLayer, ...]:
         )
         for row, rank, possible in zip(rows, ranks, ranges, strict=True)
     )
-
-
-def _ranks(side: Iterable[_Found]) -> list[float]:
-    return mean_ranks([-entry.change.delta for entry in side])
 
 
 def _ranges(side: Sequence[_Found]) -> list[tuple[int, int]]:

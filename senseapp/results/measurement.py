@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from senseapp.metrics import METRICS, MetricChange
@@ -15,6 +16,11 @@ class Status(enum.StrEnum):
     MEASURED = "measured"
     NOT_APPLICABLE = "not_applicable"
     FAILED = "failed"
+
+
+def change_in(changes: Iterable[MetricChange], metric: str) -> MetricChange | None:
+    """Return the change of ``metric``; None if it was not measured."""
+    return next((change for change in changes if change.metric == metric), None)
 
 
 def loss_with_interval(change: MetricChange) -> str:
@@ -64,7 +70,7 @@ class LayerMeasurement:
 
     def change(self, metric: str) -> MetricChange | None:
         """Return the change of ``metric``, or None if it was not measured."""
-        return next((change for change in self.changes if change.metric == metric), None)
+        return change_in(self.changes, metric)
 
 
 register(LayerMeasurement)

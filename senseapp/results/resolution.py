@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.results.counts import plural
 from senseapp.results.measurement import Status
 from senseapp.results.sensitivity import SensitivityResult
 from senseapp.tasks import task_named
@@ -96,4 +97,4 @@ def baseline_warning(result: SensitivityResult) -> str:
 
 
 def _images(result: SensitivityResult) -> str:
-    return f"{result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
+    return plural(result.num_samples, "image")

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from senseapp.errors import InvalidSpec
 from senseapp.metrics import MetricChange
+from senseapp.results.measurement import change_in
 from senseapp.spec.codec import register
 
 BudgetKind = Literal["params", "bytes", "macs", "bits"]
@@ -154,7 +155,7 @@ class TriedTarget:
 
     def change(self, metric: str) -> MetricChange | None:
         """Return what was measured in ``metric``."""
-        return next((change for change in self.changes if change.metric == metric), None)
+        return change_in(self.changes, metric)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from senseapp.errors import InfeasibleBudget
 from senseapp.metrics import METRICS
 from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
+from senseapp.results.counts import plural
 from senseapp.results.profile_notes import standardised_note
 from senseapp.results.resolution import visible_words
 from senseapp.results.schedule import BudgetKind
@@ -160,7 +161,7 @@ def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
     visible, metric = curve_set.visible, METRICS[curve_set.metric]
     if visible <= metric.notable or damage >= visible:
         return ()
-    images = f"{curve_set.num_images:,} image{'s' if curve_set.num_images != 1 else ''}"
+    images = plural(curve_set.num_images, "image")
     return (
         f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
         f"{visible_words(metric.name, visible)}. Measure on more images, or count damage in KL divergence.",

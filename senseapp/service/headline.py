@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import MetricChange, SensitivityResult
-from senseapp.results.counts import counted
+from senseapp.results.counts import counted, plural
 from senseapp.results.resolution import baseline_warning, smallest_visible_loss, visible_words
 from senseapp.spec import QuantizationConfig
 
@@ -86,9 +86,7 @@ def _sentence(words: str) -> str:
 
 
 def _images(result: SensitivityResult) -> str:
-    if not result.num_samples:
-        return "these images"
-    return f"{result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
+    return plural(result.num_samples, "image") if result.num_samples else "these images"
 
 
 def _first_stronger_loss(result: SensitivityResult, level: float) -> str:

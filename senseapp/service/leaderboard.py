@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
 from senseapp.metrics import METRICS, primary_among
 from senseapp.results import RunRecord, RunState, SensitivityResult
+from senseapp.results.counts import plural
 from senseapp.results.resolution import can_show
 from senseapp.service.headline import headline
 from senseapp.store import RunStore
@@ -107,7 +108,7 @@ def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
     """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
     if not metric or can_show(result, metric, ALLOWED_DROP):
         return ""
-    return f"cannot be told with {result.num_samples:,} image{'s' if result.num_samples != 1 else ''}"
+    return f"cannot be told with {plural(result.num_samples, 'image')}"
 
 
 def _removable(result: SensitivityResult, metric: str) -> float | None:

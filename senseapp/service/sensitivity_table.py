@@ -9,22 +9,8 @@ from collections.abc import Iterator
 from senseapp.results import LayerMeasurement, LayerProfile, MetricChange, SensitivityResult, Status
 from senseapp.spec import QuantizationConfig
 
-COLUMNS = (
-    "layer",
-    "layer_type",
-    "params",
-    "macs",
-    "compression",
-    "level",
-    "metric",
-    "baseline",
-    "value",
-    "delta",
-    "ci_low",
-    "ci_high",
-    "status",
-    "group",
-)
+_FIGURES = ("baseline", "value", "delta", "ci_low", "ci_high")
+COLUMNS = ("layer", "layer_type", "params", "macs", "compression", "level", "metric", *_FIGURES, "status", "group")
 _ESTIMATED = "estimated"
 
 
@@ -62,11 +48,7 @@ def _row(
         "compression": result.spec.sensitivity.compression.kind,
         "level": f"{level_for_people(item.level, result):.10g}",
         "metric": change.metric if change else result.metric,
-        "baseline": change.baseline if change else "",
-        "value": change.value if change else "",
-        "delta": change.delta if change else "",
-        "ci_low": change.ci_low if change else "",
-        "ci_high": change.ci_high if change else "",
+        **{name: getattr(change, name) if change else "" for name in _FIGURES},
         "status": _ESTIMATED if estimated else item.status.value,
         "group": item.group,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,6 @@ import pandas as pd
 
 from senseapp.metrics import METRICS, Metric, primary_among
 from senseapp.results import SensitivityResult
-from senseapp.results.reward import accuracy_reward
 from senseapp.ui.frames import metrics_of
 
 _PERCENT = 100
@@ -47,6 +47,18 @@ def curve_rows(rows: pd.DataFrame, metric: Metric, axis: CurveAxis, *, bits: boo
         shown_high=high,
         shown_text=[axis.reading(value, metric) for value in shown],
     )
+
+
+def accuracy_reward(top1: float, macs_left: float) -> float:
+    """Return −(1 − top-1) · ln(MACs left): 0 for a model without errors, and lower with errors and with compute.
+
+    Source: He et al. 2018, "AMC: AutoML for model compression and acceleration on mobile devices", section 3.4, where
+    the compute of the whole network is meant.
+
+    >>> round(accuracy_reward(0.75, 1_000_000), 3)
+    -3.454
+    """
+    return (top1 - 1) * math.log(macs_left)
 
 
 def reward_metric(result: SensitivityResult) -> str | None:

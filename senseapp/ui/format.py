@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from senseapp.results.counts import plural as plural
+
 _LONGEST_STEM = 60
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -99,11 +101,6 @@ def ordinal(place: int) -> str:
     """Return a place in a row: ``1st``, ``2nd``, ``11th``."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     return f"{place}{'th' if place % 100 in (11, 12, 13) else endings.get(place % 10, 'th')}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Return ``1 layer``, ``21 layers``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def shape(sizes: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from senseapp.metrics import METRICS, Metric
 from senseapp.results import MetricChange, StrongestFound, ValidationResult
+from senseapp.results.measurement import change_in
 from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import TradeOffPoint
 
@@ -57,9 +58,8 @@ def _proven(validation: ValidationResult, kind: BudgetKind, metric: str) -> Iter
     if figure is None:
         return
     for name, changes in (("Measured", validation.changes), ("Measured after repair", validation.repaired)):
-        for change in changes:
-            if change.metric == metric:
-                yield _measured(name, kind, figure, change)
+        if change := change_in(changes, metric):
+            yield _measured(name, kind, figure, change)
 
 
 def _tried(found: StrongestFound, kind: BudgetKind, metric: str) -> Iterator[dict[str, Any]]:

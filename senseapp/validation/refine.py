@@ -8,6 +8,7 @@ from dataclasses import replace
 from senseapp.errors import SenseError
 from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement, MetricChange, ResourceBudget, Schedule, SensitivityResult
+from senseapp.results.measurement import change_in
 from senseapp.schedule import Limits, make_schedule, manual_schedule, true_figures, truly_sized
 from senseapp.validation.around import Around
 from senseapp.validation.bench import TestBench
@@ -76,8 +77,7 @@ def _damage(bench: TestBench, schedule: Schedule, repair: bool) -> tuple[MetricC
     """Return the damage on the curves' images, of the better of repaired and not, and whether that is the repaired."""
     curves = bench.images.curves
     found = measured(bench, bench.apply(schedule), schedule.metric, repair=repair, images=curves)
-    damage = next((change for change in found.best if change.metric == schedule.metric), None)
-    return damage, found.delivered == "repaired"
+    return change_in(found.best, schedule.metric), found.delivered == "repaired"
 
 
 def _solved_around(

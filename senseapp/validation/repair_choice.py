@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from senseapp.data import ImageSet
 from senseapp.metrics import METRICS, add_moments, change_of
 from senseapp.results import MetricChange
-from senseapp.results.measurement import loss_with_interval
+from senseapp.results.measurement import change_in, loss_with_interval
 from senseapp.results.schedule import Delivered
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
@@ -134,7 +134,7 @@ def _changes(sums: Sums) -> tuple[MetricChange, ...]:
 
 
 def _of(metric: str, changes: tuple[MetricChange, ...]) -> MetricChange:
-    return next((change for change in changes if change.metric == metric), changes[0])
+    return change_in(changes, metric) or changes[0]
 
 
 def _is_worse(metric: str, changes: tuple[MetricChange, ...], repaired: tuple[MetricChange, ...]) -> bool:

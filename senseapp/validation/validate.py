@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from senseapp.metrics import METRICS
 from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
-from senseapp.results.measurement import loss_with_interval
+from senseapp.results.measurement import change_in, loss_with_interval
 from senseapp.spec import CompressionConfig
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
@@ -148,7 +148,7 @@ def _sizes(bench: TestBench, applied: AppliedModel) -> dict[str, tuple[float, fl
 
 
 def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
-    measured = next((change for change in changes if change.metric == schedule.metric), None)
+    measured = change_in(changes, schedule.metric)
     if measured is None or not disagrees(schedule.predicted_damage, measured):
         return ()
     how = "more" if measured.delta > schedule.predicted_damage else "less"

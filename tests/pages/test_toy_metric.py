@@ -62,6 +62,8 @@ def test_the_command_line_ranks_the_demo_by_it_and_a_schedule_counts_in_it(
     assert schedule.achieved["params"] >= 0.4 - 1e-9
     assert main(["compare", str(tmp_path / "run"), str(tmp_path / "run"), "--metric", "margin"]) == 0
     assert "Score margin" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")]) == 0
+    assert "Drop in margin" in (tmp_path / "report.html").read_text()
 
 
 def test_analyze_offers_it_and_results_are_shown_in_it(app: AppTest, service: Service, backend: Backend) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from senseapp.errors import InvalidInput, InvalidSpec
-from senseapp.metrics import METRICS, add_moments, change_of, moments_of
+from senseapp.metrics import METRICS, add_moments, change_of, divergence_among, moments_of, primary_among
 from senseapp.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
@@ -167,3 +167,45 @@ def test_half_precision_scores_are_summed_in_float64():
 def test_wrong_arguments_are_refused_with_a_reason(metric, before, after, labels, message):
     with pytest.raises(InvalidInput, match=message):
         moments_of(metric, torch.zeros(before), torch.zeros(after), None if labels is None else torch.tensor(labels))
+
+
+def test_few_images_are_ranked_by_the_divergence_and_a_model_is_judged_by_its_answers():
+    assert divergence_among(("top1", "kl", "sqnr")) == "kl"
+    assert divergence_among(("top1", "loss")) is None
+    assert primary_among(("agreement", "loss", "top1")) == "top1"
+    assert primary_among(("kl", "agreement")) == "agreement"
+    assert primary_among(("kl", "agreement"), labelled=True) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "has_labels", "num_classes", "needs"),
+    [
+        ("top1", False, 10, "labels, and there are none"),
+        ("top5", True, 5, "at least 6 classes"),
+        ("top5", True, 6, ""),
+        ("kl", False, 1, ""),
+    ],
+)
+def test_what_a_metric_needs_is_said(metric, has_labels, num_classes, needs):
+    assert METRICS[metric].obstacle(has_labels=has_labels, num_classes=num_classes) == needs
+
+
+@pytest.mark.parametrize(
+    ("metric", "axis", "value_axis", "inside"),
+    [
+        ("top1", "Drop in top-1 accuracy (points)", "Top-1 accuracy (%)", "drop in top-1 accuracy"),
+        ("loss", "Rise in cross-entropy loss (nats)", "Cross-entropy loss (nats)", "rise in loss"),
+        ("kl", "KL divergence from the original output (nats)", "KL divergence (nats)", "KL divergence"),
+        ("agreement", "Drop in agreement with the original (points)", "Agreement with the original (%)",
+         "drop in agreement"),
+        ("sqnr", "Noise in the output, relative to its power", "Signal to noise (dB)", "output noise"),
+    ],
+)  # fmt: skip
+def test_axes_are_named_with_their_unit(metric, axis, value_axis, inside):
+    described = METRICS[metric]
+    assert (described.axis, described.value_axis, described.change_inside) == (axis, value_axis, inside)
+
+
+def test_an_estimate_of_kl_is_drawn_up_to_what_the_answers_hold():
+    assert METRICS["kl"].largest_estimate(10) == pytest.approx(math.log(10))
+    assert METRICS["kl"].largest_estimate(1) == METRICS["top1"].largest_estimate(10) == INF

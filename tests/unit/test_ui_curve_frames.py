@@ -9,9 +9,8 @@ import pytest
 
 from senseapp.exchange import read_distiller_csv
 from senseapp.metrics import METRICS
-from senseapp.results.reward import accuracy_reward
 from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.ui.curve_frames import CURVE_AXES, curve_rows, why_no_reward
+from senseapp.ui.curve_frames import CURVE_AXES, accuracy_reward, curve_rows, why_no_reward
 from senseapp.ui.frames import measurement_frame
 from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE, result

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from senseapp.metrics import METRICS
 from senseapp.results import MetricChange, Schedule, SensitivityResult, ValidationResult
+from senseapp.results.measurement import change_in
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
 from senseapp.ui.fragility import fragility_legend
@@ -131,7 +132,7 @@ def _proof(validation: ValidationResult) -> Table:
     }
     shown = {label: changes for label, changes in measured.items() if changes}
     images = {change.num_samples for changes in shown.values() for change in changes}
-    metrics = [name for name in METRICS if any(change.metric == name for change in validation.changes)]
+    metrics = [name for name in METRICS if change_in(validation.changes, name)]
     return Table(
         title="Proof: the compressed model, measured",
         columns=("Metric", "Before", *shown),
@@ -144,7 +145,7 @@ def _proof(validation: ValidationResult) -> Table:
 
 def _proof_row(name: str, columns: Sequence[Sequence[MetricChange]]) -> Iterator[str]:
     view = METRICS[name]
-    found = [next((change for change in changes if change.metric == name), None) for changes in columns]
+    found = [change_in(changes, name) for changes in columns]
     yield view.label
     yield next((view.value_text(change.baseline) for change in found if change is not None), "–")
     for change in found:
