@@ -129,4 +129,5 @@ REGRESSION = Regression(
     label_help="A CSV table with lines file,number.",
     score_label="Number",
     shown_metric=ERROR.name,
+    extra_metrics=(ERROR, SHIFT),
 )

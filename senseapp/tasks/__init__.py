@@ -1,11 +1,12 @@
 """What a model's output means: every task is one object, and all that depends on the meaning is asked of it.
 
-A new task is one file with a :class:`Task`, and its line in :data:`TASKS`. Its metrics name it (``Metric.task``).
+A new task is one file with a :class:`Task` and its metrics, and its line with :func:`register` below.
 """
 
 from __future__ import annotations
 
 from senseapp.errors import InvalidSpec
+from senseapp.metrics import METRICS
 from senseapp.tasks.base import (
     LabelMapProposal,
     Layout,
@@ -17,7 +18,16 @@ from senseapp.tasks.base import (
 )
 from senseapp.tasks.classification import CLASSIFICATION
 
-TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION,)}
+TASKS: dict[str, Task] = {}
+
+
+def register(task: Task) -> None:
+    """Let models be of ``task``, and let what they lose be told in its metrics."""
+    TASKS[task.name] = task
+    METRICS.update({metric.name: metric for metric in task.extra_metrics})
+
+
+register(CLASSIFICATION)
 
 
 def task_named(name: str) -> Task:
@@ -41,5 +51,6 @@ __all__ = [
     "Task",
     "WrittenLabels",
     "refuse_output",
+    "register",
     "task_named",
 ]

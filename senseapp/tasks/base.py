@@ -97,7 +97,7 @@ class ScanDirections(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """One kind of model. A new one subclasses this in a file of its own, and gets a line in ``TASKS``.
+    """One kind of model. A new one subclasses this in a file of its own, and is registered in one line.
 
     Attributes:
         name: in settings, files and on the command line.
@@ -109,6 +109,7 @@ class Task(ABC):
         label_help: how labels are brought along, in one sentence.
         score_label: what :meth:`score` is of one image.
         shown_metric: what a preview tells of the uncompressed model where there are labels; empty for nothing.
+        extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
     """
 
@@ -121,6 +122,7 @@ class Task(ABC):
     label_help: str
     score_label: str
     shown_metric: str = ""
+    extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
 
     # ---- outputs

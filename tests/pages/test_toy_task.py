@@ -1,4 +1,4 @@
-"""A task that is added by one file and its lines in the registries is analysed, scheduled, proven and shown."""
+"""A task that is added by one file and one registry line is analysed, scheduled, proven and shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from senseapp.sensitivity.histograms.measure import histogram_of
 from senseapp.service import Backend, Service, open_local_session
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
 from senseapp.spec.histogram import HistogramObjective, HistogramSpec
-from senseapp.tasks import TASKS
+from senseapp.tasks import TASKS, register
 from senseapp.validation import validate
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pictures import png
@@ -27,10 +27,13 @@ NUM_IMAGES = 24
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TASKS, REGRESSION.name, REGRESSION)
-    for metric in (ERROR, SHIFT):
-        monkeypatch.setitem(METRICS, metric.name, metric)
+def _registered() -> Iterator[None]:
+    before = [(registry, dict(registry)) for registry in (TASKS, METRICS)]
+    register(REGRESSION)
+    yield
+    for registry, members in before:
+        registry.clear()
+        registry.update(members)
 
 
 @pytest.fixture
