@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
+from dataclasses import replace
 
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Entry
-from senseapp.tasks import Task, WrittenLabels
+from senseapp.tasks import Targets, Task, WrittenLabels
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledEntries:
-    """Pictures to choose from.
-
-    Attributes:
-        entries: in the order of their names.
-        labels: what each label means to the task, pictures first, or None without labels.
-        class_names: names of the model's outputs; empty where unknown.
-        notes: sentences a person should read.
-    """
-
-    entries: tuple[Entry, ...]
-    labels: torch.Tensor | None
-    class_names: tuple[str, ...]
-    notes: tuple[str, ...]
+_UNLABELLED = "There are no labels: outputs are compared with the original model's."
 
 
 def written_labels(arrangement: Arrangement, class_names: Sequence[str], num_classes: int) -> WrittenLabels:
@@ -47,8 +30,8 @@ def label_entries(
     class_names: Sequence[str],
     num_classes: int,
     confirmed: Sequence[tuple[str, int]] = (),
-) -> LabelledEntries:
-    """Give each picture what its folder or line in the table means; pictures whose label means nothing are left out.
+) -> tuple[tuple[Entry, ...], Targets]:
+    """Return the pictures in the order of their names, and what their folders or lines in the table mean.
 
     Args:
         arrangement: the pictures and what they are called.
@@ -60,23 +43,11 @@ def label_entries(
     Raises:
         InvalidDataset: a label means nothing to the model.
     """
-    if arrangement.layout == "unlabelled":
-        return _without_labels(arrangement, arrangement.notes)
-    found = task.targets(written_labels(arrangement, class_names, num_classes), confirmed)
-    if found.values is None:
-        return _without_labels(arrangement, found.notes)
-    return LabelledEntries(
-        entries=tuple(arrangement.entries[place] for place in found.kept),
-        labels=found.values,
-        class_names=found.names,
-        notes=(*arrangement.notes, *found.notes),
-    )
-
-
-def _without_labels(arrangement: Arrangement, notes: tuple[str, ...]) -> LabelledEntries:
-    return LabelledEntries(
-        entries=arrangement.entries,
-        labels=None,
-        class_names=(),
-        notes=(*notes, "There are no labels: outputs are compared with the original model's."),
-    )
+    notes = arrangement.notes
+    if arrangement.layout != "unlabelled":
+        found = task.targets(written_labels(arrangement, class_names, num_classes), confirmed)
+        if found.values is not None:
+            kept = tuple(arrangement.entries[place] for place in found.kept)
+            return kept, replace(found, notes=(*notes, *found.notes))
+        notes = found.notes
+    return arrangement.entries, Targets(values=None, notes=(*notes, _UNLABELLED))

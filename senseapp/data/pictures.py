@@ -12,18 +12,18 @@ import torch
 
 from senseapp.data.archive import open_archive
 from senseapp.data.arrangement import Arrangement, arrange
-from senseapp.data.contents import PictureSource
+from senseapp.data.contents import Entry, PictureSource
 from senseapp.data.fetching import fetch_image_set
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, open_image_set
-from senseapp.data.labelling import LabelledEntries, label_entries, written_labels
+from senseapp.data.labelling import label_entries, written_labels
 from senseapp.data.load import ImageRequest, draw_order, register_loader, say_nothing
 from senseapp.data.preparation import channel_mode
 from senseapp.data.prepared import PreparedImages
 from senseapp.data.reading import DrawnPictures, read_drawn, require_readable
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.spec.run import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Task
+from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Targets, Task
 from senseapp.wording import printable
 
 
@@ -105,7 +105,7 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
     with _opened(request.spec, request.data_roots, request.progress) as source:
         arrangement = _arranged(source, request.spec)
         try:
-            labelled = label_entries(
+            entries, targets = label_entries(
                 arrangement,
                 request.task,
                 class_names=request.class_names,
@@ -116,15 +116,15 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             if not isinstance(source, ImageSetSource):
                 require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
-        order = draw_order(len(labelled.entries), request.num_samples, request.seed)
+        order = draw_order(len(entries), request.num_samples, request.seed)
         wanted = len(order) if request.num_samples is None else request.num_samples
-        drawn = read_drawn(source, labelled.entries, order, wanted, request.preprocessing)
+        drawn = read_drawn(source, entries, order, wanted, request.preprocessing)
     if request.num_samples is not None and len(drawn.rows) < request.num_samples:
         raise InvalidSpec(
             f"{len(drawn.rows)} of {len(order)} pictures can be used, fewer than the {wanted} asked for "
             f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
         )
-    return _image_set(request, labelled, drawn, order, source.contents.notes())
+    return _image_set(request, entries, targets, drawn, order, source.contents.notes())
 
 
 @contextmanager
@@ -154,7 +154,8 @@ def _arranged(source: PictureSource, spec: DataSpec) -> Arrangement:
 
 def _image_set(
     request: ImageRequest,
-    labelled: LabelledEntries,
+    entries: Sequence[Entry],
+    targets: Targets,
     drawn: DrawnPictures,
     order: Sequence[int],
     listing_notes: tuple[str, ...],
@@ -164,10 +165,10 @@ def _image_set(
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
-        None if labelled.labels is None else labelled.labels[torch.tensor(chosen)],
+        None if targets.values is None else targets.values[torch.tensor(chosen)],
         rows=torch.tensor([drawn.rows[index] for index in chosen]),
-        class_names=labelled.class_names,
-        names=tuple(printable(labelled.entries[index].name) for index in chosen),
-        notes=(*labelled.notes, *drawn.notes(), *listing_notes),
+        class_names=targets.names,
+        names=tuple(printable(entries[index].name) for index in chosen),
+        notes=(*targets.notes, *drawn.notes(), *listing_notes),
         picture_size=drawn.usual_size,
     )

@@ -76,11 +76,7 @@ class Targets:
 
 
 class ScanDirections(Protocol):
-    """A few directions v for each image; v·δz for a small change δz of the output tells what the metrics do.
-
-    Attributes:
-        vectors: like the output, float32, one for each direction.
-    """
+    """A few directions v for each image; v·δz for a small change δz of the output tells what the metrics do."""
 
     @property
     def vectors(self) -> Sequence[Tensor]:
@@ -243,14 +239,8 @@ class Task(ABC):
         return ""
 
 
-def described(model_output: object) -> str:
-    """Return what a model returned, in words for a refusal."""
-    shape = getattr(model_output, "shape", None)
-    return f"a {type(model_output).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
-
-
 def refuse_output(expected: str, model_output: object, model_kind: str) -> UnsupportedModel:
     """Return the refusal of a model whose output is not ``expected``."""
-    return UnsupportedModel(
-        f"The model must return {expected}; it returned {described(model_output)}. Choose a {model_kind} model."
-    )
+    shape = getattr(model_output, "shape", None)
+    came = f"a {type(model_output).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
+    return UnsupportedModel(f"The model must return {expected}; it returned {came}. Choose a {model_kind} model.")
