@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from senseapp.tasks import task_named
 from senseapp.ui.components.compression_block import choose_sensitivity
 from senseapp.ui.components.data_block import choose_images
 from senseapp.ui.components.model_block import choose_model
@@ -28,5 +29,5 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         profile = model_card(model) if model else None
     with st.container(border=True):
         st.header("3 · Compression", anchor=False)
-        sensitivity = choose_sensitivity(draft.sensitivity, profile)
+        sensitivity = choose_sensitivity(draft.sensitivity, profile, task_named((model or draft.model).task))
     start_bar(model, images, sensitivity, profile)

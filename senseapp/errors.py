@@ -9,7 +9,7 @@
     │   ├── InvalidCheckpoint   a weights file that cannot be read, trusted or matched
     │   ├── InvalidDataset      images that cannot be read, trusted or matched
     │   ├── NoLayersSelected    a layer pattern or type that matches nothing
-    │   ├── UnsupportedModel    the model runs, but its output is not class scores
+    │   ├── UnsupportedModel    the model runs, but its output is not that of its task
     │   ├── InvalidSchedule     a schedule that does not belong to this model
     │   ├── InfeasibleBudget    no choice of levels meets the budget; names the nearest that does
     │   ├── InvalidFile         a result, table or archive of an unknown form or newer version
@@ -60,7 +60,7 @@ class NoLayersSelected(InvalidInput):
 
 
 class UnsupportedModel(InvalidInput):
-    """The model runs, but what it returns is not one row of class scores per image."""
+    """The model runs, but what it returns is not an output of its task."""
 
 
 class InvalidSchedule(InvalidInput):

@@ -84,8 +84,7 @@ class SensitivityAnalyzer:
             verbose: show a progress bar.
 
         Raises:
-            InvalidInput: a setting is out of range, no layer matches, or the model does not take the sample or does
-                not return class scores.
+            InvalidInput: a setting is out of range, no layer matches, or the model does not take the sample.
         """
         (result,) = self.sweep(
             compression,

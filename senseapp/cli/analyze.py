@@ -19,8 +19,9 @@ from senseapp.service import (
     open_local_session,
     write_outputs,
 )
-from senseapp.spec import RunSpec
+from senseapp.spec import ModelSpec, RunSpec
 from senseapp.store import RunFolder
+from senseapp.tasks import TASKS
 
 NAME = "analyze"
 SUMMARY = "Measure how much each layer suffers from compression."
@@ -84,6 +85,8 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")
     group.add_argument("--img-size", type=int, metavar="S", help="height and width of the input")
+    help_text = "what the output means" if len(TASKS) > 1 else argparse.SUPPRESS
+    group.add_argument("--task", choices=list(TASKS), default=ModelSpec().task, help=help_text)
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:

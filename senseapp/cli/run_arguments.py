@@ -51,6 +51,7 @@ def _model(arguments: argparse.Namespace) -> ModelSpec:
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,
         img_size=arguments.img_size,
+        task=arguments.task,
     )
 
 

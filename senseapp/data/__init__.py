@@ -1,6 +1,5 @@
 """Images in: the shipped digits, folders, archives, or random inputs, prepared as the model wants them."""
 
-from senseapp.data.class_map import ClassMapProposal, propose_class_map
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import draw, load_images
 from senseapp.data.pictures import ImageSurvey, survey_images
@@ -9,7 +8,6 @@ from senseapp.data.prepared import PreparedImages
 from senseapp.data.preview import Preview, preview
 
 __all__ = [
-    "ClassMapProposal",
     "ImageSet",
     "ImageSurvey",
     "PreparedImages",
@@ -19,6 +17,5 @@ __all__ = [
     "effective_preprocessing",
     "load_images",
     "preview",
-    "propose_class_map",
     "survey_images",
 ]

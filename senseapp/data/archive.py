@@ -7,9 +7,9 @@ from pathlib import Path
 
 from senseapp.data.limits import ArchiveLimits
 from senseapp.data.tar_archive import TarSource
-from senseapp.data.wording import printable
 from senseapp.data.zip_archive import ZipSource
 from senseapp.errors import InvalidDataset
+from senseapp.wording import printable
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _GZIP = b"\x1f\x8b"

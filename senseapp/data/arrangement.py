@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.table import read_label_table
-from senseapp.data.wording import counted, listed, printable
+from senseapp.tasks import Layout
+from senseapp.wording import counted, listed
 
 _TABLE_NAME = "labels.csv"
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
 
-Layout = Literal["class folders", "table", "image set", "unlabelled"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """The pictures in the order of their names, and what their places say about their classes.
+    """The pictures in the order of their names, and what their places say about their labels.
 
     Attributes:
         layout: where labels come from, if anywhere.
         entries: the pictures.
-        labels: name of the class of each picture, as the folder or table writes it; empty if unlabelled.
-        label_names: all class names; those of folders (of empty ones too) and tables sorted, those of an image set in
+        labels: of each picture, as the folder or table writes it; empty if unlabelled.
+        label_names: all labels; those of folders (of empty ones too) and tables sorted, those of an image set in
             its own order.
         notes: sentences on what was chosen or left out.
     """
@@ -122,15 +119,8 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
         entries=tuple(entry for entry, _ in inside),
         labels=labels,
         label_names=tuple(sorted(present | empty)),
-        notes=(*notes, *_uneven(labels)),
+        notes=notes,
     )
-
-
-def _uneven(labels: tuple[str, ...]) -> tuple[str, ...]:
-    present = Counter(labels)
-    if len(present) > 1:
-        return ()
-    return (f"All pictures are of one class, {printable(labels[0])}: accuracy says little about the others.",)
 
 
 def _by_table(source: PictureSource, table: str) -> Arrangement:
@@ -142,5 +132,5 @@ def _by_table(source: PictureSource, table: str) -> Arrangement:
         entries=entries,
         labels=labels,
         label_names=tuple(sorted(set(labels))),
-        notes=(*notes, *_uneven(labels)),
+        notes=notes,
     )

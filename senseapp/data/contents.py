@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from senseapp.data.wording import counted, listed, printable
 from senseapp.errors import InvalidDataset
+from senseapp.wording import counted, listed, printable
 
 PICTURE_SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.limits import ArchiveLimits
-from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset
+from senseapp.wording import printable
 
 _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put them there: no bomb, but ImageNet
 

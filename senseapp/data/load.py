@@ -15,6 +15,7 @@ from senseapp.data.prepared import PreparedImages
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.models.loaded import Preprocessing
 from senseapp.spec.run import WITHOUT_LABELS, DataSpec
+from senseapp.tasks import CLASSIFICATION, Task
 
 _RANDOM_IMAGES = 128
 
@@ -30,7 +31,8 @@ class ImageRequest:
     Attributes:
         spec: which images.
         preprocessing: the model's own, with the overrides of ``spec``.
-        num_classes: classes that labels may name.
+        task: what labels mean to the model.
+        num_classes: outputs of the model, which labels may name.
         num_samples: images wanted; None means all.
         seed: of the draw when there are more.
         data_roots: folders that may be read; empty means any.
@@ -40,6 +42,7 @@ class ImageRequest:
 
     spec: DataSpec
     preprocessing: Preprocessing
+    task: Task
     num_classes: int
     class_names: tuple[str, ...]
     num_samples: int | None
@@ -67,6 +70,7 @@ def load_images(
     preprocessing: Preprocessing,
     *,
     num_classes: int,
+    task: Task = CLASSIFICATION,
     num_samples: int | None = None,
     seed: int = 0,
     data_roots: Sequence[Path] = (),
@@ -79,7 +83,8 @@ def load_images(
     Args:
         spec: which images, and overrides of the model's own preparation.
         preprocessing: the model's own.
-        num_classes: classes that labels may name.
+        num_classes: outputs of the model, which labels may name.
+        task: what labels mean to the model.
         num_samples: how many to draw; None takes all (for random inputs, a fixed small number).
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
@@ -94,6 +99,7 @@ def load_images(
     request = ImageRequest(
         spec=spec if with_labels else replace(spec, labels=WITHOUT_LABELS, class_map=()),
         preprocessing=effective_preprocessing(spec, preprocessing),
+        task=task,
         num_classes=num_classes,
         class_names=class_names,
         num_samples=num_samples,

@@ -11,20 +11,20 @@ from pathlib import Path
 import torch
 
 from senseapp.data.archive import open_archive
-from senseapp.data.arrangement import Arrangement, Layout, arrange
-from senseapp.data.class_map import ClassMapProposal, propose_class_map
-from senseapp.data.contents import PictureSource
+from senseapp.data.arrangement import Arrangement, arrange
+from senseapp.data.contents import Entry, PictureSource
 from senseapp.data.fetching import fetch_image_set
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, open_image_set
-from senseapp.data.labelling import LabelledEntries, label_entries
+from senseapp.data.labelling import label_entries, written_labels
 from senseapp.data.load import ImageRequest, draw_order, register_loader, say_nothing
 from senseapp.data.preparation import channel_mode
 from senseapp.data.prepared import PreparedImages
 from senseapp.data.reading import DrawnPictures, read_drawn, require_readable
-from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.spec.run import WITHOUT_LABELS, DataSpec
+from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Targets, Task
+from senseapp.wording import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class ImageSurvey:
         title: its name.
         layout: where labels come from, if anywhere.
         num_images: pictures there, by their names; damaged ones are found when they are read.
-        label_counts: (class name as written, number of pictures); empty without labels.
-        proposal: what those names mean for the model; None without labels.
+        label_counts: (label as written, number of pictures); empty without labels.
+        proposal: what those labels mean for the model; None where there is nothing to confirm.
         notes: sentences a person should read.
         tables: CSV files in it, one of which may hold the labels.
         class_names: of the model, by index; empty where unknown.
@@ -46,7 +46,7 @@ class ImageSurvey:
     layout: Layout
     num_images: int
     label_counts: tuple[tuple[str, int], ...]
-    proposal: ClassMapProposal | None
+    proposal: LabelMapProposal | None
     notes: tuple[str, ...]
     tables: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -56,14 +56,16 @@ def survey_images(
     spec: DataSpec,
     *,
     num_classes: int,
+    task: Task = CLASSIFICATION,
     class_names: Sequence[str] = (),
     data_roots: Sequence[Path] = (),
 ) -> ImageSurvey:
-    """List a folder, archive or image set and propose which class each of its folders or classes means.
+    """List a folder, archive or image set and propose what each of its labels means.
 
     Args:
         spec: of kind ``folder``, ``archive`` or ``torchvision``; an image set that is not here is downloaded.
         num_classes: outputs of the model.
+        task: what labels mean to it.
         class_names: of the model, by index; empty where unknown.
         data_roots: folders that may be read; empty means any.
 
@@ -74,27 +76,18 @@ def survey_images(
         arrangement = _arranged(source, spec)
         if not isinstance(source, ImageSetSource):
             require_readable(source, arrangement.entries)
-        notes = (*source.contents.notes(), *arrangement.notes)
+        notes = (*source.contents.notes(), *arrangement.notes, *task.label_notes(arrangement.labels))
         tables = tuple(sorted(source.contents.tables))
     counts = Counter(arrangement.labels)
-    names = arrangement.label_names
     return ImageSurvey(
         title=source.title,
         layout=arrangement.layout,
         num_images=len(arrangement.entries),
-        label_counts=tuple((name, counts[name]) for name in names),
-        proposal=_proposal(arrangement, class_names, num_classes),
+        label_counts=tuple((name, counts[name]) for name in arrangement.label_names),
+        proposal=task.proposal(written_labels(arrangement, class_names, num_classes)),
         notes=notes,
         tables=tables,
         class_names=tuple(class_names),
-    )
-
-
-def _proposal(arrangement: Arrangement, class_names: Sequence[str], num_classes: int) -> ClassMapProposal | None:
-    if not arrangement.label_names:
-        return None
-    return propose_class_map(
-        arrangement.label_names, class_names, num_classes, own_order=arrangement.layout == "image set"
     )
 
 
@@ -112,8 +105,9 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
     with _opened(request.spec, request.data_roots, request.progress) as source:
         arrangement = _arranged(source, request.spec)
         try:
-            labelled = label_entries(
+            entries, targets = label_entries(
                 arrangement,
+                request.task,
                 class_names=request.class_names,
                 num_classes=request.num_classes,
                 confirmed=request.spec.class_map,
@@ -122,15 +116,15 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             if not isinstance(source, ImageSetSource):
                 require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
-        order = draw_order(len(labelled.entries), request.num_samples, request.seed)
+        order = draw_order(len(entries), request.num_samples, request.seed)
         wanted = len(order) if request.num_samples is None else request.num_samples
-        drawn = read_drawn(source, labelled.entries, order, wanted, request.preprocessing)
+        drawn = read_drawn(source, entries, order, wanted, request.preprocessing)
     if request.num_samples is not None and len(drawn.rows) < request.num_samples:
         raise InvalidSpec(
             f"{len(drawn.rows)} of {len(order)} pictures can be used, fewer than the {wanted} asked for "
             f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
         )
-    return _image_set(request, labelled, drawn, order, source.contents.notes())
+    return _image_set(request, entries, targets, drawn, order, source.contents.notes())
 
 
 @contextmanager
@@ -160,7 +154,8 @@ def _arranged(source: PictureSource, spec: DataSpec) -> Arrangement:
 
 def _image_set(
     request: ImageRequest,
-    labelled: LabelledEntries,
+    entries: Sequence[Entry],
+    targets: Targets,
     drawn: DrawnPictures,
     order: Sequence[int],
     listing_notes: tuple[str, ...],
@@ -170,10 +165,10 @@ def _image_set(
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
-        None if labelled.labels is None else labelled.labels[torch.tensor(chosen)],
+        None if targets.values is None else targets.values[torch.tensor(chosen)],
         rows=torch.tensor([drawn.rows[index] for index in chosen]),
-        class_names=labelled.class_names,
-        names=tuple(printable(labelled.entries[index].name) for index in chosen),
-        notes=(*labelled.notes, *drawn.notes(), *listing_notes),
+        class_names=targets.names,
+        names=tuple(printable(entries[index].name) for index in chosen),
+        notes=(*targets.notes, *drawn.notes(), *listing_notes),
         picture_size=drawn.usual_size,
     )

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from senseapp.data.wording import counted
 from senseapp.errors import InvalidDataset
 from senseapp.models.loaded import Preprocessing
+from senseapp.wording import counted
 
 _MOST_IN_MEMORY_BYTES = 128_000_000
 

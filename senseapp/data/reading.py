@@ -18,9 +18,9 @@ from senseapp.data.decoding import ChannelMode, Remark, decoded_picture
 from senseapp.data.picture_budget import PictureBudget
 from senseapp.data.preparation import channel_mode, cropping
 from senseapp.data.prepared import allocate_pixels
-from senseapp.data.wording import counted, listed, printable
 from senseapp.errors import InvalidDataset
 from senseapp.models.loaded import Preprocessing
+from senseapp.wording import counted, listed, printable
 
 _PIXELS_IN_FLIGHT = 24_000_000  # two photos of a phone, 4 bytes per pixel in Pillow
 _BYTES_IN_FLIGHT = 32_000_000

@@ -1,4 +1,4 @@
-"""A CSV table that gives each picture its class."""
+"""A CSV table that gives each picture its label."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.wording import counted, listed, printable
 from senseapp.errors import InvalidDataset
+from senseapp.wording import counted, listed, printable
 
 _DELIMITERS = (",", ";", "\t")
 
 
 def read_label_table(source: PictureSource, table: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the class name of each picture that the table ``file,label`` names, and notes on what did not match.
+    """Return the label of each picture that the table ``file,label`` names, and notes on what did not match.
 
     A file is named by its path in the archive, by its path beside the table, or by its bare name where only one
     picture has it. A first line that names no picture is a heading. Commas, semicolons and tabs separate.

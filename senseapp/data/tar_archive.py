@@ -12,8 +12,8 @@ from typing import IO, cast
 
 from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
 from senseapp.data.limits import ArchiveLimits
-from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset
+from senseapp.wording import printable
 
 _LONGEST_HEADER = 1 << 20
 _DAMAGE = (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RuntimeError, KeyError, IndexError)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
 from senseapp.data.limits import ArchiveLimits
-from senseapp.data.wording import printable
 from senseapp.errors import InvalidDataset
+from senseapp.wording import printable
 
 _ENCRYPTED = 0x1
 _MEMBER_SIGNATURE = b"PK\x01\x02"

@@ -149,10 +149,10 @@ class RayExecutor:
             if task is None:
                 return
             start, stop = task.span
-            labels = sweep.yardstick.labels
+            targets = sweep.yardstick.targets
             reference = remote.Reference(
                 baseline=sweep.yardstick.baseline[start:stop].clone(),
-                labels=None if labels is None else labels[start:stop].clone(),
+                targets=None if targets is None else targets[start:stop].clone(),
                 metrics=sweep.yardstick.metrics,
             )
             stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(reference), task.orders)

@@ -11,6 +11,7 @@ from senseapp.distributed.plan import Plan, choose_plan
 from senseapp.sensitivity import Session
 from senseapp.sensitivity.split import num_held_out
 from senseapp.spec import RunSpec
+from senseapp.tasks import task_named
 
 _TIMED_IMAGES = 32
 _HELD_BYTES = 2 * 2**30
@@ -53,5 +54,6 @@ def forecast(spec: RunSpec, *, progress: Callable[[str], None]) -> Forecast:
 
 def _listed(spec: RunSpec, session: Session) -> int:
     model = session.model
-    survey = survey_images(spec.data, num_classes=model.num_classes, class_names=model.class_names)
+    task = task_named(spec.model.task)
+    survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
     return survey.num_images - num_held_out(survey.num_images)

@@ -21,6 +21,7 @@ from senseapp.sensitivity.sweep import CALIBRATION_IMAGES, Sweep, bind_compressi
 from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import SensitivitySpec
+from senseapp.tasks import task_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class RunSetup:
         model: on the CPU, unchanged.
         first_images: what data-driven criteria and activation ranges look at.
         spec: what to measure.
+        task: what the model's output means.
         layout: how passes run everywhere.
         unsafe: why the model cannot be replayed; empty if it can.
         targets: layers, members and position of each, as :func:`described`; every worker must find the same.
@@ -40,6 +42,7 @@ class RunSetup:
     model: nn.Module
     first_images: ImageSet
     spec: SensitivitySpec
+    task: str
     layout: Layout
     unsafe: str
     targets: tuple[tuple[tuple[str, ...], int], ...]
@@ -48,16 +51,16 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The uncompressed model's output on a span, float32 (n, classes), and the span's labels, int64 (n,)."""
+    """The uncompressed model's output on a span, float32 (n, ...), and the targets of the span's images, (n, ...)."""
 
     baseline: Tensor
-    labels: Tensor | None
+    targets: Tensor | None
     metrics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinePart:
-    """What a worker found on a span: the output, float32 (n, classes), the seconds it took, where, and any notes."""
+    """What a worker found on a span: the output, float32 (n, ...), the seconds it took, where, and any notes."""
 
     output: Tensor
     seconds: float
@@ -86,7 +89,7 @@ def measure_block(
     probe.bench.images = images
     asked = {(order.index, order.level): order for order in orders}
     span = (0, len(images))
-    yardstick = Yardstick(reference.baseline, reference.labels, reference.metrics)
+    yardstick = Yardstick(reference.baseline, reference.targets, reference.metrics)
     told = len(probe.notes)
     for outcome in probe.measure((replace(order, span=span) for order in orders), yardstick):
         yield from probe.notes[told:]
@@ -136,7 +139,9 @@ def prepare(setup: RunSetup) -> Probe:
             f"A worker has other versions than the machine that asks ({different}), so its figures would not belong to "
             "the same run. Install the same requirements on every node."
         )
-    bench = Workbench.prepare(setup.model, setup.first_images, device=setup.spec.device, own=True)
+    bench = Workbench.prepare(
+        setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
+    )
     bench.take(setup.layout)
     bench.unsafe = setup.unsafe
     compressor, planned = bind_compression(bench, setup.spec, setup.first_images)
@@ -156,6 +161,7 @@ def setup_of(sweep: Sweep) -> RunSetup:
         model=model,
         first_images=part_of(bench.images, 0, min(CALIBRATION_IMAGES, len(bench.images))),
         spec=sweep.spec,
+        task=sweep.bench.task.name,
         layout=bench.layout,
         unsafe=bench.unsafe,
         targets=described(sweep.planned),

@@ -34,6 +34,7 @@ from senseapp.results.counts import plural
 from senseapp.results.preparation import PreparationChoice, PreparationTrial
 from senseapp.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.spec.run import ChannelOrder
+from senseapp.tasks import task_named
 
 _MOST_IMAGES = 64
 _FIRST_IMAGES = 12
@@ -86,7 +87,8 @@ def choose_preparation(
     """Return the settings of ``spec`` with everything about the images' preparation chosen.
 
     What ``spec`` sets is kept: mean and std, the crop, the image size, an architecture by name. Where there is nothing
-    to choose by (random inputs, a random classifier, fewer than a handful of pictures) the architecture's own is taken.
+    to choose by (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
+    architecture's own is taken.
 
     Args:
         spec: whose data are to be prepared ``auto``.
@@ -97,7 +99,8 @@ def choose_preparation(
         InvalidInput: neither the architecture nor any that looks alike can be loaded, or the images cannot be read.
     """
     given = replace(spec, data=replace(spec.data, preparation="given"))
-    if spec.data.kind not in ("folder", "archive", "torchvision"):
+    judged = task_named(spec.model.task).prepared_by_answers
+    if not judged or spec.data.kind not in ("folder", "archive", "torchvision"):
         return PreparationChoice(spec=given)
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())

@@ -12,18 +12,25 @@ from senseapp.layers.compressible import channel_axis_of, compressible_weights
 from senseapp.layers.trace import CallTrace, WeightUse, trace_calls
 from senseapp.layers.unlisted import unlisted_weights
 from senseapp.results import LayerProfile, ModelProfile
+from senseapp.tasks import Task
 
 
 def profile_model(
-    module: nn.Module, sample: Tensor, *, title: str = "", pretrained: bool = True, notes: tuple[str, ...] = ()
+    module: nn.Module,
+    sample: Tensor,
+    *,
+    task: Task | None = None,
+    title: str = "",
+    pretrained: bool = True,
+    notes: tuple[str, ...] = (),
 ) -> ModelProfile:
     """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W).
 
     Raises:
-        UnsupportedModel: it fails on the sample, or what it returns is not (N, classes).
+        UnsupportedModel: it fails on the sample, or what it returns is not an output of ``task``, where one is given.
     """
     trace = watched_pass(module, sample)
-    return profile_of_trace(module, sample, trace, title=title, pretrained=pretrained, notes=notes)
+    return profile_of_trace(module, sample, trace, task=task, title=title, pretrained=pretrained, notes=notes)
 
 
 def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
@@ -46,17 +53,14 @@ def profile_of_trace(
     sample: Tensor,
     trace: CallTrace,
     *,
+    task: Task | None = None,
     title: str = "",
     pretrained: bool = True,
     notes: tuple[str, ...] = (),
 ) -> ModelProfile:
     """Describe ``module`` from a pass that was already watched; see :func:`profile_model`."""
-    output = trace.output
-    if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(sample) or output.shape[1] < 2:
-        raise UnsupportedModel(
-            f"The model must return one row of class scores per image, shape ({len(sample)}, classes); "
-            f"it returned {_describe(output)}. Choose a classification model."
-        )
+    if task is not None:
+        task.check_output(trace.output, len(sample))
     layers = _layers(module, trace)
     tensors = [*module.parameters(), *module.buffers()]
     return ModelProfile(
@@ -66,7 +70,7 @@ def profile_of_trace(
         macs=trace.macs // trace.batch_size,
         num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         input_shape=tuple(sample.shape[1:]),
-        num_classes=output.shape[1],
+        num_classes=0 if task is None else task.num_outputs(task.output(trace.output)),
         pretrained=pretrained,
         notes=notes,
         unlisted=unlisted_weights(module, trace),
@@ -116,9 +120,3 @@ def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
     """Return the uses of what the layer's weight is computed from."""
     prefix = f"{layer}." if layer else ""
     return [use for name, use in trace.uses.items() if name.startswith(prefix)]
-
-
-def _describe(output: object) -> str:
-    if isinstance(output, Tensor):
-        return f"a tensor of shape {tuple(output.shape)}"
-    return f"a {type(output).__name__}"

@@ -29,13 +29,6 @@ def metric_named(name: str) -> Metric:
     return METRICS[name]
 
 
-def metric_names(*, has_labels: bool, num_classes: int) -> tuple[str, ...]:
-    """Return the names of the metrics that can be measured."""
-    return tuple(
-        name for name, metric in METRICS.items() if not metric.obstacle(has_labels=has_labels, num_classes=num_classes)
-    )
-
-
 def moments_of(name: str, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
     """Return :meth:`Metric.moments` of the metric ``name``; raises InvalidInput where that or the name is wrong."""
     return metric_named(name).moments(baseline_output, output, targets)
@@ -69,7 +62,6 @@ __all__ = [
     "check_labels",
     "divergence_among",
     "metric_named",
-    "metric_names",
     "moments_of",
     "number_text",
     "powers",

@@ -70,6 +70,7 @@ class Metric(ABC):
         change_unit: of ``delta``; ``points`` for fractions, which are shown as percentage points.
         notable: the largest ``delta`` that is tolerable; no layer is called fragile for less.
         higher_is_better: direction of ``value``.
+        task: whose outputs it speaks of; empty for those of any task.
         needs_labels: whether it judges the model by labels, so that it says something of the uncompressed model too;
             the others compare with the uncompressed model alone.
         min_classes: with fewer, every model does perfectly.
@@ -90,6 +91,7 @@ class Metric(ABC):
     change_unit: str = ""
     notable: float
     higher_is_better: bool = True
+    task: str = ""
     needs_labels: bool = False
     min_classes: int = 1
     primary: bool = False

@@ -39,6 +39,8 @@ def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
 class ClassificationMetric(Metric):
     """A metric of class scores and class indices."""
 
+    task: str = "classification"
+
     def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
         """Refuse what is not (images, classes), or labels that are not one class index for each image."""
         if output.ndim != 2 or baseline_output.shape != output.shape:
@@ -140,10 +142,10 @@ class KLDivergence(ClassificationMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignalToNoise(ClassificationMetric):
-    """The power of the original scores over that of the error, in dB; its delta is the inverse ratio.
+class SignalToNoise(Metric):
+    """The power of the original output over that of the error, in dB; its delta is the inverse ratio.
 
-    Moments are (n, Σ s, Σ e, Σ s², Σ e², Σ s e), with s the energy of one image's original scores and e that of their
+    Moments are (n, Σ s, Σ e, Σ s², Σ e², Σ s e), with s the energy of one image's original output and e that of their
     error.
     """
 
@@ -151,8 +153,10 @@ class SignalToNoise(ClassificationMetric):
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return s, e, s², e² and s e."""
-        signal = (baseline_output**2).sum(1)
-        error = _unbounded(((baseline_output - output) ** 2).sum(1)).masked_fill(~signal.isfinite(), math.nan)
+        signal = (baseline_output**2).flatten(1).sum(1)
+        error = _unbounded(((baseline_output - output) ** 2).flatten(1).sum(1)).masked_fill(
+            ~signal.isfinite(), math.nan
+        )
         return signal, error, signal**2, error**2, signal * error
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
@@ -254,7 +258,7 @@ SQNR = SignalToNoise(
     name="sqnr",
     label="Output noise (SQNR)",
     change_title="Output noise",
-    help="Noise that compression adds to the class scores, as a share of their power. Needs no labels.",
+    help="Noise that compression adds to the output, as a share of its power. Needs no labels.",
     value_unit="dB",
     notable=0.01,
     axis_title="Noise in the output, relative to its power",

@@ -70,7 +70,7 @@ class ModelProfile:
             included; in runs of older versions, those of the layers.
         num_bytes: bytes of all parameters and buffers as loaded.
         input_shape: one image, (C, H, W).
-        num_classes: width of the output.
+        num_classes: numbers that the model gives for each image: classes, of a classifier.
         pretrained: whether the weights were trained; random weights are always labelled so.
         notes: sentences a person should read (adapted head, weights that are not finite).
         unlisted: weights that belong to no layer.

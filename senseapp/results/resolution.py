@@ -5,7 +5,6 @@ Headline, default metric, leaderboard, schedules and colours all ask here. docs/
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Collection
 
@@ -16,10 +15,9 @@ from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.results.counts import plural
 from senseapp.results.measurement import Status
 from senseapp.results.sensitivity import SensitivityResult
+from senseapp.tasks import task_named
 
-_SIGNIFICANCE = 0.05
 _WHOLE_FROM = 10.0
-_CONFIDENT_AND_WRONG_BELOW = 0.5
 
 
 def default_metric(metrics: Collection[str], num_images: int) -> str:
@@ -90,43 +88,12 @@ def cannot_tell(
     return (high > notable) & ((low <= 0) | (delta <= notable))
 
 
-def near_chance(correct: int, scored: int, num_classes: int) -> bool:
-    """Whether ``correct`` of ``scored`` answers are no more than guessing among the classes would give.
-
-    A one-sided binomial test; so few images that even all of them right would prove nothing are not judged.
-    """
-    chance = 1 / max(num_classes, 1)
-    if not scored or chance**scored > _SIGNIFICANCE:
-        return False
-    above = correct / scored - chance
-    if above > 0 and math.exp(-2 * scored * above**2) <= _SIGNIFICANCE:  # Hoeffding's bound on the tail below
-        return False
-    from scipy.stats import binom  # slow to import, and most models are far above chance
-
-    return float(binom.sf(correct - 1, scored, chance)) > _SIGNIFICANCE
-
-
 def baseline_warning(result: SensitivityResult) -> str:
-    """Say that the uncompressed model does not do its task on these images; empty where it does, or nobody knows.
-
-    Either its answers are no better than chance, or fewer than half are right while its cross-entropy is above that
-    of a model that gives all classes the same probability, ln(classes): it is sure of wrong answers, which is what
-    mixed-up classes and wrong preprocessing look like.
-    """
-    top1, loss = result.baseline.get("top1"), result.baseline.get("loss", 0.0)
-    classes, images = result.profile.num_classes, result.num_samples
-    if top1 is None or not math.isfinite(top1) or not images or classes < 2 or not result.profile.pretrained:
+    """Say that the uncompressed model does not do its task on these images; empty where it does, or nobody knows."""
+    if not result.num_samples or not result.profile.pretrained:
         return ""
-    right = f"The uncompressed model is right on {100 * top1:.0f} % of {_images(result)}"
-    check = "check the preprocessing, the class order or the checkpoint. Sensitivities below mean little."
-    if near_chance(round(top1 * images), images, classes):
-        return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
-    if top1 < _CONFIDENT_AND_WRONG_BELOW and loss > math.log(classes):
-        return (
-            f"{right}, and surer of its wrong answers than a guess would be (a loss of {loss:.2g} nats, guessing among "
-            f"{classes:,} classes gives {math.log(classes):.2g}): {check}"
-        )
-    return ""
+    task = task_named(result.spec.model.task)
+    return task.baseline_warning(result.baseline, result.num_samples, result.profile.num_classes)
 
 
 def _images(result: SensitivityResult) -> str:

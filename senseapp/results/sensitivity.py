@@ -34,7 +34,7 @@ class SensitivityResult:
         measurements: one per layer (or group) and level; empty in quick mode.
         estimates: those of the quick scan, if it ran.
         num_samples: images used.
-        has_labels: whether top-1, top-5 and loss could be measured.
+        has_labels: whether metrics that need labels could be measured.
         precision: of the forward passes, as decided (``fp32`` or ``bf16``).
         method: ``replay`` or ``plain``, with the reason in ``notes`` when plain.
         agreement: Spearman between estimate and measurement, by level, where both exist.

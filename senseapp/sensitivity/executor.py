@@ -29,7 +29,7 @@ class Executor(Protocol):
         """
 
     def baseline(self, sweep: Sweep) -> Tensor:
-        """Return the uncompressed model's output for all images, float32 (N, classes), and time the passes."""
+        """Return the uncompressed model's output for all images, float32 (N, ...), and time the passes."""
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return how long all measurements take."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from senseapp.errors import MeasurementFailed
-from senseapp.metrics import change_of, moments_of
+from senseapp.metrics import METRICS
 from senseapp.results.ranking import spearman
 from senseapp.sensitivity.layout import Layout, clock_of
 from senseapp.sensitivity.plan import PlannedTarget
@@ -102,11 +102,11 @@ def _seconds(bench: Workbench) -> float:
     """Return the time of a pass: of the fastest one, where they are over soon."""
     few = min(_TIMED_IMAGES, len(bench.images))
     clock = clock_of(bench.device)
-    bench.logits(0, few)  # prepares kernels and memory
+    bench.outputs(0, few)  # prepares kernels and memory
     passes: list[float] = []
     while len(passes) < _MOST_PASSES and sum(passes) < _ENOUGH_SECONDS:
         started = clock()
-        bench.logits(0, few)
+        bench.outputs(0, few)
         passes.append(clock() - started)
     return min(passes)
 
@@ -119,8 +119,9 @@ def _seconds_in(bench: Workbench, layout: Layout) -> float:
 def _damages(
     bench: Workbench, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
 ) -> list[float]:
-    """Return the KL divergence that ``level`` causes on each target of ``subset``, over the first images."""
-    baseline = bench.logits(0, stop)
+    """Return what ``level`` does to the output on each target of ``subset``, over the first images."""
+    metric = METRICS[bench.task.divergence or "sqnr"]
+    baseline = bench.outputs(0, stop)
     replay, prefixes = Replay(bench.model, bench.trace), bench.prefixes(0, stop)
     damages = []
     for item in subset:
@@ -128,9 +129,9 @@ def _damages(
             bench.advance(replay, prefixes, item.position)
         try:
             with compressor.compress(item.target, level):
-                logits = bench.logits(0, stop) if bench.unsafe else bench.resume(replay, prefixes)
+                output = bench.outputs(0, stop) if bench.unsafe else bench.resume(replay, prefixes)
         except MeasurementFailed:
             damages.append(float("nan"))
             continue
-        damages.append(change_of("kl", moments_of("kl", baseline, logits, None)).delta)
+        damages.append(metric.change(metric.moments(baseline, output, None)).delta)
     return damages

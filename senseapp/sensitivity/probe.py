@@ -79,7 +79,7 @@ class Probe:
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
     def baseline(self, *, record_bytes: int = 0) -> Tensor:
-        """Return the uncompressed model's output for all images, float32 (N, classes), and time the passes.
+        """Return the uncompressed model's output for all images, float32 (N, ...), and time the passes.
 
         Args:
             record_bytes: how much of the passes may be kept for measurements over all images at once.
@@ -194,16 +194,16 @@ class Probe:
                 prepared[order] = together.compressor.prepare(target, order.level)
         if len(prepared) < 2:
             return {}
-        scores = together.logits(prefixes, target, list(prepared.values()))
+        outputs = together.outputs(prefixes, target, list(prepared.values()))
         return {
             order: Outcome(
                 order=order,
                 seconds=0.0,
-                moments=yardstick.moments(logits, *order.span),
+                moments=yardstick.moments(output, *order.span),
                 applied=prepared[order].applied,
             )
-            for order, logits in zip(prepared, scores, strict=True)
-            if logits.isfinite().all()  # as in _pass
+            for order, output in zip(prepared, outputs, strict=True)
+            if output.isfinite().all()  # as in _pass
         }
 
     def _levels_together(self, orders: list[Order]) -> Together | None:
@@ -248,8 +248,8 @@ class Probe:
         item, replay = self.planned[order.index], Replay(self.bench.model, self.bench.trace)
         self._advance(replay, prefixes, item.position)
         with self.compressor.compress(item.target, order.level) as applied:
-            logits = self._pass(replay, prefixes, order.span)
-        moments = yardstick.moments(logits, *order.span)
+            output = self._pass(replay, prefixes, order.span)
+        moments = yardstick.moments(output, *order.span)
         return Outcome(order=order, seconds=0.0, moments=moments, applied=applied)
 
     def _advance(self, replay: Replay, prefixes: Kept, position: int) -> None:
@@ -263,13 +263,13 @@ class Probe:
 
     def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Tensor:
         if self.bench.unsafe:
-            return self.bench.logits(*span)
+            return self.bench.outputs(*span)
         try:
-            logits = self.bench.resume(replay, prefixes)
+            output = self.bench.resume(replay, prefixes)
         except ReplayMismatch:  # the compressed model calls its modules in another order
-            return self.bench.logits(*span)
+            return self.bench.outputs(*span)
         # Kept outputs that nothing should read any more hold NaN. Code that decides by its data may have read one.
-        return logits if logits.isfinite().all() else self.bench.logits(*span)
+        return output if output.isfinite().all() else self.bench.outputs(*span)
 
     def _halve_passes(self) -> None:
         layout = self.bench.layout

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.errors import first_line_of
-from senseapp.layers import Call, CallTrace, wrapped_forwards
+from senseapp.layers import Call, CallTrace, tensors_in, wrapped_forwards
 from senseapp.sensitivity.prefix import Prefix
 
 _RESTLESS = "two passes over the same images differ"
@@ -202,6 +202,8 @@ def _is_whole(trace: CallTrace, position: int) -> bool:
 
 
 def _same(output: Any, expected: Any) -> bool:
-    if not isinstance(output, Tensor) or output.shape != expected.shape:
+    ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
+    if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
         return False
-    return bool(((output == expected) | (output.isnan() & expected.isnan())).all())
+    pairs = zip(ours, theirs, strict=True)
+    return all(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in pairs)

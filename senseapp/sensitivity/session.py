@@ -27,6 +27,7 @@ from senseapp.sensitivity.split import split
 from senseapp.sensitivity.sweep import Sweep
 from senseapp.sensitivity.workbench import choose_device
 from senseapp.spec import RunSpec
+from senseapp.tasks import task_named
 
 
 def _silent(_sentence: str) -> None:
@@ -89,12 +90,13 @@ class Session:
             spec = choice.spec
             progress(choice.verdict)
         progress("Loading the model")
-        model = load_model(spec.model, progress=progress)
+        model, task = load_model(spec.model, progress=progress), task_named(spec.model.task)
         progress("Loading the images")
         images = load_images(
             spec.data,
             model.preprocessing,
             num_classes=model.num_classes,
+            task=task,
             num_samples=spec.sensitivity.num_samples,
             seed=spec.sensitivity.seed,
             data_roots=data_roots,
@@ -117,6 +119,7 @@ class Session:
             model.module,
             images,
             spec.sensitivity,
+            task=task,
             layout=layout,
             own=True,
             executor=executor,

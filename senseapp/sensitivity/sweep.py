@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from senseapp.data import ImageSet, draw
 from senseapp.errors import InvalidSpec
 from senseapp.layers import select_layers
-from senseapp.metrics import METRICS, check_labels, metric_names
+from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement, Status
 from senseapp.results.ranking import undecided
 from senseapp.results.resolution import default_metric
@@ -26,6 +26,7 @@ from senseapp.sensitivity.tally import Tally, Yardstick
 from senseapp.sensitivity.together import levels_that_fit
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION, Task
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
 CALIBRATION_IMAGES = 64
@@ -40,6 +41,7 @@ def measure(
     images: ImageSet,
     spec: SensitivitySpec,
     *,
+    task: Task = CLASSIFICATION,
     done: Iterable[LayerMeasurement] = (),
     calibration: ImageSet | None = None,
 ) -> Iterator[LayerMeasurement]:
@@ -49,9 +51,10 @@ def measure(
     yielded before as ``done``. The caller's model is copied, never touched.
 
     Args:
-        model: takes (N, C, H, W), returns class scores (N, classes).
+        model: takes (N, C, H, W), returns an output of ``task``.
         images: what to measure on.
         spec: what to measure.
+        task: what the output means.
         done: measurements of the same run that exist already; they are not made again.
         calibration: images for data-driven criteria and activation ranges; None takes the first ones measured.
 
@@ -62,7 +65,7 @@ def measure(
     Raises:
         InvalidInput: the settings do not fit the model or the images.
     """
-    yield from Sweep.open(model, images, spec, calibration=calibration).measure(done)
+    yield from Sweep.open(model, images, spec, task=task, calibration=calibration).measure(done)
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class Sweep:
         images: ImageSet,
         spec: SensitivitySpec,
         *,
+        task: Task = CLASSIFICATION,
         calibration: ImageSet | None = None,
         layout: Layout | None = None,
         own: bool = False,
@@ -110,6 +114,7 @@ class Sweep:
             model: the network; see :func:`measure`.
             images: what to measure on.
             spec: what to measure.
+            task: what the output means.
             calibration: see :func:`measure`.
             layout: of the run that is resumed; None chooses one by a timed trial.
             own: whether ``model`` is given away, so that no copy is needed.
@@ -120,9 +125,9 @@ class Sweep:
             InvalidInput: the settings do not fit the model or the images.
         """
         images = draw(images, spec.num_samples, spec.seed)
-        bench = Workbench.prepare(model, images, device=spec.device, own=own)
+        bench = Workbench.prepare(model, images, device=spec.device, own=own, task=task)
         layers = select_layers(bench.profile, spec.layers, spec.layer_types)
-        metrics = metric_names(has_labels=images.labels is not None, num_classes=bench.profile.num_classes)
+        metrics = task.metrics(has_labels=images.labels is not None, num_outputs=bench.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, bench.profile.num_classes)
         notes: list[str] = list(images.notes)
         most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
@@ -149,11 +154,11 @@ class Sweep:
             asked=None if layout is None else layout.levels_together,
         )
         bench.layout = replace(bench.layout, levels_together=together)
-        unmeasured = Yardstick(torch.empty(0, bench.profile.num_classes), images.labels, metrics)
+        unmeasured = Yardstick(torch.empty(0), images.labels, metrics)
         sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
         if images.labels is not None:
-            check_labels(images.labels, len(images), bench.profile.num_classes)
+            task.check_targets(images.labels, len(images), bench.profile.num_classes)
         if spec.mode != "quick":
             sweep.complete_baseline()
         return sweep
@@ -292,11 +297,11 @@ def _memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_classes: int) -> str:
+def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_outputs: int) -> str:
     if spec.metric is None:
         return default_metric(metrics, len(images))
     if spec.metric not in metrics:
-        needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_classes)
+        needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_outputs)
         raise InvalidSpec(
             f"The metric {spec.metric} cannot be measured here: it needs {needs}. Choose one of {', '.join(metrics)}."
         )
@@ -304,7 +309,7 @@ def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: Image
 
 
 def _broken_rows(baseline: Tensor) -> str:
-    bad = int((~baseline.isfinite()).any(dim=1).sum())
+    bad = int((~baseline.isfinite()).flatten(1).any(dim=1).sum())
     if not bad:
         return ""
     return f"The uncompressed model's output is not finite for {bad} of {len(baseline)} images, so nothing compares."

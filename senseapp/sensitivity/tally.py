@@ -18,20 +18,24 @@ class Yardstick:
     """The uncompressed model's output, which every other is compared with.
 
     Args:
-        baseline: float32 (N, classes); fewer rows while it is being measured.
-        labels: int64 (N,), or None.
+        baseline: float32 (N, ...); fewer rows while it is being measured.
+        targets: labels of the images, (N, ...), or None.
         metrics: names of the metrics that these allow.
     """
 
-    def __init__(self, baseline: Tensor, labels: Tensor | None, metrics: Sequence[str]) -> None:
+    def __init__(self, baseline: Tensor, targets: Tensor | None, metrics: Sequence[str]) -> None:
         self.baseline = baseline
-        self.labels = labels
+        self.targets = targets
         self.metrics = tuple(metrics)
 
-    def moments(self, logits: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
-        """Return each metric's sums over images ``start`` to ``stop``, whose output is ``logits``."""
-        labels = None if self.labels is None else self.labels[start:stop]
-        return {name: moments_of(name, self.baseline[start:stop], logits, labels) for name in self.metrics}
+    def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
+        """Return each metric's sums over images ``start`` to ``stop``, whose output is ``output``."""
+        return {name: self.moments_of(name, output, start, stop) for name in self.metrics}
+
+    def moments_of(self, name: str, output: Tensor, start: int, stop: int) -> tuple[float, ...]:
+        """Return the sums of one metric over images ``start`` to ``stop``, whose output is ``output``."""
+        targets = None if self.targets is None else self.targets[start:stop]
+        return moments_of(name, self.baseline[start:stop], output, targets)
 
     def values(self) -> dict[str, float]:
         """Return the uncompressed model's own metrics; none before anything is measured."""

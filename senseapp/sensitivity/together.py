@@ -26,7 +26,7 @@ from senseapp.transforms import Compressor, Prepared, Target, WeightCompressor
 _MEMORY_SHARE = 4  # of the device's memory, one part in ... for a pass; kept outputs have an eighth
 _SLACK = 2  # what kernels need beside the outputs of modules, and what fragmentation wastes
 _MOST_ELEMENTS = 2**31 - 1  # of one tensor: kernels with 32-bit indices fail beyond
-# Largest difference between a pass alone and one together, as a share of the largest score. Other batch sizes choose
+# Largest difference between a pass alone and one together, as a share of the largest number. Other batch sizes choose
 # other kernels, on graphics cards of reduced precision (TF32); images that are mixed up differ by far more.
 _ROUNDING = {"fp32": 0.01, "bf16": 0.04}
 
@@ -130,8 +130,8 @@ class Together:
         others = f" and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
         return [f"The levels of {first}{others} were measured one at a time ({reason})."]
 
-    def logits(self, prefixes: Sequence[Prefix], target: Target, levels: Sequence[Prepared]) -> list[Tensor]:
-        """Return the output at each level for the prefixes' images, float32 (n, classes).
+    def outputs(self, prefixes: Sequence[Prefix], target: Target, levels: Sequence[Prepared]) -> list[Tensor]:
+        """Return the output at each level for the prefixes' images, float32 (n, ...).
 
         Args:
             prefixes: at the position of ``target``.
@@ -165,9 +165,9 @@ class Together:
         except MeasurementFailed:  # nothing to compare with here
             return ""
         self.bench.advance(self._replay(), prefixes, item.position)
-        mixed = self.logits(prefixes, target, prepared)
+        mixed = self.outputs(prefixes, target, prepared)
         for place in (0, -1):
-            like = self.logits(prefixes, target, [prepared[place]] * len(prepared))
+            like = self.outputs(prefixes, target, [prepared[place]] * len(prepared))
             if not like[place].equal(mixed[place]):
                 return "the output for one image depends on the others in its pass"
         for found, one in zip(mixed, prepared, strict=True):

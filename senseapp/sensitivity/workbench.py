@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from senseapp.sensitivity.layout import (
 from senseapp.sensitivity.prefix import Prefix
 from senseapp.sensitivity.replay import Replay, unsafe_positions
 from senseapp.sensitivity.transfer import to_device
+from senseapp.tasks import CLASSIFICATION, Task
 
 _PartT = TypeVar("_PartT")
 
@@ -60,6 +61,7 @@ class Workbench:
         layout: how they run.
         trace: a watched pass in that layout.
         profile: the model's description.
+        task: what its output means.
         channels_last: whether the model convolves, and takes images that lie channels-last.
         unsafe: why the model cannot be replayed, in words; empty if it can.
         seconds_per_image: of one whole pass, as timed.
@@ -71,6 +73,7 @@ class Workbench:
     layout: Layout
     trace: CallTrace
     profile: ModelProfile
+    task: Task = CLASSIFICATION
     channels_last: bool = False
     unsafe: str = ""
     seconds_per_image: float = 0.0
@@ -79,12 +82,14 @@ class Workbench:
         keep_freed_memory_for(self)
 
     @classmethod
-    def prepare(cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False) -> Workbench:
+    def prepare(
+        cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False, task: Task = CLASSIFICATION
+    ) -> Workbench:
         """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
 
         Raises:
             InvalidDataset: there is no image.
-            UnsupportedModel: the model fails on the images or returns no class scores.
+            UnsupportedModel: the model fails on the images or returns no output of ``task``.
         """
         if len(images) == 0:
             raise InvalidDataset("There are no images to measure on. Bring at least one.")
@@ -101,7 +106,8 @@ class Workbench:
             device=place,
             layout=layout,
             trace=trace,
-            profile=profile_of_trace(private, sample, trace),
+            profile=profile_of_trace(private, sample, trace, task=task),
+            task=task,
             channels_last=layout.channels_last,
         )
 
@@ -157,15 +163,15 @@ class Workbench:
         """Return an empty prefix for each micro-batch of images ``start`` to ``stop``."""
         return [Prefix(self.trace, batch) for batch in self.batches(start, stop)]
 
-    def logits(self, start: int, stop: int) -> Tensor:
-        """Return the model's output for images ``start`` to ``stop``, float32 (n, classes), by whole passes."""
+    def outputs(self, start: int, stop: int) -> Tensor:
+        """Return the model's output for images ``start`` to ``stop``, float32 (n, ...), by whole passes."""
         return self._gather(self.model, self.batches(start, stop))
 
     def baseline(self, start: int = 0) -> Tensor:
-        """Return the output for all images from ``start`` on, float32 (n, classes), and time the passes."""
+        """Return the output for all images from ``start`` on, float32 (n, ...), and time the passes."""
         spans = micro_batches(start, len(self.images), self.layout.micro_batch)
         with self._timed(len(self.images) - start):
-            return torch.cat([self.logits(low, high) for low, high in spans])
+            return torch.cat([self.outputs(low, high) for low, high in spans])
 
     def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
         """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned.
@@ -187,7 +193,7 @@ class Workbench:
                 replay.advance(prefix, position)
 
     def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Tensor:
-        """Return the output for the prefixes' images, float32 (n, classes), computed from their position on."""
+        """Return the output for the prefixes' images, float32 (n, ...), computed from their position on."""
         with replay.installed():
             return self._gather(replay.resume, prefixes)
 
@@ -198,9 +204,9 @@ class Workbench:
         yield
         self.seconds_per_image = (time.perf_counter() - started) / num_images
 
-    def _gather(self, run: Callable[[_PartT], Tensor], parts: Sequence[_PartT]) -> Tensor:
+    def _gather(self, run: Callable[[_PartT], Any], parts: Sequence[_PartT]) -> Tensor:
         with torch.inference_mode(), precision_context(self.layout.precision, self.device):
-            outputs = [run(part) for part in parts]
+            outputs = [self.task.output(run(part)) for part in parts]
         # Cloned outside inference mode, so that later code may use the result freely.
         return torch.cat([output.float().cpu().clone() for output in outputs])
 

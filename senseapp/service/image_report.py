@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from senseapp.metrics import METRICS
 from senseapp.results.preparation import PreparationChoice
-from senseapp.results.resolution import near_chance
 from senseapp.service.engine import load_engine
 from senseapp.spec import RunSpec
+from senseapp.tasks import Task, task_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +38,8 @@ class SeenPicture:
     Attributes:
         name: of its file.
         png: the cropped picture, as a PNG file.
-        label: name of its class; empty without labels.
-        prediction: name of the class that the model gives it.
+        label: of the picture, as text; empty without labels.
+        prediction: what the model says of it, as text.
     """
 
     name: str
@@ -54,16 +54,16 @@ class PreviewReport:
 
     Attributes:
         pictures: at most twelve, spread evenly over the set.
-        num_scored: images that ``top1`` was measured on, drawn at random.
-        top1: share of them that the model gets right; None without labels.
-        warning: one sentence where that is no better than chance; else empty.
+        num_scored: images that ``score`` was measured on, drawn at random.
+        score: the task's shown metric of the uncompressed model on them; None without labels.
+        warning: one sentence where that says that the model does not do its task; else empty.
         notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
     """
 
     pictures: tuple[SeenPicture, ...]
     num_scored: int
-    top1: float | None
+    score: float | None
     warning: str
     notes: tuple[str, ...]
     choice: PreparationChoice | None = None
@@ -102,79 +102,62 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     if spec.data.preparation == "auto":
         choice = choose_preparation(spec, data_roots=data_roots)
         spec = choice.spec
-    model = load_model(spec.model)
+    model, task = load_model(spec.model), task_named(spec.model.task)
     images = load_images(
         spec.data,
         model.preprocessing,
         num_classes=model.num_classes,
+        task=task,
         num_samples=_MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None,
         seed=spec.sensitivity.seed,
         data_roots=data_roots,
         class_names=model.class_names,
         with_labels=not model.fresh_head,
     )
-    scored, top1 = _top1(model, images)
-    correct = 0 if top1 is None else round(top1 * scored)
+    scored, score = _score(task, model, images)
     return PreviewReport(
-        pictures=_seen(spec, model, images),
+        pictures=_seen(spec, task, model, images),
         num_scored=scored,
-        top1=top1,
-        warning="" if top1 is None else chance_warning(correct, scored, model.num_classes),
+        score=score,
+        warning="" if score is None else task.preview_warning(score, scored, model.num_classes),
         notes=images.notes,
         choice=choice,
     )
 
 
-def chance_warning(correct: int, scored: int, num_classes: int) -> str:
-    """Return a sentence if ``correct`` of ``scored`` is no more than guessing among the classes would give.
-
-    So few images that even all of them right would prove nothing get no warning.
-    """
-    if not near_chance(correct, scored, num_classes):
-        return ""
-    return (
-        f"The model gets {correct} of {scored} images right, which is no better than guessing among {num_classes:,} "
-        "classes: labels and outputs probably do not line up. Check which class each folder means, or measure "
-        "without labels."
-    )
-
-
-def _seen(spec: RunSpec, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
+def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
     from senseapp.data import effective_preprocessing, preview
 
     chosen = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=_SHOWN)
-    predicted = _predictions(model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
+    outputs = _outputs(task, model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
     names = model.class_names or images.class_names
     return tuple(
         SeenPicture(
             name=images.names[index],
             png=_png(picture),
-            label="" if images.labels is None else _named(names, int(images.labels[index])),
-            prediction=_named(names, prediction),
+            label="" if images.labels is None else task.target_text(images.labels[index], names),
+            prediction=task.output_text(output, names),
         )
-        for index, picture, prediction in zip(chosen.indices, chosen.pictures, predicted.tolist(), strict=True)
+        for index, picture, output in zip(chosen.indices, chosen.pictures, outputs, strict=True)
     )
 
 
-def _named(names: Sequence[str], index: int) -> str:
-    return names[index].split(",")[0] if index < len(names) else f"class {index}"
-
-
-def _top1(model: LoadedModel, images: ImageSet) -> tuple[int, float | None]:
-    """Return how many images were scored, in random order until the time is up, and the share that is right."""
-    if images.labels is None:
+def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float | None]:
+    """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
+    if images.labels is None or not task.shown_metric:
         return 0, None
     from senseapp.data import draw
 
+    metric = METRICS[task.shown_metric]
     chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
     order = _shuffled(len(chosen))
-    end, correct, scored = time.monotonic() + _SCORING_SECONDS, 0, 0
+    end, total, scored = time.monotonic() + _SCORING_SECONDS, 0.0, 0
     while scored < len(order) and time.monotonic() < end:
         batch = chosen.subset(order[scored : scored + _BATCH])
-        assert batch.labels is not None
-        correct += int((_predictions(model, batch.batch(0, len(batch))) == batch.labels).sum())
+        output = _outputs(task, model, batch.batch(0, len(batch)))
+        total += metric.moments(output, output, batch.labels)[1]
         scored += len(batch)
-    return scored, correct / scored
+    return scored, total / scored
 
 
 def _shuffled(count: int) -> list[int]:
@@ -184,13 +167,11 @@ def _shuffled(count: int) -> list[int]:
     return order
 
 
-def _predictions(model: LoadedModel, batch: Tensor) -> Tensor:
+def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:
     import torch
 
     with torch.inference_mode():
-        scores: Any = model.module(batch)  # (n, classes)
-    predicted: Tensor = scores.argmax(dim=1)
-    return predicted
+        return task.output(model.module(batch))
 
 
 def _png(picture: npt.NDArray[np.uint8]) -> bytes:

@@ -21,6 +21,7 @@ from senseapp.service.image_report import PreviewReport, preview_images
 from senseapp.service.pruning_groups import find_pruning_groups
 from senseapp.service.upload_room import UploadLimits, discard_upload, reserve_upload
 from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import task_named
 
 if TYPE_CHECKING:
     from senseapp.data import ImageSurvey
@@ -76,7 +77,7 @@ class Inputs:
         return compare_checkpoint(model)
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
-        """List a folder or archive and propose which class of ``model`` each of its folders means.
+        """List a folder or archive and propose what each of its labels means to ``model``.
 
         The first time for a model this loads it, as :meth:`model_card` does.
 
@@ -91,6 +92,7 @@ class Inputs:
         survey = survey_images(
             data,
             num_classes=self.model_card(model).num_classes,
+            task=task_named(model.task),
             class_names=self._backend.cards.class_names(model),
             data_roots=roots,
         )

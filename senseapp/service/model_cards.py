@@ -10,6 +10,7 @@ from typing import TypeAlias
 from senseapp.results import ModelProfile
 from senseapp.service.engine import load_engine
 from senseapp.spec import ModelSpec
+from senseapp.tasks import task_named
 
 _KEPT = 64
 _Key: TypeAlias = tuple[ModelSpec, float, int]
@@ -19,7 +20,7 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
     """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
 
     Returns:
-        The profile, and the names of the model's classes (empty where unknown).
+        The profile, and the names of the model's outputs (empty where unknown).
 
     Raises:
         InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
@@ -32,7 +33,14 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
 
     loaded = load_model(model)
     sample = torch.zeros(1, *loaded.preprocessing.input_shape)
-    profile = profile_model(loaded.module, sample, title=loaded.title, pretrained=loaded.pretrained, notes=loaded.notes)
+    profile = profile_model(
+        loaded.module,
+        sample,
+        task=task_named(model.task),
+        title=loaded.title,
+        pretrained=loaded.pretrained,
+        notes=loaded.notes,
+    )
     return profile, loaded.class_names
 
 
@@ -59,7 +67,7 @@ class ModelCards:
             return self._load(model)
 
     def class_names(self, model: ModelSpec) -> tuple[str, ...]:
-        """Return the names of the model's classes, empty where unknown; this may load it, as :meth:`card` does.
+        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does.
 
         Raises:
             InvalidInput: the model cannot be loaded.

@@ -23,7 +23,7 @@ class HistogramSpec:
         bits: 2 to 8.
         per_channel: one scale per channel rather than one for the tensor.
         fold: fold a BatchNorm that follows into the layer first, so that weights are seen as they will be deployed.
-        objective: what is back-propagated: each image's highest class score (``output``), its cross-entropy with the
+        objective: what is back-propagated: the task's score of each image (``output``), its loss with the
             label (``loss``), or nothing (``none``), which needs no backward pass and sets no sensitivities.
         num_images: most images to look at.
     """

@@ -12,6 +12,7 @@ from senseapp.metrics import metric_named
 from senseapp.spec.codec import register
 from senseapp.spec.compression import CompressionConfig, SparsityConfig
 from senseapp.spec.image_sets import IMAGE_SETS
+from senseapp.tasks import task_named
 
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
@@ -36,6 +37,7 @@ class ModelSpec:
         checkpoint: path of a weights file; empty means none.
         use_ema: take the averaged (EMA) weights of a checkpoint that holds both.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
+        task: what its output means, one of :data:`senseapp.tasks.TASKS`.
     """
 
     library: ModelLibrary = "demo"
@@ -46,6 +48,7 @@ class ModelSpec:
     num_classes: int | None = None
     in_chans: int | None = None
     img_size: int | None = None
+    task: str = "classification"
 
     def __post_init__(self) -> None:
         if self.library not in get_args(ModelLibrary):
@@ -54,6 +57,7 @@ class ModelSpec:
             )
         if self.library in ("timm", "torchvision") and not self.name:
             raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
+        task_named(self.task)
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
             if value is not None and value < 1:

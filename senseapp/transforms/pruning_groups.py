@@ -105,7 +105,7 @@ def _require_free(
 ) -> None:
     """Raise Untraceable if something that would shrink has to keep its shape."""
     if any(graph.reaches_output(cut) for cut in cuts):
-        raise Untraceable("Its output channels are the model's class scores, or are added to them; none can go.")
+        raise Untraceable("Its output channels are the model's outputs, or are added to them; none can go.")
     for cut in cuts:
         owner = graph.owner(cut)
         if isinstance(owner, nn.MultiheadAttention):

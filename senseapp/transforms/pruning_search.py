@@ -52,7 +52,7 @@ def find_groups(
         if mixes_neighbours(module):
             reasons[name] = "It has a single channel: it convolves along the channels of its input."
         elif module not in graph:
-            reasons[name] = "torch-pruning sees no call of this layer that the class scores depend on."
+            reasons[name] = "torch-pruning sees no call of this layer that the model's output depends on."
     heads = [group for group in head_groups(graph) if not reasons.keys() & set(group.members)]
     taken = {member for group in heads for member in group.members}
     free = [name for name in profiles if name not in reasons]

@@ -9,6 +9,7 @@ from senseapp.metrics import METRICS
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Side
 from senseapp.spec import WITHOUT_LABELS
+from senseapp.tasks import task_named
 from senseapp.ui import format as fmt
 from senseapp.ui.option_words import options_of
 from senseapp.ui.vocabulary import COMPRESSIONS
@@ -34,7 +35,7 @@ def model_facts(result: SensitivityResult) -> dict[str, str]:
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
-        "Classes": str(profile.num_classes),
+        task_named(model.task).output_title: str(profile.num_classes),
     }
 
 

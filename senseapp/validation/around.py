@@ -107,8 +107,8 @@ class Around:
                     scale=self._scale,
                 )
                 stack.enter_context(matching.fitted(self._batches))
-            logits = self._dense.baseline()
-        moments = self._yardstick.moments(logits, 0, len(logits))
+            output = self._dense.baseline()
+        moments = self._yardstick.moments(output, 0, len(output))
         return change_of(self._metric, moments[self._metric])
 
 

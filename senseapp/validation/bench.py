@@ -12,7 +12,7 @@ from torch import Tensor
 
 from senseapp.data import ImageSet
 from senseapp.errors import InvalidSchedule
-from senseapp.metrics import change_of, metric_names
+from senseapp.metrics import change_of
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import MetricChange, ModelProfile, Schedule, SensitivityResult
@@ -20,6 +20,7 @@ from senseapp.sensitivity.layout import Layout, lay_out, micro_batches
 from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.workbench import Workbench
 from senseapp.spec import CompressionConfig
+from senseapp.tasks import task_named
 from senseapp.validation.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.validation.matching import Matching, Reference
 from senseapp.validation.progress import Telling
@@ -84,12 +85,13 @@ class TestBench:
         """
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images
-        dense = Workbench.prepare(loaded.module, parts.proof, device=result.spec.sensitivity.device, own=model is None)
+        spec, task = result.spec.sensitivity, task_named(result.spec.model.task)
+        dense = Workbench.prepare(loaded.module, parts.proof, device=spec.device, own=model is None, task=task)
         dense.take(_layout_of(result))
         profile = replace(dense.profile, title=result.profile.title)
         if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
             raise InvalidSchedule(f"{loaded.title} is not the model that the run measured: its layers differ.")
-        configs = configs_for(result.spec.sensitivity.compression, *((other,) if other else ()))
+        configs = configs_for(spec.compression, *((other,) if other else ()))
         return cls(result, parts, dense, profile, configs, Telling(progress) if progress else Telling())
 
     def apply(self, schedule: Schedule) -> AppliedModel:
@@ -176,12 +178,12 @@ class TestBench:
         yardstick = self._yardstick(images)
         compressed = replace(self.dense, model=applied.model, images=images)
         with applied.active():
-            logits = self._outputs(compressed, start, end)
-        return yardstick.moments(logits, start, end)
+            output = self._outputs(compressed, start, end)
+        return yardstick.moments(output, start, end)
 
     def _yardstick(self, images: ImageSet) -> Yardstick:
         if id(images) not in self._yardsticks:
-            names = metric_names(has_labels=images.labels is not None, num_classes=self.profile.num_classes)
+            names = self.dense.task.metrics(has_labels=images.labels is not None, num_outputs=self.profile.num_classes)
             baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
             self._yardsticks[id(images)] = Yardstick(baseline, images.labels, names)
         return self._yardsticks[id(images)]
@@ -191,7 +193,7 @@ class TestBench:
         outputs = []
         for low, high in micro_batches(start, stop, workbench.layout.micro_batch):
             self.telling.images(low - start, stop - start)
-            outputs.append(workbench.logits(low, high))
+            outputs.append(workbench.outputs(low, high))
         return torch.cat(outputs)
 
     def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:

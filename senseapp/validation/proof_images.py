@@ -10,6 +10,7 @@ from senseapp.errors import InvalidSpec
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import SensitivityResult
 from senseapp.sensitivity.split import LEAST_HELD_OUT, MOST_HELD_OUT, split
+from senseapp.tasks import task_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ def _load(
         result.spec.data,
         model.preprocessing,
         num_classes=model.num_classes,
+        task=task_named(result.spec.model.task),
         num_samples=count,
         seed=result.spec.sensitivity.seed + seed,
         data_roots=data_roots,

@@ -37,7 +37,7 @@ class ScriptedService(Service):
         file = io.BytesIO()
         Image.new("L", (96, 96)).save(file, "PNG")
         seen = SeenPicture(name="3/a.png", png=file.getvalue(), label="3", prediction="8")
-        return PreviewReport(pictures=(seen,) * 12, num_scored=256, top1=0.984, warning="", notes=())
+        return PreviewReport(pictures=(seen,) * 12, num_scored=256, score=0.984, warning="", notes=())
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         return 40.0

@@ -38,8 +38,8 @@ def chosen_for(spec: RunSpec) -> PreparationChoice:
 def service(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
     def preview(self: ScriptedService, spec: RunSpec) -> PreviewReport:
         choice = chosen_for(spec) if spec.data.preparation == "auto" else None
-        top1 = 0.94 if spec.model.img_size == 32 or choice else 0.08
-        return PreviewReport(pictures=(), num_scored=50, top1=top1, warning="", notes=(), choice=choice)
+        score = 0.94 if spec.model.img_size == 32 or choice else 0.08
+        return PreviewReport(pictures=(), num_scored=50, score=score, warning="", notes=(), choice=choice)
 
     monkeypatch.setattr(ScriptedService, "preview", preview)
     return service

@@ -5,6 +5,7 @@ import pytest
 from senseapp.data.arrangement import arrange
 from senseapp.data.contents import Contents
 from senseapp.errors import InvalidDataset
+from senseapp.tasks import CLASSIFICATION
 
 
 class ListedFiles:
@@ -58,7 +59,9 @@ def test_pictures_in_one_heap_have_no_labels():
 def test_one_folder_is_one_class():
     found = arrange(ListedFiles("a/1.png", "a/2.png"))
     assert found.labels == ("a", "a")
-    assert found.notes == ("All pictures are of one class, a: accuracy says little about the others.",)
+    note = "All pictures are of one class, a: accuracy says little about the others."
+    assert CLASSIFICATION.label_notes(found.labels) == (note,)
+    assert CLASSIFICATION.label_notes(("a", "b")) == ()
 
 
 def test_loose_pictures_beside_class_folders_are_left_out_and_told():

@@ -6,16 +6,9 @@ import pytest
 import torch
 
 from senseapp.errors import InvalidInput, InvalidSpec
-from senseapp.metrics import (
-    METRICS,
-    add_moments,
-    change_of,
-    divergence_among,
-    metric_names,
-    moments_of,
-    primary_among,
-)
+from senseapp.metrics import METRICS, add_moments, change_of, divergence_among, moments_of, primary_among
 from senseapp.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION
 
 NAN, INF = float("nan"), float("inf")
 
@@ -35,7 +28,7 @@ def test_every_metric_is_registered_under_its_name_and_described():
 
 
 def test_metrics_that_need_labels_are_not_offered_without():
-    assert metric_names(has_labels=False, num_classes=1000) == ("kl", "agreement", "sqnr")
+    assert CLASSIFICATION.metrics(has_labels=False, num_outputs=1000) == ("kl", "agreement", "sqnr")
 
 
 @pytest.mark.parametrize("metric", ["top1", "top5", "loss", "kl", "agreement", "sqnr"])
@@ -50,7 +43,7 @@ def test_the_settings_refuse_a_metric_that_there_is_not():
 
 @pytest.mark.parametrize(("num_classes", "has_top5"), [(1, False), (5, False), (6, True)])
 def test_top5_is_offered_above_five_classes_only(num_classes, has_top5):
-    assert ("top5" in metric_names(has_labels=True, num_classes=num_classes)) is has_top5
+    assert ("top5" in CLASSIFICATION.metrics(has_labels=True, num_outputs=num_classes)) is has_top5
 
 
 def test_top1_counts_lost_and_won_images():
@@ -139,7 +132,7 @@ def test_one_image_gives_the_widest_interval():
 
 def test_one_class_runs_through_every_metric():
     ones = torch.ones(3, 1)
-    for metric in metric_names(has_labels=True, num_classes=1):
+    for metric in CLASSIFICATION.metrics(has_labels=True, num_outputs=1):
         assert change_of(metric, moments_of(metric, ones, 2 * ones, torch.zeros(3, dtype=torch.long))).num_samples == 3
 
 

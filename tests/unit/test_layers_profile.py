@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from senseapp.errors import NoLayersSelected, UnsupportedModel
 from senseapp.layers import compressible_weights, profile_model, select_layers, trace_calls
+from senseapp.tasks import CLASSIFICATION
 from tests.small_models import NUM_CLASSES, chain, small_network
 from tests.trap_models import PIXELS, Attention, CrossAttention, EncoderLayer, FunctionalUse, NeverRuns, TiedWeights
 
@@ -151,7 +152,9 @@ def test_weights_in_one_storage_are_told_apart() -> None:
 
 def test_sizes_of_the_whole_network() -> None:
     model = small_network()
-    profile = profile_model(model, torch.randn(2, 3, 8, 8), title="small", pretrained=False, notes=("tiny",))
+    profile = profile_model(
+        model, torch.randn(2, 3, 8, 8), task=CLASSIFICATION, title="small", pretrained=False, notes=("tiny",)
+    )
     assert profile.num_params == sum(parameter.numel() for parameter in model.parameters())
     assert profile.macs == sum(layer.macs for layer in profile.layers)
     assert profile.num_bytes == sum(tensor.nbytes for tensor in model.state_dict().values())

@@ -8,6 +8,7 @@ import pytest
 PLAIN = (
     "errors",
     "metrics",
+    "tasks",
     "spec",
     "results",
     "schedule",

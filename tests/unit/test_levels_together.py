@@ -49,13 +49,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many levels went into each pass over several."""
     made: list[int] = []
-    logits = Together.logits
+    outputs = Together.outputs
 
     def counted(self, prefixes, target, levels):  # type: ignore[no-untyped-def]
         made.append(len(levels))
-        return logits(self, prefixes, target, levels)
+        return outputs(self, prefixes, target, levels)
 
-    monkeypatch.setattr(Together, "logits", counted)
+    monkeypatch.setattr(Together, "outputs", counted)
     return made
 
 
@@ -271,7 +271,7 @@ def test_workers_of_a_cluster_do_so_too(passes: list[int]) -> None:
     here = len(passes)
     probe = remote.prepare(pickle.loads(pickle.dumps(remote.setup_of(sweep))))
     reference = remote.Reference(
-        baseline=sweep.yardstick.baseline, labels=images.labels, metrics=sweep.yardstick.metrics
+        baseline=sweep.yardstick.baseline, targets=images.labels, metrics=sweep.yardstick.metrics
     )
     orders = [
         Order(index=index, level=level, span=(0, 8)) for index in range(len(sweep.planned)) for level in SPARSITY.levels

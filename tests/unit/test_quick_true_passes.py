@@ -19,9 +19,9 @@ from senseapp.sensitivity import Sweep, quick_scan
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.quick import true_passes
 from senseapp.sensitivity.quick.composite import composite, draw_sample
-from senseapp.sensitivity.quick.directions import largest_divergence
 from senseapp.sensitivity.quick.true_passes import TruePasses, correction_note
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.tasks.classification.directions import largest_divergence
 
 COUNT, CLASSES = 48, 5
 

@@ -17,10 +17,10 @@ from senseapp.results.resolution import (
     cannot_tell,
     default_metric,
     hides_losses,
-    near_chance,
     smallest_visible_loss,
     visible_words,
 )
+from senseapp.tasks.classification import near_chance
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 
 

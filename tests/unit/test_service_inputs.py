@@ -17,10 +17,10 @@ from senseapp.downloads import image_set_folder
 from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
 from senseapp.sensitivity.split import num_held_out
 from senseapp.service import Backend, Service, UploadLimits, image_report, sample_zip, uploads_folder
-from senseapp.service.image_report import chance_warning
 from senseapp.service.inputs import num_images
 from senseapp.service.upload_room import discard_upload, reserve_upload, sweep_uploads
 from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import CLASSIFICATION
 from tests.image_set_files import Publisher
 from tests.pictures import class_files, write_zip
 
@@ -154,8 +154,8 @@ def test_a_preview_shows_twelve_pictures_with_label_prediction_and_baseline(serv
     assert all(picture.png.startswith(b"\x89PNG") for picture in report.pictures)
     assert sum(picture.label == picture.prediction for picture in report.pictures) >= 10
     assert 0 < report.num_scored <= 256
-    assert report.top1 is not None
-    assert report.top1 > 0.9
+    assert report.score is not None
+    assert report.score > 0.9
     assert report.warning == ""
 
 
@@ -163,15 +163,15 @@ def test_labels_that_do_not_line_up_are_warned_about(service, tmp_path):
     shifted = tuple((str(index), (index + 1) % 10) for index in range(10))
     data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")), class_map=shifted)
     report = service.preview(RunSpec(data=data))
-    assert report.top1 is not None
-    assert report.top1 < 0.1
+    assert report.score is not None
+    assert report.score < 0.1
     assert "labels and outputs probably do not line up" in report.warning
 
 
 def test_a_preview_without_labels_has_predictions_only(service, tmp_path):
     data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")), labels="none")
     report = service.preview(RunSpec(data=data))
-    assert (report.top1, report.num_scored, report.warning) == (None, 0, "")
+    assert (report.score, report.num_scored, report.warning) == (None, 0, "")
     assert {picture.label for picture in report.pictures} == {""}
     assert all(picture.prediction in set("0123456789") for picture in report.pictures)
 
@@ -219,7 +219,7 @@ def test_a_preview_lists_what_was_left_out(service, tmp_path):
     ],
 )
 def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
-    assert bool(chance_warning(correct, scored, num_classes)) is warned
+    assert bool(CLASSIFICATION.preview_warning(correct / max(scored, 1), scored, num_classes)) is warned
 
 
 @pytest.mark.slow

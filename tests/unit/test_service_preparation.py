@@ -62,6 +62,6 @@ def test_a_preview_shows_what_was_tried(spec):
     assert report.choice is not None
     assert len(report.choice.trials) > 1
     assert report.choice.chosen in report.choice.trials
-    assert report.top1 is not None
+    assert report.score is not None
     given = replace(spec, data=replace(spec.data, preparation="given"))
     assert preview_images(given, num_images=None).choice is None

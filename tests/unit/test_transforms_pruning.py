@@ -38,7 +38,7 @@ def test_every_layer_is_a_member_or_has_a_reason() -> None:
     compressor = pruning_of(Concat().eval(), images())
     members = [member for target in compressor.targets for member in target.members]
     assert sorted([*members, *compressor.not_applicable]) == ["grouped", "head", "left", "mid", "right"]
-    assert "class scores" in compressor.not_applicable["head"]
+    assert "the model's outputs" in compressor.not_applicable["head"]
 
 
 def test_it_is_registered_and_names_readers() -> None:
@@ -301,7 +301,7 @@ def test_prune_model_refuses_ratios_that_cannot_hold() -> None:
     request = request_of(Residual().eval(), images())
     with pytest.raises(InvalidSchedule, match="one pruning ratio"):
         prune_model(PruningConfig(), request, {"stem": 0.5, "conv2": 0.25})
-    with pytest.raises(InvalidSchedule, match="class scores"):
+    with pytest.raises(InvalidSchedule, match="the model's outputs"):
         prune_model(PruningConfig(), request, {"head": 0.5})
     with pytest.raises(InvalidSchedule, match="no such layer"):
         prune_model(PruningConfig(), request, {"nowhere": 0.5})

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp.data import ImageSet
-from senseapp.errors import InvalidDataset, MeasurementFailed, UnsupportedModel
+from senseapp.errors import InvalidDataset, MeasurementFailed
 from senseapp.results import LayerProfile, SensitivityResult
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.sensitivity.histograms.folding import fold_following_norm, norms_folded_behind
 from senseapp.sensitivity.histograms.grid_bins import SUB_BINS, GridBins, PlacedGrid
 from senseapp.sensitivity.histograms.subject import subject_of
 from senseapp.spec.histogram import HistogramSpec
+from senseapp.tasks import CLASSIFICATION, Task, task_named
 from senseapp.transforms.number_format import extremes_of, fake_quantize_input
 from senseapp.transforms.observers import MseObserver
 
@@ -48,7 +48,9 @@ def histogram_of(
     layer = _known_layer(result, spec)
     with subject_of(result, spec, data_roots=data_roots, progress=progress) as subject:
         progress(f"Looking at the {spec.tensor} of {spec.layer}")
-        return quantization_histogram(subject.module, subject.images, layer, spec)
+        return quantization_histogram(
+            subject.module, subject.images, layer, spec, task=task_named(result.spec.model.task)
+        )
 
 
 def _known_layer(result: SensitivityResult, spec: HistogramSpec) -> LayerProfile:
@@ -59,7 +61,12 @@ def _known_layer(result: SensitivityResult, spec: HistogramSpec) -> LayerProfile
 
 
 def quantization_histogram(
-    model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec
+    model: nn.Module,
+    images: ImageSet,
+    layer: LayerProfile,
+    spec: HistogramSpec,
+    *,
+    task: Task = CLASSIFICATION,
 ) -> QuantizationHistogram:
     """Look at one tensor of ``model`` on its quantization grid; memory does not grow with the number of images.
 
@@ -71,11 +78,12 @@ def quantization_histogram(
         images: all of them are looked at.
         layer: of the model.
         spec: what to look at.
+        task: what the output means.
 
     Raises:
         InvalidDataset: there are no images, or no labels for the loss.
         MeasurementFailed: the layer never ran on these images, or holds values that are not finite.
-        UnsupportedModel: the model returns no class scores.
+        UnsupportedModel: the model returns no output of ``task``.
     """
     if not len(images):
         raise InvalidDataset("A histogram needs at least one image, got none.")
@@ -86,9 +94,9 @@ def quantization_histogram(
         notes.append(_NOT_FOLDED)
     with _faster(model, module, images, spec):
         if spec.tensor == "weights":
-            bins = _weight_bins(model, images, layer, spec)
+            bins = _weight_bins(model, images, layer, spec, task)
         else:
-            bins = _input_bins(model, module, images, spec)
+            bins = _input_bins(model, module, images, spec, task)
     if spec.tensor == "activations":
         notes.append(_CALIBRATED.format(count=min(_CALIBRATION_IMAGES, len(images))))
     return _record(bins, spec, len(images), tuple(notes))
@@ -101,7 +109,7 @@ def _faster(model: nn.Module, module: nn.Module, images: ImageSet, spec: Histogr
     return norms_folded_behind(model, module, images.batch(0, 1))
 
 
-def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec) -> GridBins:
+def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec, task: Task) -> GridBins:
     weight = model.get_parameter(layer.parameter)
     _require_finite(weight, layer.name, what="weight")
     grid = PlacedGrid.of_weight(weight, bits=spec.bits, per_channel=spec.per_channel, channel_axis=layer.channel_axis)
@@ -112,7 +120,7 @@ def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: 
     gradient: Tensor | None = None
     weight.requires_grad_()
     for start in range(0, len(images), _BATCH):
-        (found,) = _gradients(_objective(model, images, start, spec), [weight])
+        (found,) = _gradients(_objective(model, images, start, spec, task), [weight])
         if found is not None:
             gradient = found if gradient is None else gradient.add_(found)
     weight.requires_grad_(False)
@@ -122,8 +130,8 @@ def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: 
     return bins
 
 
-def _input_bins(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec) -> GridBins:
-    batches = (_inputs_of_batch(model, module, images, start, spec) for start in range(0, len(images), _BATCH))
+def _input_bins(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec, task: Task) -> GridBins:
+    batches = (_inputs_of_batch(model, module, images, start, spec, task) for start in range(0, len(images), _BATCH))
     first = deque(islice(batches, math.ceil(_CALIBRATION_IMAGES / _BATCH)))
     if not all(first):
         raise MeasurementFailed(f"{spec.layer} did not run on these images, so it has no input to look at.")
@@ -135,11 +143,11 @@ def _input_bins(model: nn.Module, module: nn.Module, images: ImageSet, spec: His
 
 
 def _inputs_of_batch(
-    model: nn.Module, module: nn.Module, images: ImageSet, start: int, spec: HistogramSpec
+    model: nn.Module, module: nn.Module, images: ImageSet, start: int, spec: HistogramSpec, task: Task
 ) -> list[tuple[Tensor, Tensor]]:
     """Return the layer's inputs in one batch, a pair for each of its calls, with the objective's gradient there."""
     with _branched_inputs(module) as leaves:
-        objective = _objective(model, images, start, spec)
+        objective = _objective(model, images, start, spec, task)
     for leaf in leaves:
         _require_finite(leaf, spec.layer, what="input")
     gradients = _gradients(objective, leaves)
@@ -156,16 +164,15 @@ def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor |
     return torch.autograd.grad(objective, inputs, allow_unused=True)
 
 
-def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec) -> Tensor:
+def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec, task: Task) -> Tensor:
     """Return the summed objective of one batch, differentiable."""
     stop = min(start + _BATCH, len(images))
     with torch.set_grad_enabled(spec.objective != "none"):
-        scores = model(images.batch(start, stop))
-        if not isinstance(scores, Tensor) or scores.dim() != 2:
-            raise UnsupportedModel("Histograms need one row of class scores per image, which this model does not give.")
+        raw = model(images.batch(start, stop))
+        task.check_output(raw, stop - start)
         if spec.objective == "loss" and images.labels is not None:
-            return F.cross_entropy(scores, images.labels[start:stop], reduction="sum")
-        return scores.amax(dim=1).sum()
+            return task.loss(task.output(raw), images.labels[start:stop])
+        return task.score(task.output(raw))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from senseapp.models.load import load_model
 from senseapp.results import SensitivityResult
 from senseapp.sensitivity.layout import Layout, lay_out
 from senseapp.spec.histogram import HistogramSpec
+from senseapp.tasks import task_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ def _load(
         result.spec.data,
         loaded.preprocessing,
         num_classes=loaded.num_classes,
+        task=task_named(result.spec.model.task),
         num_samples=min(spec.num_images, result.num_samples),
         seed=result.spec.sensitivity.seed,
         data_roots=data_roots,

@@ -88,11 +88,11 @@ class Recorder:
         self._calls: Calls = {}
         self._arrived: Callable[[str], None] = _ignore
 
-    def run(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, Calls]:
+    def run(self, model: nn.Module, batch: Tensor) -> tuple[Any, Calls]:
         """Return the differentiable output for ``batch``, and the watched modules' calls on the way."""
         self._calls = {}
         with torch.enable_grad(), norms_folded(model, self.norms), self._watching():
-            output: Tensor = model(batch.detach().clone())
+            output = model(batch.detach().clone())
         calls, self._calls, self._open = self._calls, {}, _Open()  # they hold on to the graph
         late = {name for name, found in calls.items() if any(call.arguments_overwritten for call in found)}
         if late - self._copied:
@@ -102,10 +102,10 @@ class Recorder:
         return output, calls
 
     def pull(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
-        """Send each of ``directions`` (N, classes) back through the graph of ``output``.
+        """Send each of ``directions``, like ``output``, back through the graph of ``output``.
 
         Args:
-            output: what the model returned.
+            output: what the model returned, or a tensor computed from it.
             directions: one or more.
             calls: on the way to ``output``.
             seen: is told the name of each module once all its calls have all their gradients, last modules first.

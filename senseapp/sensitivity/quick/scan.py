@@ -1,15 +1,16 @@
-"""Estimates of the KL divergence and loss change that each compression causes, for all layers from one pass.
+"""Estimates of the divergence and loss change that each compression causes, for all layers from one pass.
 
 For a layer with input a, let r be the change of its output when its weights are compressed, and g the gradient at
-its output of a direction v of the class scores. Then r·g = v·δz for the change δz of the scores, to first order.
-A few directions per image (see :mod:`senseapp.sensitivity.quick.directions`) give the KL, in nats: for small changes
-it is the Gauss-Newton estimate ½ δzᵀ F δz, and for large ones it saturates as the KL of the softmax does. Positions
-are summed before anything is squared. Where the layer's output runs straight into an activation, r and g are taken
-after that (see :mod:`senseapp.sensitivity.quick.followers`), so that its bend is exact. Cost: one
-forward, a backward pass for each direction, and one forward of each layer per level, or for some layers less
-(see :mod:`senseapp.sensitivity.quick.weight_gradients`).
+its output of a direction v of the model's output. Then r·g = v·δz for the change δz of that, to first order.
+A few directions per image, chosen by the task, give its divergence: for class scores (see
+:mod:`senseapp.tasks.classification.directions`) the KL, in nats, which for small changes is the Gauss-Newton estimate
+½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before anything is
+squared. Where the layer's output runs straight into an activation, r and g are taken after that (see
+:mod:`senseapp.sensitivity.quick.followers`), so that its bend is exact. Cost: one forward, a backward pass for each
+direction, and one forward of each layer per level, or for some layers less (see
+:mod:`senseapp.sensitivity.quick.weight_gradients`).
 
-A tangent says little of a change that wakes silent units up: large estimates are bounded by what KL these images allow,
+A tangent says little of a change that wakes silent units up: large estimates are bounded by what these images allow,
 and corrected by true passes over a few of them (see :mod:`senseapp.sensitivity.quick.true_passes`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
@@ -23,15 +24,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp.errors import first_line_of
-from senseapp.metrics import change_of
+from senseapp.metrics import METRICS
 from senseapp.results import LayerMeasurement, Status
 from senseapp.sensitivity.folding import foldable_norms
 from senseapp.sensitivity.layout import micro_batches, precision_context
-from senseapp.sensitivity.quick.directions import choose_directions, largest_divergence
 from senseapp.sensitivity.quick.protocol import Key, Responses
 from senseapp.sensitivity.quick.recorder import Recorder
 from senseapp.sensitivity.quick.responses import responses_of
@@ -53,11 +52,14 @@ Changes = dict[str, Tensor]
 
 
 def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
-    """Yield an estimate (``estimated=True``) of KL, and of the loss with labels, for each target and level.
+    """Yield an estimate (``estimated=True``) of what the task's directions tell, for each target and level.
 
     What the scan cannot see gets no estimate, and ``sweep.notes`` says how many those are.
     """
     started = time.perf_counter()
+    if not sweep.bench.task.divergence:
+        _note(sweep, f"There is no quick scan: {sweep.bench.task.label} has no divergence to estimate.")
+        return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
     norms = _norms_to_fold(sweep)
@@ -74,7 +76,7 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
     if unseen:
         _note(sweep, f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
     each = (time.perf_counter() - started) / max(1, len(found))
-    loss = _loss(sweep, found)
+    baselines = _baselines(sweep, found)
     for item in sweep.planned:
         for level in sweep.spec.levels:
             key = (item.target.layer, level)
@@ -86,8 +88,7 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
                 level=level,
                 status=Status.MEASURED,
                 changes=tuple(
-                    change_of(name, _moments(values, loss if name == "loss" else 0.0))
-                    for name, values in found[key].items()
+                    METRICS[name].change(_moments(values, baselines[name])) for name, values in found[key].items()
                 ),
                 estimated=True,
                 images_passed=images_passed.get(key, 0),
@@ -113,29 +114,30 @@ def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
 
 
 def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
-    """Correct the KL of ``found`` and return on how many images; whatever goes wrong there, the estimates stand."""
+    """Correct the divergences of ``found``, return on how many images; if that goes wrong, the estimates stand."""
     if not found:
         return {}
     try:
-        num_images = len(next(iter(found.values()))["kl"])
-        divergences = {key: changes["kl"] for key, changes in found.items()}
+        num_images, name = _num_scanned(found), sweep.bench.task.divergence
+        divergences = {key: changes[name] for key, changes in found.items()}
         correction = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
         _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
         return {}
     for key, factor in correction.factors.items():
-        found[key]["kl"] = found[key]["kl"] * factor
+        found[key][name] = found[key][name] * factor
     return correction.images_passed
 
 
-def _loss(sweep: Sweep, found: dict[Key, Changes]) -> float:
-    """Return the sum of the uncompressed model's loss over the images that were scanned; 0 without labels."""
-    if sweep.yardstick.labels is None or not found:
-        return 0.0
-    stop = len(next(iter(found.values()))["kl"])
-    outputs, labels = sweep.yardstick.baseline[:stop], sweep.yardstick.labels[:stop]
-    return float(F.cross_entropy(outputs.double(), labels, reduction="sum"))
+def _baselines(sweep: Sweep, found: dict[Key, Changes]) -> dict[str, float]:
+    """Return the sum of each metric of the uncompressed model over the images that were scanned."""
+    stop, names = _num_scanned(found), next(iter(found.values()), {})
+    return {name: sweep.yardstick.moments_of(name, sweep.yardstick.baseline[:stop], 0, stop)[1] for name in names}
+
+
+def _num_scanned(found: dict[Key, Changes]) -> int:
+    return next((len(values) for changes in found.values() for values in changes.values()), 0)
 
 
 def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
@@ -148,7 +150,9 @@ def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key
     stop = _num_images(sweep)
     # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
-    signs = torch.randint(0, 2, (stop, sweep.bench.profile.num_classes), generator=generator) * 2 - 1
+    task = sweep.bench.task
+    shape = task.output(sweep.bench.trace.output).shape[1:]
+    signs = torch.randint(0, 2, (stop, *shape), generator=generator) * 2 - 1
     parts: dict[Key, list[Changes]] = {key: [] for key in keys}
     outputs = []
     num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
@@ -158,10 +162,10 @@ def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
     if not len(sweep.yardstick.baseline):  # what a quick run left to the scan
         sweep.yardstick.baseline = torch.cat(outputs)
-    most = largest_divergence(torch.cat(outputs))
+    most = task.largest_divergence(torch.cat(outputs))
     joined = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
     for changes in joined.values():
-        changes["kl"] = torch.minimum(changes["kl"], most)
+        changes[task.divergence] = torch.minimum(changes[task.divergence], most)
     return {key: changes for key, changes in joined.items() if all(v.isfinite().all() for v in changes.values())}
 
 
@@ -188,22 +192,18 @@ def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
 def _scan_batch(
     sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int
 ) -> tuple[Tensor, dict[Key, Changes]]:
-    """Return the uncompressed model's output, float32 (n, classes), and the changes of each key that was seen."""
+    """Return the uncompressed model's output, float32 (n, ...), and the changes of each key that was seen."""
     high = low + len(signs)
-    labels = None if sweep.yardstick.labels is None else sweep.yardstick.labels[low:high]
+    task, targets = sweep.bench.task, sweep.yardstick.targets
     with precision_context(sweep.bench.layout.precision, sweep.bench.device):
-        scores, calls = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
-    output = scores.detach().float().cpu()
-    directions = choose_directions(output, labels, signs, _DIRECTIONS)
+        raw, calls = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
+    output = task.output(raw)
+    seen_output = output.detach().float().cpu()
+    directions = task.directions(seen_output, None if targets is None else targets[low:high], signs, _DIRECTIONS)
 
     def seen(name: str) -> None:
         with torch.inference_mode(), precision_context(sweep.bench.layout.precision, sweep.bench.device):
             responses.observe(name, calls[name], high - low, len(directions.vectors))
 
-    recorder.pull(scores, [vector.to(scores.device) for vector in directions.vectors], calls, seen)
-    found: dict[Key, Changes] = {}
-    for key, pulls in responses.collect().items():
-        found[key] = {"kl": directions.divergence(pulls)}
-        if labels is not None:
-            found[key]["loss"] = directions.loss_change(pulls)
-    return output, found
+    recorder.pull(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
+    return seen_output, {key: dict(directions.changes(pulls)) for key, pulls in responses.collect().items()}

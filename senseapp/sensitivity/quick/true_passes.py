@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from senseapp.sensitivity.sweep import Sweep
 
 
-_LARGE_NATS = 0.03
+_LARGE_NATS, _NOTABLE_NATS = 0.03, 0.02  # other divergences are scaled so that what is notable is notable here
 _SHARE = 0.15  # of the scan's own multiply-accumulates
 _FREE_MACS = 2e10  # a second or so, however small the network
 _FEWEST_IMAGES, _MOST_IMAGES = 3, 64
@@ -52,7 +52,7 @@ class TruePasses:
         """Take each layer's largest estimate first, from as many images as the budget has for these, then the others.
 
         Args:
-            means: estimated divergences, in nats.
+            means: estimated divergences, in nats or so scaled that 0.02 is notable.
             targets: of the run.
             num_images: that were scanned.
             budget: passes of one image through the whole network that all may cost together.
@@ -75,9 +75,9 @@ class TruePasses:
 class _EachImage(Yardstick):
     """Keeps the divergence of each image in place of sums over images."""
 
-    def moments(self, logits: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
-        before = self.baseline[start:stop].double()
-        return {"kl": tuple(METRICS["kl"].terms(before, logits.double(), None)[1].tolist())}
+    def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
+        before, (name,) = self.baseline[start:stop].double(), self.metrics
+        return {name: tuple(METRICS[name].terms(before, output.double(), None)[1].tolist())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +104,8 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
     keys = list(found)
     if not keys:
         return Correction()
+    unit = METRICS[sweep.bench.task.divergence].notable / _NOTABLE_NATS
+    found = {key: values / unit for key, values in found.items()}
     means = {key: float(values.mean()) for key, values in found.items()}
     macs = sum(use.macs for use in sweep.bench.trace.uses.values()) / sweep.bench.trace.batch_size
     budget = max(_SHARE * scan_passes, _FREE_MACS / max(1, macs))
@@ -113,7 +115,7 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
         return Correction()
     estimated = torch.stack([found[key] for key in keys])  # (keys, N)
     sample = draw_sample(estimated, passes.num_images)
-    measured = _measured(sweep, sample.indices, passes)
+    measured = {key: values / unit for key, values in _measured(sweep, sample.indices, passes).items()}
     if not measured:
         return Correction()
     rows = torch.tensor([keys.index(key) for key in measured])
@@ -152,8 +154,9 @@ def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Te
     few = replace(bench, images=bench.images.subset(indices.tolist()))
     probe = Probe(few, sweep.compressor, sweep.planned, [])
     found: dict[Key, Tensor] = {}
-    for outcome in probe.measure(passes.orders, _EachImage(sweep.yardstick.baseline[indices], None, ("kl",))):
-        values = torch.tensor(outcome.moments.get("kl", ()), dtype=torch.float64)
+    name = sweep.bench.task.divergence
+    for outcome in probe.measure(passes.orders, _EachImage(sweep.yardstick.baseline[indices], None, (name,))):
+        values = torch.tensor(outcome.moments.get(name, ()), dtype=torch.float64)
         if len(values) and bool(values.isfinite().all()):
             found[sweep.planned[outcome.order.index].target.layer, outcome.order.level] = values
     return found

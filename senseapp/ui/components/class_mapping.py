@@ -12,14 +12,16 @@ from streamlit.elements.lib.column_types import ColumnConfig
 from senseapp.downloads import download_progress, is_downloaded
 from senseapp.errors import InvalidDataset, SenseError
 from senseapp.spec import WITHOUT_LABELS, DataSpec, ModelSpec
+from senseapp.tasks import LabelMapProposal, Task, task_named
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain
 from senseapp.ui.components.waiting import wait_for
 from senseapp.ui.uploads import refuse_upload
+from senseapp.wording import counted
 
 if TYPE_CHECKING:
-    from senseapp.data import ClassMapProposal, ImageSurvey
+    from senseapp.data import ImageSurvey
 
 
 _TALLEST = 320
@@ -46,9 +48,10 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSp
     if contents is None:
         wait_for(lambda: backend.survey_of(listing, model), lambda: _looking_at(data))
         return None
-    labels = _choose_labels(contents, data, draft)
+    task = task_named(model.task)
+    labels = _choose_labels(contents, data, draft, task)
     if labels == WITHOUT_LABELS:
-        _show_contents(contents)
+        _show_contents(contents, task)
         return listing
     return _with_labels(replace(data, labels=labels), model, draft)
 
@@ -58,8 +61,8 @@ def _looking_at(data: DataSpec) -> str:
     return "Looking at the images." if here else f"{download_progress(data.name)}. You can already press Run."
 
 
-def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec) -> str:
-    usual = "The image set" if data.name else "Class folders, or labels.csv where there is one"
+def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec, task: Task) -> str:
+    usual = "The image set" if data.name else task.label_places
     names = {"": usual, WITHOUT_LABELS: "Nowhere: measure without labels"}
     options = ["", *contents.tables, WITHOUT_LABELS]
     return st.selectbox(
@@ -68,8 +71,7 @@ def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec) -> st
         index=options.index(draft.labels) if _is_of(draft, data) and draft.labels in options else 0,
         format_func=lambda option: names.get(option, f"The table {option}"),
         key=f"analyze.data.labels.{data.path or data.name}",
-        help="A folder for each class, or a CSV table with lines file,label. Without labels the output is compared "
-        "with the original model's.",
+        help=f"{task.label_help} Without labels the output is compared with the original model's.",
         persist_state="session",
     )
 
@@ -87,7 +89,9 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec 
     if survey is None:
         wait_for(lambda: backend.survey_of(data, model), "Reading the labels.")
         return None
-    _show_contents(survey)
+    _show_contents(survey, task_named(model.task))
+    if survey.proposal is None and survey.label_counts:  # labels that are what they say
+        return data
     if survey.proposal is None or _is_heap(survey):
         st.caption(":material/info: There are no labels here: outputs are compared with the original model's.")
         return data
@@ -101,16 +105,16 @@ def _is_heap(survey: ImageSurvey) -> bool:
     return survey.layout == "class folders" and len(survey.label_counts) == 1 and bool(survey.proposal.unmatched)
 
 
-def _show_contents(survey: ImageSurvey) -> None:
+def _show_contents(survey: ImageSurvey, task: Task) -> None:
     parts = [fmt.plural(survey.num_images, "image")]
     if survey.label_counts:
-        parts.append(f"{len(survey.label_counts):,} class{'es' if len(survey.label_counts) > 1 else ''}")
+        parts.append(counted(len(survey.label_counts), *task.label_words))
         parts.append(_PLACES[survey.layout])
     st.caption(f":material/photo_library: {' · '.join(parts)}")
 
 
 def _confirmed(
-    data: DataSpec, survey: ImageSurvey, proposal: ClassMapProposal, known: dict[str, int], model: ModelSpec
+    data: DataSpec, survey: ImageSurvey, proposal: LabelMapProposal, known: dict[str, int], model: ModelSpec
 ) -> DataSpec | None:
     proposed = dict(proposal.pairs)
     key = f"analyze.data.classes.{model.title}.{data.path or data.name}"
@@ -128,7 +132,7 @@ def _confirmed(
     return data if chosen == proposed and not left_out else replace(data, class_map=tuple(chosen.items()))
 
 
-def _mapping_title(survey: ImageSurvey, proposal: ClassMapProposal) -> str:
+def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
     matched, total = len(proposal.pairs), len(survey.label_counts)
     ways = {
         "indices": "by class number",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.errors import InvalidSpec
-from senseapp.metrics import METRICS
 from senseapp.results import ModelProfile
 from senseapp.spec import CompressionConfig, SensitivitySpec, fractions_from_percent, parse_numbers
 from senseapp.spec.run import Mode
+from senseapp.tasks import Task
 from senseapp.ui import format as fmt
 from senseapp.ui.components.compression_options import choose_config
 from senseapp.ui.components.measure_options import choose_measuring
@@ -19,7 +19,7 @@ _AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
 _AUTOMATIC = "automatic"
 
 
-def choose_sensitivity(draft: SensitivitySpec, profile: ModelProfile | None) -> SensitivitySpec | None:
+def choose_sensitivity(draft: SensitivitySpec, profile: ModelProfile | None, task: Task) -> SensitivitySpec | None:
     """Show everything that is measured and how, prefilled with ``draft``; None while a field is wrong."""
     kinds = list(COMPRESSIONS)
     kind = st.radio(
@@ -42,7 +42,7 @@ def choose_sensitivity(draft: SensitivitySpec, profile: ModelProfile | None) -> 
     with levels_place:
         levels = _choose_levels(draft, compression, config, other_levels)
     with metric_place:
-        metric = _choose_metric(draft)
+        metric = _choose_metric(draft, task)
     quick = st.toggle(
         "Quick estimate only",
         value=draft.mode == "quick",
@@ -92,16 +92,17 @@ def _choose_levels(
         return None
 
 
-def _choose_metric(draft: SensitivitySpec) -> str | None:
+def _choose_metric(draft: SensitivitySpec, task: Task) -> str | None:
+    offered = {metric.name: metric for metric in task.own_metrics}
     chosen = st.selectbox(
         "Metric that ranks the layers",
-        [_AUTOMATIC, *METRICS],
-        index=0 if draft.metric is None else 1 + list(METRICS).index(draft.metric),
-        format_func=lambda name: METRICS[name].label if name in METRICS else _AUTOMATIC_LABEL,
+        [_AUTOMATIC, *offered],
+        index=0 if draft.metric not in offered else 1 + list(offered).index(draft.metric),
+        format_func=lambda name: offered[name].label if name in offered else _AUTOMATIC_LABEL,
         key="analyze.metric",
         help="Every metric that the images allow is measured; this one decides the order.\n\n"
-        + "\n".join(f"- **{view.label}**: {view.help}" for view in METRICS.values()),
+        + "\n".join(f"- **{view.label}**: {view.help}" for view in offered.values()),
         persist_state="session",
         width=420,
     )
-    return chosen if chosen in METRICS else None
+    return chosen if chosen in offered else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.spec.histogram import HistogramObjective, HistogramSpec, HistogramTensor
+from senseapp.tasks import task_named
 from senseapp.ui.components.run_view import RunView
 from senseapp.ui.frames import top_frame
 
 _TENSORS: dict[HistogramTensor, str] = {"weights": "Weights", "activations": "Input activations"}
-_OBJECTIVES: dict[HistogramObjective, str] = {"output": "Highest score", "loss": "Loss", "none": "Nothing"}
+_OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "none")
 
 
 def choose_histogram(view: RunView) -> HistogramSpec:
@@ -24,10 +25,12 @@ def choose_histogram(view: RunView) -> HistogramSpec:
         "Bits", range(2, 9), 4, key=f"histogram.bits.{run_id}", help="Of the grid; 8 bits have 255 or 256 points.",
         persist_state="session", width=150,
     )  # fmt: skip
+    score = task_named(view.result.spec.model.task).score_label
+    titles = {"output": score, "loss": "Loss", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
-        "Sensitivity to", objectives, format_func=_OBJECTIVES.__getitem__, key=f"histogram.objective.{run_id}",
-        help="What is back-propagated to the values: each image's highest class score, or its loss. Nothing is "
+        "Sensitivity to", objectives, format_func=titles.__getitem__, key=f"histogram.objective.{run_id}",
+        help=f"What is back-propagated to the values: each image's {score.lower()}, or its loss. Nothing is "
         "fastest, and shows the values only.",
         persist_state="session", width=160,
     )  # fmt: skip

@@ -7,6 +7,7 @@ import streamlit as st
 from senseapp.errors import SenseError
 from senseapp.service import PreviewReport, SeenPicture
 from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.tasks import task_named
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain
@@ -33,7 +34,7 @@ def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSp
         if spec != report.choice.spec:
             report = _report(spec)
     if report is not None:
-        _show(report)
+        _show(report, spec.model)
     return spec.model, spec.data
 
 
@@ -61,8 +62,8 @@ def _is_known(model: ModelSpec) -> bool:
         return False
 
 
-def _show(report: PreviewReport) -> None:
-    st.markdown(_baseline(report))
+def _show(report: PreviewReport, model: ModelSpec) -> None:
+    st.markdown(_baseline(report, model))
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
     row = st.container(horizontal=True, gap="small", width=_ROW_PIXELS, key="preview_pictures")
@@ -73,11 +74,11 @@ def _show(report: PreviewReport) -> None:
         st.caption(f":material/info: {note}")
 
 
-def _baseline(report: PreviewReport) -> str:
-    if report.top1 is None:
+def _baseline(report: PreviewReport, model: ModelSpec) -> str:
+    if report.score is None:
         return "As the network sees them, with its prediction. There are no labels to compare with."
-    share, images = fmt.percent(report.top1, digits=1), fmt.plural(report.num_scored, "image")
-    return f"As the network sees them. Uncompressed, the model gets **{share}** of {images} right."
+    line = task_named(model.task).preview_line(report.score, fmt.plural(report.num_scored, "image"))
+    return f"As the network sees them. {line}"
 
 
 def _caption(picture: SeenPicture) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
 from senseapp.spec import ModelSpec
+from senseapp.tasks import TASKS
 from senseapp.ui.components.architecture_search import search_architecture
 from senseapp.ui.components.checkpoint_choice import choose_checkpoint
 
@@ -26,7 +27,23 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         persist_state="session",
     )
     source = next((source for source in _SOURCES if source.label == chosen), _SOURCES[0])
-    return source.choose(draft)
+    model = source.choose(draft)
+    return model if model is None or model.library == "demo" else replace(model, task=_choose_task(draft.task))
+
+
+def _choose_task(draft: str) -> str:
+    if len(TASKS) == 1:
+        return draft
+    return st.selectbox(
+        "What it does",
+        list(TASKS),
+        index=list(TASKS).index(draft),
+        format_func=lambda name: TASKS[name].label,
+        key="analyze.model.task",
+        help="It decides what outputs and labels mean, and which metrics there are.",
+        persist_state="session",
+        width=280,
+    )
 
 
 def _source_of(draft: ModelSpec) -> int:

@@ -9,6 +9,7 @@ from senseapp.errors import SenseError
 from senseapp.models.catalogue import find_entry
 from senseapp.results import ModelProfile
 from senseapp.spec import ModelSpec
+from senseapp.tasks import Task, task_named
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.figures_row import figures_row
@@ -30,7 +31,7 @@ def model_card(model: ModelSpec) -> ModelProfile | None:
     if profile is None:
         wait_for(lambda: backend.card_of(model), lambda: _reading(model))
         return None
-    _show(profile)
+    _show(profile, task_named(model.task))
     return profile
 
 
@@ -43,14 +44,14 @@ def _reading(model: ModelSpec) -> str:
     return f"Fetching the published weights: {come // _MB:,} of about {whole // _MB:,} MB. You can already press Run."
 
 
-def _show(profile: ModelProfile) -> None:
+def _show(profile: ModelProfile, task: Task) -> None:
     figures = {
         "Parameters": fmt.count(profile.num_params),
         "MACs": fmt.count(profile.macs),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
-        "Classes": str(profile.num_classes),
+        task.output_title: str(profile.num_classes),
     }
     helps = {
         "MACs": "Multiply-accumulates for one image, of the whole network; its layers do "

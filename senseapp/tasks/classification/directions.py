@@ -22,10 +22,17 @@ class ScoreDirections:
     Attributes:
         vectors: (N, classes) each, float32: one for each head, then the probe if the rest has several classes.
         log_masses: log probability of each head and of the rest, (N, k + 1), float64.
+        labelled: whether the first heads are the labels.
     """
 
     vectors: tuple[Tensor, ...]
     log_masses: Tensor
+    labelled: bool = False
+
+    def changes(self, pulls: Tensor) -> dict[str, Tensor]:
+        """Return KL and, with labels, the change of the loss; see :class:`~senseapp.tasks.ScanDirections`."""
+        changes = {"kl": self.divergence(pulls)}
+        return changes | {"loss": self.loss_change(pulls)} if self.labelled else changes
 
     def divergence(self, pulls: Tensor) -> Tensor:
         """Return each image's KL in nats, (N,), float64, from ``pulls`` = v·δz, (N, directions)."""
@@ -76,6 +83,7 @@ def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most
     return ScoreDirections(
         vectors=tuple(vector.float() for vector in vectors),
         log_masses=torch.cat([scores.gather(1, heads), rest_mass], dim=1),
+        labelled=labels is not None,
     )
 
 

@@ -5,38 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 
-from senseapp.data.wording import counted, listed
 from senseapp.errors import InvalidDataset
+from senseapp.tasks.base import LabelMapProposal
+from senseapp.wording import counted, listed
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
 _WORDNET_ID = re.compile(r"n\d{8}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassMapProposal:
-    """A guess to be shown, edited and confirmed.
-
-    Attributes:
-        pairs: (folder name, class index), for the names that were matched.
-        how: what the names were matched by.
-        unmatched: folder names that mean no class of the model.
-        notes: sentences to read before confirming.
-    """
-
-    pairs: tuple[tuple[str, int], ...]
-    how: MatchedBy
-    unmatched: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def propose_class_map(
     folder_names: Sequence[str], class_names: Sequence[str], num_classes: int, *, own_order: bool = False
-) -> ClassMapProposal:
+) -> LabelMapProposal:
     """Guess the class index of each folder name.
 
     Tried in this order: indices (``0``, ``1``, …), the model's class names (case, punctuation and spaces do not
@@ -64,7 +47,7 @@ def propose_class_map(
     if len(matched) < len(names) == num_classes:
         how = "own order" if own_order else "order"
         matched = {name: index for index, name in enumerate(names)}
-    return ClassMapProposal(
+    return LabelMapProposal(
         pairs=tuple(matched.items()),
         how=how if matched else "nothing",
         unmatched=tuple(name for name in names if name not in matched),
@@ -141,7 +124,7 @@ def resolve_class_map(
     *,
     own_order: bool = False,
     empty: Collection[str] = (),
-) -> ClassMapProposal:
+) -> LabelMapProposal:
     """Return the mapping to measure with: the one that a person confirmed, else a proposal that fits every name.
 
     Names in ``empty`` have no pictures and may mean nothing.
@@ -163,7 +146,7 @@ def resolve_class_map(
     return proposal
 
 
-def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, int]) -> ClassMapProposal:
+def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, int]) -> LabelMapProposal:
     wrong = [f"{name} → {index}" for name, index in pairs.items() if not 0 <= index < num_classes]
     if wrong:
         raise InvalidDataset(
@@ -178,4 +161,4 @@ def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, in
     dropped = [name for name in label_names if name not in pairs]
     classes = counted(len(dropped), "class", "classes")
     notes = (f"{classes} without a place in the mapping left out: {listed(dropped)}.",) if dropped else ()
-    return ClassMapProposal(pairs=tuple(kept.items()), how="class names", notes=notes)
+    return LabelMapProposal(pairs=tuple(kept.items()), how="class names", notes=notes)

@@ -1,0 +1,246 @@
+"""What a task is: what a model's output means, what labels look like, and what people are told about both.
+
+The engine compresses layers, runs passes and adds up; whatever depends on the meaning of an output it asks of the task.
+
+Nothing here imports torch at load time: settings, pages and the command line read the facts of a task.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+from senseapp.errors import InvalidInput, UnsupportedModel
+from senseapp.metrics import METRICS, Metric
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Layout = Literal["class folders", "table", "image set", "unlabelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenLabels:
+    """What folders, a table ``file,label`` or an image set say of pictures, and what is known of the outputs.
+
+    Attributes:
+        layout: where the labels come from.
+        labels: of each picture, as written; empty where there are none.
+        names: all labels, sorted, also of folders without pictures; those of an image set in its own order.
+        num_outputs: numbers that the model gives for each image.
+        output_names: of these; empty where unknown.
+    """
+
+    layout: Layout
+    labels: Sequence[str]
+    names: Sequence[str]
+    num_outputs: int
+    output_names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelMapProposal:
+    """A guess which of the model's outputs each written label means, to be shown, edited and confirmed.
+
+    Attributes:
+        pairs: (label as written, index of the output), for those that were matched.
+        how: what they were matched by.
+        unmatched: labels that mean none of the model's outputs.
+        notes: sentences to read before confirming.
+    """
+
+    pairs: tuple[tuple[str, int], ...]
+    how: str
+    unmatched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What the labels of pictures mean.
+
+    Attributes:
+        values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
+        kept: positions of the pictures that have one.
+        names: of the model's outputs, as people read them; empty where unknown.
+        notes: sentences a person should read.
+    """
+
+    values: Tensor | None
+    kept: Sequence[int] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class ScanDirections(Protocol):
+    """A few directions v for each image; v·δz for a small change δz of the output tells what the metrics do."""
+
+    @property
+    def vectors(self) -> Sequence[Tensor]:
+        """Return one for each direction, like the output, float32."""
+        ...
+
+    def changes(self, pulls: Tensor) -> Mapping[str, Tensor]:
+        """Return what each metric loses on each image, (N,), float64, from ``pulls`` = v·δz, (N, directions).
+
+        The metrics are those whose moments are of a mean; the task's divergence must be among them.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """One kind of model. A new one subclasses this in a file of its own, and is registered in one line.
+
+    Attributes:
+        name: in settings, files and on the command line.
+        label: the name people see.
+        model_kind: behind "Choose a": what kind of model is asked for.
+        output_title: what the numbers of one image are called in a table, in the plural.
+        label_words: one label and several, as people count them.
+        label_places: where labels are looked for unless a person says otherwise.
+        label_help: how labels are brought along, in one sentence.
+        score_label: what :meth:`score` is of one image.
+        shown_metric: what a preview tells of the uncompressed model where there are labels; empty for nothing.
+        extra_metrics: registered with the task; any other metric that names it belongs to it too.
+        prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
+    """
+
+    name: str
+    label: str
+    model_kind: str
+    output_title: str
+    label_words: tuple[str, str]
+    label_places: str
+    label_help: str
+    score_label: str
+    shown_metric: str = ""
+    extra_metrics: tuple[Metric, ...] = ()
+    prepared_by_answers: bool = False
+
+    # ---- outputs
+
+    def output(self, model_output: object) -> Tensor:
+        """Return what is measured of what a model returned, images first; this runs in each pass.
+
+        Networks that return a tuple or a dictionary need a task that picks from it and brings it into one tensor.
+        """
+        return cast("Tensor", model_output)
+
+    @abstractmethod
+    def check_output(self, model_output: object, num_images: int) -> None:
+        """Refuse a model whose output is not that of this task.
+
+        Raises:
+            UnsupportedModel: with what was expected and what came.
+        """
+
+    def num_outputs(self, output: Tensor) -> int:
+        """Return how many numbers there are for each image."""
+        return math.prod(output.shape[1:])
+
+    # ---- metrics
+
+    @property
+    def own_metrics(self) -> tuple[Metric, ...]:
+        """The metrics of this task and those of any, in the order in which people see them."""
+        return tuple(metric for metric in METRICS.values() if metric.task in ("", self.name))
+
+    def metrics(self, *, has_labels: bool, num_outputs: int) -> tuple[str, ...]:
+        """Return the names of the metrics that can be measured."""
+        found = (each for each in self.own_metrics if not each.obstacle(has_labels=has_labels, num_classes=num_outputs))
+        return tuple(metric.name for metric in found)
+
+    @property
+    def divergence(self) -> str:
+        """The metric that the quick scan estimates; empty where there is none, and then there is no scan."""
+        return next((each.name for each in self.own_metrics if each.divergence and not each.needs_labels), "")
+
+    # ---- labels
+
+    @abstractmethod
+    def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
+        """Return what labels mean to the metrics.
+
+        Args:
+            written: the labels.
+            confirmed: pairs (label, index of the output) that a person has confirmed; others are left out.
+
+        Raises:
+            InvalidDataset: a label means nothing to the model.
+        """
+
+    def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
+        """Return which output each label means, for a person to confirm; None where there is nothing to confirm."""
+        return None
+
+    def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Return sentences on labels that make poor targets."""
+        return ()
+
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """Refuse targets that do not belong to the images or the model.
+
+        Raises:
+            InvalidInput: with what was wrong.
+        """
+        if len(targets) != num_images:
+            raise InvalidInput(f"{num_images} images need as many labels, got {len(targets)}.")
+
+    # ---- the quick scan and histograms
+
+    def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
+        """Return at most ``most`` directions for each image, for tasks that have a divergence.
+
+        Args:
+            output: of the uncompressed model, on the CPU.
+            targets: of the images; None without labels.
+            signs: ±1 at random, like ``output``.
+            most: how many, at least 2.
+        """
+        raise NotImplementedError
+
+    def largest_divergence(self, output: Tensor) -> Tensor:
+        """Return how large the divergence of each image can be, (N,), float64; larger estimates are cut."""
+        return output.new_full((len(output),), math.inf).double()
+
+    @abstractmethod
+    def score(self, output: Tensor) -> Tensor:
+        """Return what histograms back-propagate without labels, summed over the images, differentiable."""
+
+    @abstractmethod
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return what histograms back-propagate with labels, summed over the images, differentiable."""
+
+    # ---- what people are shown
+
+    @abstractmethod
+    def output_text(self, output: Tensor, names: Sequence[str]) -> str:
+        """Return what the model says of one image, whose ``output`` has no batch axis, in a few letters."""
+
+    @abstractmethod
+    def target_text(self, target: Tensor, names: Sequence[str]) -> str:
+        """Return the label of one image in a few letters."""
+
+    def preview_line(self, value: float, images: str) -> str:
+        """Return one sentence on the shown metric of the uncompressed model over so many ``images``."""
+        metric = METRICS[self.shown_metric]
+        return f"Uncompressed, {metric.label} is **{metric.value_text(value)}** over {images}."
+
+    def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
+        """Return a sentence where the shown metric says that the model does not do its task; else empty."""
+        return ""
+
+    def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
+        """Return a sentence where a run's uncompressed model does not do its task on its images; else empty."""
+        return ""
+
+
+def refuse_output(expected: str, model_output: object, model_kind: str) -> UnsupportedModel:
+    """Return the refusal of a model whose output is not ``expected``."""
+    shape = getattr(model_output, "shape", None)
+    came = f"a {type(model_output).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
+    return UnsupportedModel(f"The model must return {expected}; it returned {came}. Choose a {model_kind} model.")

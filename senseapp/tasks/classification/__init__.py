@@ -1,0 +1,191 @@
+"""Classification: one row of class scores per image, (N, classes), and one class index per image as its label."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from senseapp.metrics import check_labels
+from senseapp.tasks.base import LabelMapProposal, ScanDirections, Targets, Task, WrittenLabels, refuse_output
+from senseapp.wording import printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SIGNIFICANCE = 0.05
+_CONFIDENT_AND_WRONG_BELOW = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Task):
+    """Which of several classes an image belongs to."""
+
+    def check_output(self, model_output: object, num_images: int) -> None:
+        """Refuse what is not one row of two or more class scores per image; see :meth:`Task.check_output`."""
+        shape: Sequence[int] = getattr(model_output, "shape", ())
+        if len(shape) != 2 or shape[0] != num_images or shape[1] < 2:
+            expected = f"one row of class scores per image, shape ({num_images}, classes)"
+            raise refuse_output(expected, model_output, self.model_kind)
+
+    def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
+        """Return the class index that each picture's folder or line means, int64; see :meth:`Task.targets`.
+
+        Pictures in one single folder whose name means no class are a heap: they are measured without labels.
+        """
+        from senseapp.tasks.classification.class_map import resolve_class_map
+
+        if _is_one_folder(written) and not confirmed and self._proposed(written).unmatched:
+            name = printable(written.names[0])
+            reason = f"All pictures lie in one folder, {name}, which is no class of this model."
+            return Targets(values=None, notes=(reason,))
+        chosen = resolve_class_map(
+            written.names,
+            written.output_names,
+            written.num_outputs,
+            confirmed,
+            own_order=written.layout == "image set",
+            empty=set(written.names).difference(written.labels),
+        )
+        return self._chosen(written, chosen)
+
+    def _chosen(self, written: WrittenLabels, chosen: LabelMapProposal) -> Targets:
+        import torch
+
+        indices = dict(chosen.pairs)
+        kept = [place for place, label in enumerate(written.labels) if label in indices]
+        named = {index: name for name, index in chosen.pairs}
+        names = tuple(named.get(index, str(index)) for index in range(written.num_outputs))
+        return Targets(
+            values=torch.tensor([indices[written.labels[place]] for place in kept], dtype=torch.int64),
+            kept=kept,
+            names=tuple(written.output_names) or names,
+            notes=(*self.label_notes(written.labels), *chosen.notes),
+        )
+
+    def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
+        """Return which class each name means; see :meth:`Task.proposal`."""
+        return self._proposed(written) if written.names else None
+
+    def _proposed(self, written: WrittenLabels) -> LabelMapProposal:
+        from senseapp.tasks.classification.class_map import propose_class_map
+
+        return propose_class_map(
+            written.names, written.output_names, written.num_outputs, own_order=written.layout == "image set"
+        )
+
+    def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Say so where all pictures are of one class."""
+        if len(Counter(labels)) != 1:
+            return ()
+        return (f"All pictures are of one class, {printable(labels[0])}: accuracy says little about the others.",)
+
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """Refuse labels that are not one class index for each image; see :meth:`Task.check_targets`."""
+        check_labels(targets, num_images, num_outputs)
+
+    def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
+        """Return directions of the class scores; see :meth:`Task.directions`."""
+        from senseapp.tasks.classification.directions import choose_directions
+
+        return choose_directions(output, targets, signs, most)
+
+    def largest_divergence(self, output: Tensor) -> Tensor:
+        """Return a bound of the KL divergence; see :meth:`Task.largest_divergence`."""
+        from senseapp.tasks.classification.directions import largest_divergence
+
+        return largest_divergence(output)
+
+    def score(self, output: Tensor) -> Tensor:
+        """Return the sum of each image's highest class score."""
+        return output.amax(dim=1).sum()
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of each image's cross-entropy with its label."""
+        import torch.nn.functional as F
+
+        return F.cross_entropy(output, targets, reduction="sum")
+
+    def output_text(self, output: Tensor, names: Sequence[str]) -> str:
+        """Return the name of the class with the highest score."""
+        return _class_name(int(output.argmax()), names)
+
+    def target_text(self, target: Tensor, names: Sequence[str]) -> str:
+        """Return the name of the class."""
+        return _class_name(int(target), names)
+
+    def preview_line(self, value: float, images: str) -> str:
+        """Return the share of images that the model gets right."""
+        return f"Uncompressed, the model gets **{100 * value:.1f} %** of {images} right."
+
+    def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
+        """Say so where that share is no more than guessing would give; so few images that all prove nothing do not."""
+        correct = round(value * num_images)
+        if not near_chance(correct, num_images, num_outputs):
+            return ""
+        return (
+            f"The model gets {correct} of {num_images} images right, which is no better than guessing among "
+            f"{num_outputs:,} classes: labels and outputs probably do not line up. Check which class each folder "
+            "means, or measure without labels."
+        )
+
+    def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
+        """Say so where answers are no better than chance, or sure and wrong.
+
+        Sure and wrong are fewer than half right answers with a cross-entropy above that of a model that gives all
+        classes the same probability, ln(classes): what mixed-up classes and wrong preprocessing look like.
+        """
+        top1, loss, classes = baseline.get("top1"), baseline.get("loss", 0.0), num_outputs
+        if top1 is None or not math.isfinite(top1) or classes < 2:
+            return ""
+        images = f"{num_images:,} image{'s' if num_images != 1 else ''}"
+        right = f"The uncompressed model is right on {100 * top1:.0f} % of {images}"
+        check = "check the preprocessing, the class order or the checkpoint. Sensitivities below mean little."
+        if near_chance(round(top1 * num_images), num_images, classes):
+            return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
+        if top1 < _CONFIDENT_AND_WRONG_BELOW and loss > math.log(classes):
+            return (
+                f"{right}, and surer of its wrong answers than a guess would be (a loss of {loss:.2g} nats, guessing "
+                f"among {classes:,} classes gives {math.log(classes):.2g}): {check}"
+            )
+        return ""
+
+
+def near_chance(correct: int, scored: int, num_classes: int) -> bool:
+    """Whether ``correct`` of ``scored`` answers are no more than guessing among the classes would give.
+
+    A one-sided binomial test; so few images that even all of them right would prove nothing are not judged.
+    """
+    chance = 1 / max(num_classes, 1)
+    if not scored or chance**scored > _SIGNIFICANCE:
+        return False
+    above = correct / scored - chance
+    if above > 0 and math.exp(-2 * scored * above**2) <= _SIGNIFICANCE:  # Hoeffding's bound on the tail below
+        return False
+    from scipy.stats import binom  # slow to import, and most models are far above chance
+
+    return float(binom.sf(correct - 1, scored, chance)) > _SIGNIFICANCE
+
+
+def _is_one_folder(written: WrittenLabels) -> bool:
+    return written.layout == "class folders" and len(written.names) == 1
+
+
+def _class_name(index: int, names: Sequence[str]) -> str:
+    return names[index].split(",")[0] if index < len(names) else f"class {index}"
+
+
+CLASSIFICATION = Classification(
+    name="classification",
+    label="Classification",
+    model_kind="classification",
+    output_title="Classes",
+    label_words=("class", "classes"),
+    label_places="Class folders, or labels.csv where there is one",
+    label_help="A folder for each class, or a CSV table with lines file,label.",
+    score_label="Highest score",
+    shown_metric="top1",
+    prepared_by_answers=True,
+)

@@ -1,0 +1,164 @@
+"""A task that is added by one file and one registry line is analysed, scheduled, proven and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.errors import InvalidDataset, InvalidSpec, UnsupportedModel
+from senseapp.metrics import METRICS
+from senseapp.results import ResourceBudget, Status
+from senseapp.schedule import make_schedule
+from senseapp.sensitivity.histograms.measure import histogram_of
+from senseapp.service import Backend, Service, open_local_session
+from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
+from senseapp.spec.histogram import HistogramObjective, HistogramSpec
+from senseapp.tasks import TASKS, register
+from senseapp.validation import validate
+from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pictures import png
+from tests.toy_task import ERROR, REGRESSION, SHIFT
+
+NUM_IMAGES = 24
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    before = [(registry, dict(registry)) for registry in (TASKS, METRICS)]
+    register(REGRESSION)
+    yield
+    for registry, members in before:
+        registry.clear()
+        registry.update(members)
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Backend]:
+    """A backend with the real engine, in this process: only here the task is registered."""
+    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> DataSpec:
+    """Pictures in one folder beside a table of numbers."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(NUM_IMAGES):
+        (folder / f"{number}.png").write_bytes(png(number))
+    lines = [f"{number}.png,{number / 10}" for number in range(NUM_IMAGES)]
+    (folder / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    return DataSpec(kind="folder", path=str(folder))
+
+
+def a_network(num_classes: int = 1) -> ModelSpec:
+    return ModelSpec(library="timm", name="test_vit", num_classes=num_classes, task="regression")
+
+
+def run_of(images: DataSpec, mode: str = "exact") -> RunSpec:
+    return RunSpec(
+        model=a_network(),
+        data=images,
+        sensitivity=SensitivitySpec(levels=(0.5, 0.9), num_samples=16, mode=mode, device="cpu"),  # type: ignore[arg-type]
+    )
+
+
+def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
+    images: DataSpec, service: Service, backend: Backend
+) -> None:
+    result = service.result(finish(service, backend, run_of(images)))
+    assert result.spec.model.task == "regression"
+    assert result.metric == ERROR.name
+    assert set(result.baseline) == {ERROR.name, SHIFT.name, "sqnr"}
+    assert result.has_labels
+    assert all(item.status is Status.MEASURED for item in result.measurements)
+    ranked = result.ranked(0.9, SHIFT.name)
+    assert ranked[0][1].delta > ranked[-1][1].delta > 0
+    assert set(result.agreement) == {"0.5", "0.9"}
+    assert min(result.agreement.values()) > 0.8  # what the quick scan estimates is what is measured
+    schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
+    assert schedule.achieved["params"] >= 0.5 - 1e-9
+    assert schedule.metric == SHIFT.name
+    proof = validate(result, schedule, repair=True).result
+    assert {change.metric for change in proof.changes} == {ERROR.name, SHIFT.name, "sqnr"}
+
+
+@pytest.mark.parametrize("objective", ["output", "loss"])
+def test_a_histogram_follows_its_number_and_its_loss_back(
+    images: DataSpec, service: Service, backend: Backend, objective: HistogramObjective
+) -> None:
+    run_id = finish(service, backend, run_of(images, mode="quick"))
+    spec = HistogramSpec(layer=service.result(run_id).profile.layers[0].name, objective=objective, num_images=4)
+    found = histogram_of(service.result(run_id), spec)
+    assert sum(found.gradient_magnitudes) > 0
+
+
+def test_estimates_alone_come_in_its_divergence_and_its_error(
+    images: DataSpec, service: Service, backend: Backend
+) -> None:
+    result = service.result(finish(service, backend, run_of(images, mode="quick")))
+    assert not result.measurements
+    assert {change.metric for item in result.estimates for change in item.changes} == {ERROR.name, SHIFT.name}
+    assert len(result.estimates) == 2 * len(result.profile.layers)
+    assert result.baseline[ERROR.name] > 0
+
+
+def test_the_app_shows_its_results(app: AppTest, images: DataSpec, service: Service, backend: Backend) -> None:
+    run_id = finish(service, backend, run_of(images))
+    open_page(app, "pages/results.py", run=run_id)
+    assert not app.exception
+    labels = [METRICS["sqnr"].label, ERROR.label, SHIFT.label]
+    assert sorted(app.selectbox(key=f"results.metric.{run_id}").options) == sorted(labels)
+    drawn = [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
+    assert ERROR.change_title in json.dumps(drawn[0])
+    open_page(app, "pages/targets.py", run=run_id)
+    assert not app.exception
+
+
+def test_analyze_offers_it_and_its_metrics(app: AppTest, service: Service) -> None:
+    app.run()
+    app.segmented_control(key="analyze.model.source").set_value("Library").run()
+    app.text_input(key="analyze.model.library.search").set_value("test_vit").run()
+    app.radio(key="analyze.model.library.entry").set_value("timm/test_vit").run()
+    app.selectbox(key="analyze.model.task").set_value("regression").run()
+    wait_for_card(app)
+    assert not app.exception
+    offered = app.selectbox(key="analyze.metric").options
+    assert {ERROR.label, SHIFT.label} < set(offered)
+    assert METRICS["top1"].label not in offered
+
+
+def test_pictures_are_surveyed_and_previewed_in_its_words(images: DataSpec, backend: Backend) -> None:
+    service = Service(backend)
+    survey = service.survey_images(images, a_network())
+    assert (survey.layout, survey.num_images, survey.proposal) == ("table", NUM_IMAGES, None)
+    report = service.preview(RunSpec(model=a_network(), data=images))
+    assert {float(picture.label) for picture in report.pictures} <= {number / 10 for number in range(NUM_IMAGES)}
+    assert all(float(picture.prediction) < 100 for picture in report.pictures)
+    assert report.num_scored == NUM_IMAGES
+    assert report.score == pytest.approx(1.2, abs=1)
+
+
+def test_what_does_not_fit_the_task_is_refused(images: DataSpec, backend: Backend, tmp_path: Path) -> None:
+    service = Service(backend)
+    with pytest.raises(UnsupportedModel, match=r"one number per image.*tensor of shape \(1, 3\)"):
+        service.model_card(a_network(3))
+    with pytest.raises(UnsupportedModel, match="one row of class scores per image"):
+        service.model_card(ModelSpec(library="timm", name="test_vit", num_classes=1))
+    (tmp_path / "images" / "labels.csv").write_text("0.png,cat")
+    with pytest.raises(InvalidDataset, match="Labels must be numbers"):
+        service.preview(RunSpec(model=a_network(), data=images))
+
+
+def test_a_run_says_its_task_and_older_ones_are_of_classification() -> None:
+    assert loads(dumps(RunSpec(model=a_network())), RunSpec).model.task == "regression"
+    older = json.loads(dumps(RunSpec()))
+    del older["data"]["model"]["task"]
+    assert loads(json.dumps(older), RunSpec) == RunSpec()
+    with pytest.raises(InvalidSpec, match="The task must be one of classification, regression, got 'poetry'"):
+        ModelSpec(task="poetry")
