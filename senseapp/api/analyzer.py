@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from senseapp.api.level_result import LayerSensitivity, LevelResult
+from senseapp.compressions.pruning import PruningCriterion
+from senseapp.compressions.sparsity import SparsityCriterion, SparsityGranularity
 from senseapp.errors import InvalidSpec, MeasurementFailed
 from senseapp.layers import profile_of_trace, select_layers, watched_pass
 from senseapp.results import ModelProfile
@@ -18,7 +20,6 @@ from senseapp.sensitivity.evaluation import ReplayedEvaluation
 from senseapp.sensitivity.plan import PlannedTarget, plan_targets
 from senseapp.sensitivity.replay import unsafe_positions
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.spec.compression import PruningCriterion, SparsityCriterion, SparsityGranularity
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
 _FASTERAI_CRITERIA = {"large_final": "magnitude", "squared_final": "squared_magnitude"}

@@ -11,8 +11,7 @@ from senseapp.errors import InvalidSpec
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Comparison, Part, Side
 from senseapp.results.matching import compare, shared_metrics
-from senseapp.spec import MetricName, QuantizationConfig
-from senseapp.spec.levels import fractions_from_percent, parse_numbers
+from senseapp.spec import MetricName, QuantizationConfig, fractions_from_percent, parse_numbers
 from senseapp.store import RunFolder
 
 NAME = "compare"

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InvalidSpec
 from senseapp.results.measurement import MetricChange
 from senseapp.spec.codec import register
 
-BudgetKind = Literal["params", "bytes", "macs", "bits"]
 Delivered = Literal["", "compressed", "repaired"]
 """Which form of a compressed model is kept: as compression leaves it, or repaired without training; "" if unknown."""
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InvalidSpec
 from senseapp.results import ModelProfile, ResourceBudget
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.choices import DENSE_BITS, Choice, weight_bytes
 from senseapp.schedule.curves import LayerCurve
 

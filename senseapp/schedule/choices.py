@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from senseapp.results.schedule import BudgetKind
+from senseapp.compressions import BudgetKind
 
 DENSE_BITS = 32.0
 UNTOUCHED = {"sparsity": 0.0, "pruning": 0.0, "quantization": DENSE_BITS}

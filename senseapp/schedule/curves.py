@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator
 
-from senseapp.results.schedule import BudgetKind
+from senseapp.compressions import BudgetKind
 from senseapp.schedule.choices import DENSE_BITS, UNTOUCHED, Choice, Part
 
 LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision

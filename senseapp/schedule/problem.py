@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InfeasibleBudget
 from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
 from senseapp.results.metrics import METRIC_FACTS, loss_text
 from senseapp.results.profile_notes import standardised_note
 from senseapp.results.resolution import visible_words
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.accounting import Accounting, check_kind
 from senseapp.schedule.choices import Choice
 from senseapp.schedule.curves import LayerCurve, tidy_level

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.coupling import CoupledGroup
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.methods import METHODS
 from senseapp.schedule.optimal import ChoiceTable, admissible_levels
 from senseapp.schedule.problem import Problem, pose

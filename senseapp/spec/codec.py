@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import cattrs
-from cattrs.strategies import configure_tagged_union
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from senseapp.errors import InvalidFile
 
@@ -35,15 +37,38 @@ def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
     return cls
 
 
-def register_union(union: Any) -> None:
-    """Write the members of ``union`` with a ``"type"`` that says which of them it is; also where it may be None."""
-    configure_tagged_union(union, _converter, tag_name="type")
-    _converter.register_structure_hook(
-        union | None, lambda value, _: None if value is None else _converter.structure(value, union)
-    )
-    _converter.register_unstructure_hook(
-        union | None, lambda value: None if value is None else _converter.unstructure(value, union)
-    )
+def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
+    """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
+
+    Args:
+        base: what fields are declared as.
+        members: returns the types that can be read, by what ``"type"`` calls them.
+    """
+
+    @cache
+    def reader(cls: Any) -> Callable[[Any, Any], Any]:
+        return make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
+
+    @cache
+    def writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
+        return make_dict_unstructure_fn(cls, _converter)
+
+    def structure(value: Any, _: Any) -> Any:
+        fields = dict(value)
+        name = fields.pop("type")
+        if name not in members():
+            raise ValueError(f"{name!r} is not one of {', '.join(members())}")
+        cls: Any = members()[name]
+        return reader(cls)(fields, cls)
+
+    def unstructure(value: Any) -> dict[str, Any]:
+        cls: Any = type(value)
+        return writer(cls)(value) | {"type": cls.__name__}
+
+    _converter.register_structure_hook(base, structure)
+    _converter.register_unstructure_hook(base, unstructure)
+    _converter.register_structure_hook(base | None, lambda value, _: None if value is None else structure(value, base))
+    _converter.register_unstructure_hook(base | None, lambda value: None if value is None else unstructure(value))
 
 
 def encode(value: Any) -> dict[str, Any]:

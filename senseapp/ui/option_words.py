@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from senseapp.spec import CompressionConfig, PruningConfig, SparsityConfig
-from senseapp.spec.compression import (
-    ActivationObserver,
-    NumberFormat,
-    PruningCriterion,
-    SparsityCriterion,
-    SparsityGranularity,
-)
+from dataclasses import asdict
+
+from senseapp.compressions import options_of as options_of_settings
+from senseapp.compressions.pruning import PruningCriterion
+from senseapp.compressions.quantization import ActivationObserver, NumberFormat
+from senseapp.compressions.sparsity import SparsityCriterion, SparsityGranularity
+from senseapp.spec import CompressionConfig
 
 SPARSITY_GRANULARITIES: dict[SparsityGranularity, str] = {
     "weight": "Single weights",
@@ -44,15 +43,5 @@ OBSERVERS: dict[ActivationObserver, str] = {
 
 def options_of(config: CompressionConfig) -> dict[str, str]:
     """Return the finer choices of a compression, as label and value."""
-    if isinstance(config, SparsityConfig):
-        return {
-            "Granularity": SPARSITY_GRANULARITIES[config.granularity],
-            "Criterion": SPARSITY_CRITERIA[config.criterion],
-        }
-    if isinstance(config, PruningConfig):
-        return {"Criterion": PRUNING_CRITERIA[config.criterion]}
-    return {
-        "Number format": NUMBER_FORMATS[config.number_format],
-        "Scale": "One per channel" if config.granularity == "channel" else "One per layer",
-        "Activations": f"Quantized too; range: {OBSERVERS[config.observer]}" if config.activations else "Left alone",
-    }
+    options, values = options_of_settings(config), asdict(config)  # type: ignore[call-overload]
+    return {each.title: each.choices[values[name]] for name, each in options.items() if each.applies(values)}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp.compressions import BudgetKind
 from senseapp.results import MetricChange, StrongestFound, ValidationResult
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import TradeOffPoint
 from senseapp.ui.vocabulary import METRICS, MetricView
 

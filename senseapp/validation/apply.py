@@ -146,7 +146,7 @@ class _Applying:
             smaller, title=self._profile.title, pretrained=self._profile.pretrained, notes=self._profile.notes
         )
 
-    def _change_weights(self, entries: Sequence[ScheduleEntry], config: SparsityConfig | QuantizationConfig) -> None:
+    def _change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
         compressor = cast(WeightCompressor, build_compressor(config, self._request({e.layer for e in entries})))
         targets = {target.layer: target for target in compressor.targets}
         for entry in entries:

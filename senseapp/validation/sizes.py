@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from senseapp.compressions import BudgetKind
 from senseapp.layers import acting_zero_share
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import weight_bytes
 from senseapp.validation.apply import AppliedModel
 

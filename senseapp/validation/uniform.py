@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, Schedule
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import make_schedule, true_figures, truly_sized
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench

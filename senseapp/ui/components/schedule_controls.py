@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import streamlit as st
 
+from senseapp.compressions import BudgetKind
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.resolution import hides_losses
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import Limits, budget_kinds
 from senseapp.service import DropLimit
 from senseapp.ui.components.partner_choice import choose_partner
