@@ -85,7 +85,7 @@ def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
     gentlest, strongest = {}, {}
     for curve in problem.curve_set.curves:
         levels = admissible_levels(problem, curve)
-        measured = [level for level in levels if level != curve.untouched] or list(levels)
+        measured = [level for level in levels if level != curve.scale.untouched] or list(levels)
         gentlest[curve.layer], strongest[curve.layer] = measured[0], levels[-1]
     ends = [problem.accounting.figure(problem.kind, problem.saving(levels)) for levels in (gentlest, strongest)]
     inside = _INSIDE * (ends[1] - ends[0])

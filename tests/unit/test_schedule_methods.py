@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from senseapp.compressions import get
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.results import LayerMeasurement, ResourceBudget, Status
-from senseapp.schedule import METHODS, Limits, budget_kinds, budget_of, make_schedule, manual_schedule
+from senseapp.schedule import METHODS, Limits, budget_of, make_schedule, manual_schedule
 from senseapp.spec import SparsityConfig
 from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run
@@ -182,11 +183,11 @@ def test_members_of_a_group_cannot_be_fixed_to_two_levels():
     [
         ("sparsity", ("params", "bytes", "macs")),
         ("pruning", ("params", "bytes", "macs")),
-        ("quantization", ("bytes", "bits")),
+        ("quantization", ("bits", "bytes")),
     ],
 )
 def test_budgets_that_a_compression_serves(compression, kinds):
-    assert budget_kinds(compression) == kinds
+    assert get(compression).budgets == kinds
 
 
 def test_a_budget_of_the_wrong_kind_is_refused():

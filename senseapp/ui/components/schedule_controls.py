@@ -9,7 +9,7 @@ import streamlit as st
 from senseapp.compressions import BudgetKind
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.resolution import hides_losses
-from senseapp.schedule import Limits, budget_kinds
+from senseapp.schedule import Limits
 from senseapp.service import DropLimit
 from senseapp.ui.components.partner_choice import choose_partner
 from senseapp.ui.components.schedule_settings import ScheduleSettings
@@ -88,7 +88,7 @@ def _choose_method(run_id: str, *, quantizes: bool) -> str:
 
 
 def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
-    kinds = budget_kinds(result.spec.sensitivity.compression.kind)[:: -1 if _quantizes(result) else 1]
+    kinds = result.spec.sensitivity.compression.description.budgets
     chosen = st.selectbox(
         "Budget",
         kinds,
