@@ -17,7 +17,7 @@ from senseapp.schedule.optimal import admissible_levels
 from senseapp.schedule.problem import Problem, hidden_damage, in_execution_order, infeasible, pose
 from senseapp.spec.limits import Limits
 
-_ADDITIVE = "Where a layer is both sparse and quantized, the two measured damages are added; verify the schedule."
+_ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
 def mixed_schedule(

@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterator
 
 from senseapp.results import LayerMeasurement, LayerProfile, MetricChange, SensitivityResult, Status
-from senseapp.spec import QuantizationConfig
 
 COLUMNS = (
     "layer",
@@ -29,10 +28,8 @@ _ESTIMATED = "estimated"
 
 
 def level_for_people(level: float, result: SensitivityResult) -> float:
-    """Return ``level`` in bits for quantization and in percent for sparsity and pruning, without binary dust."""
-    if isinstance(result.spec.sensitivity.compression, QuantizationConfig):
-        return level
-    return round(100 * level, 10)
+    """Return ``level`` in the unit that people use, without binary dust."""
+    return result.spec.sensitivity.compression.scale.shown(level)
 
 
 def sensitivity_rows(result: SensitivityResult) -> Iterator[dict[str, str | int | float]]:

@@ -148,9 +148,14 @@ class TestBench:
             self._reference = Reference(self.dense.model, arranged)
         return self._reference
 
+    @property
+    def scales_per_channel(self) -> bool:
+        """Whether repair may give each output channel of a layer a scale of its own."""
+        return all(config.scales_per_channel for config in self.configs.values())
+
     def matching(self, applied: AppliedModel) -> Matching:
         """Return what repairs ``applied``."""
-        return matching_of(applied, self.reference(), self.configs["quantization"])
+        return matching_of(applied, self.reference(), scale=self.scales_per_channel)
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
