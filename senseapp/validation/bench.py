@@ -53,7 +53,7 @@ class TestBench:
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
     telling: Telling = field(default_factory=Telling)
-    _yardsticks: dict[int, Yardstick] = field(default_factory=dict)
+    _yardsticks: dict[int, tuple[ImageSet, Yardstick]] = field(default_factory=dict)
     _shuffled: tuple[ImageSet, ImageSet] | None = None
     _reference: Reference | None = None
 
@@ -188,8 +188,9 @@ class TestBench:
         if id(images) not in self._yardsticks:
             names = metric_names(has_labels=images.labels is not None, num_classes=self.profile.num_classes)
             baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
-            self._yardsticks[id(images)] = Yardstick(baseline, images.labels, names)
-        return self._yardsticks[id(images)]
+            # The images are kept as well, so that no others can come to lie at their address.
+            self._yardsticks[id(images)] = images, Yardstick(baseline, images.labels, names)
+        return self._yardsticks[id(images)][1]
 
     def _outputs(self, workbench: Workbench, start: int, stop: int) -> Tensor:
         """Return the output for images ``start`` to ``stop``, telling how many are through before each pass."""
