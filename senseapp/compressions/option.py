@@ -17,24 +17,20 @@ class Option:
     Attributes:
         label: of the control.
         help: one or two sentences on what it means.
-        choices: what people call each value, in the order offered; the values of a switch are "on", then "off".
+        choices: what people call each value, in the order offered; of a switch "on", then "off".
         switch: whether it is shown as a switch.
         title: in a list of settings, where a switch's label would not do.
-        when: returns whether it means anything beside the other values; None where it always does.
+        when: returns whether it means anything beside the other values, by field.
         flag_of: a flag of the command line that stands for one value, by its name.
     """
 
     label: str
     help: str
     choices: Mapping[Any, str]
-    switch: bool = False
-    title: str = ""
-    when: Callable[[Mapping[str, Any]], bool] | None = None
+    switch: bool
+    title: str
+    when: Callable[[Mapping[str, Any]], bool]
     flag_of: Mapping[str, Any]
-
-    def applies(self, values: Mapping[str, Any]) -> bool:
-        """Return whether it means anything beside ``values``, by field."""
-        return self.when is None or self.when(values)
 
 
 def option(
@@ -45,20 +41,14 @@ def option(
     choices: Mapping[ValueT, str],
     switch: bool = False,
     title: str = "",
-    when: Callable[[Mapping[str, Any]], bool] | None = None,
+    when: Callable[[Mapping[str, Any]], bool] = lambda values: True,
     flag_of: Mapping[str, ValueT] | None = None,
 ) -> ValueT:
     """Return a dataclass field with an :class:`Option`; its type is that of its default, as for ``field``."""
-    described = Option(
-        label=label,
-        help=help,
-        choices=choices,
-        switch=switch,
-        title=title or label,
-        when=when,
-        flag_of=flag_of or {},
+    about = Option(
+        label=label, help=help, choices=choices, switch=switch, title=title or label, when=when, flag_of=flag_of or {}
     )
-    found: ValueT = field(default=default, metadata={_KEY: described})
+    found: ValueT = field(default=default, metadata={_KEY: about})
     return found
 
 

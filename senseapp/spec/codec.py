@@ -24,6 +24,16 @@ _converter = cattrs.Converter(forbid_extra_keys=True)
 _versions: dict[str, int] = {}
 
 
+@cache
+def _reader(cls: Any) -> Callable[[Any, Any], Any]:
+    return make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
+
+
+@cache
+def _writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
+    return make_dict_unstructure_fn(cls, _converter)
+
+
 def _float_to_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
@@ -45,29 +55,19 @@ def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> No
         members: returns the types that can be read, by what ``"type"`` calls them.
     """
 
-    @cache
-    def reader(cls: Any) -> Callable[[Any, Any], Any]:
-        return make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
-
-    @cache
-    def writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
-        return make_dict_unstructure_fn(cls, _converter)
-
-    def structure(value: Any, _: Any) -> Any:
-        fields = dict(value)
-        name = fields.pop("type")
-        if name not in members():
-            raise ValueError(f"{name!r} is not one of {', '.join(members())}")
-        cls: Any = members()[name]
-        return reader(cls)(fields, cls)
+    def structure(value: Any, _: Any = base) -> Any:
+        known, fields = members(), dict(value)
+        if (name := fields.pop("type")) not in known:
+            raise ValueError(f"{name!r} is not one of {', '.join(known)}")
+        return _reader(known[name])(fields, known[name])
 
     def unstructure(value: Any) -> dict[str, Any]:
         cls: Any = type(value)
-        return writer(cls)(value) | {"type": cls.__name__}
+        return _writer(cls)(value) | {"type": cls.__name__}
 
     _converter.register_structure_hook(base, structure)
     _converter.register_unstructure_hook(base, unstructure)
-    _converter.register_structure_hook(base | None, lambda value, _: None if value is None else structure(value, base))
+    _converter.register_structure_hook(base | None, lambda value, _: None if value is None else structure(value))
     _converter.register_unstructure_hook(base | None, lambda value: None if value is None else unstructure(value))
 
 

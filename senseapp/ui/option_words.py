@@ -44,4 +44,4 @@ OBSERVERS: dict[ActivationObserver, str] = {
 def options_of(config: CompressionConfig) -> dict[str, str]:
     """Return the finer choices of a compression, as label and value."""
     options, values = options_of_settings(config), asdict(config)  # type: ignore[call-overload]
-    return {each.title: each.choices[values[name]] for name, each in options.items() if each.applies(values)}
+    return {each.title: each.choices[values[name]] for name, each in options.items() if each.when(values)}

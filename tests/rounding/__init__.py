@@ -18,8 +18,6 @@ class RoundingConfig(CompressionConfig):
     scale: ClassVar[LevelScale] = BitScale(
         noun="rounding",
         axis="Significant digits",
-        fewest=1,
-        most=12,
         choices=(12.0, 8.0, 6.0, 4.0, 2.0, 1.0),
         default=(8.0, 2.0, 1.0),
     )

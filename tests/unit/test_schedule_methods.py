@@ -146,8 +146,8 @@ def test_going_beyond_what_was_measured_is_noted():
     ("limits", "reason"),
     [
         (Limits(fixed={"nope": 0.5}), "nope has no usable measurement"),
-        (Limits(fixed={"fc": 1.0}), "from 0 % to below 100 %"),
-        (Limits(fixed={"fc": float("nan")}), "from 0 % to below 100 %"),
+        (Limits(fixed={"fc": 1.0}), "above 0 % and below 100 %, or 0 for none"),
+        (Limits(fixed={"fc": float("nan")}), "above 0 % and below 100 %, or 0 for none"),
     ],
 )
 def test_fixed_levels_that_cannot_be_are_refused(limits, reason):
@@ -157,7 +157,7 @@ def test_fixed_levels_that_cannot_be_are_refused(limits, reason):
 
 @pytest.mark.parametrize("bits", [1, 9, 4.5, float("nan")])
 def test_fixed_bits_that_do_not_exist_are_refused(bits):
-    with pytest.raises(InvalidSchedule, match="2 to 8 whole bits"):
+    with pytest.raises(InvalidSchedule, match="whole number of bits from 2 to 8, or 0 for none"):
         make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=4), limits=Limits(fixed={"fc": bits}))
 
 
