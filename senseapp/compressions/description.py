@@ -170,9 +170,10 @@ def get(name: str) -> CompressionDescription:
     Raises:
         InvalidSpec: there is none; names those that there are.
     """
-    if name not in _registered:
-        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.")
-    return _registered[name]
+    try:
+        return _registered[name]
+    except KeyError:
+        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.") from None
 
 
 def names() -> tuple[str, ...]:
