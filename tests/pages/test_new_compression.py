@@ -109,10 +109,6 @@ def test_a_schedule_is_proven(service: Service, run_id: str) -> None:
         assert torch.equal(kept, kept.round())
 
 
-UNTIL_THE_PAGES_READ_DESCRIPTIONS = pytest.mark.xfail(strict=True, reason="pages look compressions up by name")
-
-
-@UNTIL_THE_PAGES_READ_DESCRIPTIONS
 def test_the_analyze_page_offers_it(app: AppTest) -> None:
     open_page(app, "pages/analyze.py")
     wait_for_card(app)
@@ -122,7 +118,6 @@ def test_the_analyze_page_offers_it(app: AppTest) -> None:
     assert any(box.label == "Direction" and box.options == ["To the nearest", "Towards zero"] for box in app.selectbox)
 
 
-@UNTIL_THE_PAGES_READ_DESCRIPTIONS
 @pytest.mark.parametrize("page", ["pages/results.py", "pages/targets.py"])
 def test_the_pages_of_a_run_open(app: AppTest, run_id: str, page: str) -> None:
     open_page(app, page, run=run_id)
