@@ -46,11 +46,6 @@ def parse_numbers(text: str, *, what: str) -> tuple[float, ...]:
     return numbers
 
 
-def fractions_from_percent(percents: Sequence[float]) -> tuple[float, ...]:
-    """Turn percent into fractions, exactly as written (``30`` becomes ``0.3``)."""
-    return tuple(percent / 100 for percent in percents)
-
-
 def tidy_level(level: float) -> float:
     """Return ``level`` at the precision that files keep."""
     return round(float(level), _LEVEL_DIGITS)

@@ -27,11 +27,6 @@ COLUMNS = (
 _ESTIMATED = "estimated"
 
 
-def level_for_people(level: float, result: SensitivityResult) -> float:
-    """Return ``level`` in the unit that people use, without binary dust."""
-    return result.spec.sensitivity.compression.scale.shown(level)
-
-
 def sensitivity_rows(result: SensitivityResult) -> Iterator[dict[str, str | int | float]]:
     """Yield one row per layer, level and metric, with the keys of :data:`COLUMNS`.
 
@@ -57,7 +52,7 @@ def _row(
         "params": layer.num_params,
         "macs": layer.macs,
         "compression": result.spec.sensitivity.compression.kind,
-        "level": f"{level_for_people(item.level, result):.10g}",
+        "level": f"{result.spec.sensitivity.compression.scale.shown(item.level):.10g}",
         "metric": change.metric if change else result.metric,
         "baseline": change.baseline if change else "",
         "value": change.value if change else "",

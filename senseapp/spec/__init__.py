@@ -7,7 +7,6 @@ from senseapp.compressions import (
     SparsityConfig,
     parse_numbers,
 )
-from senseapp.compressions.levels import fractions_from_percent
 from senseapp.spec.codec import decode, dumps, encode, loads
 from senseapp.spec.image_sets import IMAGE_SETS, ImageSetFacts
 from senseapp.spec.run import (
@@ -37,7 +36,6 @@ __all__ = [
     "decode",
     "dumps",
     "encode",
-    "fractions_from_percent",
     "loads",
     "parse_numbers",
 ]
