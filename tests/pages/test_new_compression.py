@@ -122,4 +122,4 @@ def test_the_analyze_page_offers_it(app: AppTest) -> None:
 def test_the_pages_of_a_run_open(app: AppTest, run_id: str, page: str) -> None:
     open_page(app, page, run=run_id)
     assert not app.exception
-    assert not app.error
+    assert not app.error, [each.value for each in app.error]
