@@ -215,30 +215,27 @@ def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     """
     rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
     for layer in rows.index:
-        parts = sorted(
-            (
-                (compressions.get(entry.compression), entry.level)
-                for entry in schedule.entries
-                if entry.layer == layer and entry.compression != "none"
-            ),
-            key=lambda part: part[0].order,
-        )
+        parts = _parts(schedule, layer)
         weights = result.profile.layer(layer).num_params
         left = weight_bytes(
             weights,
             zeros=next((weights * level for what, level in parts if what.zeroes_weights), 0.0),
             bits=next((level for what, level in parts if what.sets_bits), compressions.DENSE_BITS),
         )
-        text = (
-            " and ".join(
-                what.scale.reached_text(level) + (" zeros" if what.zeroes_weights else "") for what, level in parts
-            )
-            or "left alone"
-        )
+        words = [what.scale.reached_text(level) + " zeros" * what.zeroes_weights for what, level in parts]
+        text = " and ".join(words) or "left alone"
         rows.loc[layer, "amount"] = 100 * left / weight_bytes(weights)
         rows.loc[layer, "amount_text"] = text
         rows.loc[layer, "description"] = f"{layer}: {text}"
     return rows.reset_index(drop=True)
+
+
+def _parts(schedule: Schedule, layer: str) -> list[tuple[compressions.CompressionDescription, float]]:
+    """Return what a layer gets, and how much of it, in the order in which it is applied."""
+    entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
+    return sorted(
+        ((compressions.get(entry.compression), entry.level) for entry in entries), key=lambda part: part[0].order
+    )
 
 
 def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
