@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from senseapp.compressions import (
@@ -15,6 +16,10 @@ from senseapp.compressions import (
     options_of,
 )
 from senseapp.errors import InvalidSpec
+from senseapp.spec import DataSpec, ModelSpec, SensitivitySpec
+
+_TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
+"""Settings of every run, whose names are flags already."""
 
 
 def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
@@ -76,7 +81,9 @@ def _flags_of(description: CompressionDescription, *, takes_value: bool) -> list
 
 def _value_flag(name: str, option: Option) -> str:
     """Return the flag that takes a value of an option; empty for yes or no, where a flag without a value stands."""
-    return "" if set(option.choices) == {True, False} else f"--{name.replace('_', '-')}"
+    if set(option.choices) == {True, False}:
+        return ""
+    return f"--{'compression-' if name in _TAKEN else ''}{name.replace('_', '-')}"
 
 
 def _given(arguments: argparse.Namespace, flag: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from safetensors.torch import load_file
 from streamlit.testing.v1 import AppTest
 
 from senseapp import compressions
+from senseapp.cli import analyze
+from senseapp.cli.compression_arguments import config_from
 from senseapp.errors import InvalidSchedule, InvalidSpec
 from senseapp.export import FORMATS
 from senseapp.export.reading import read_schedule
@@ -107,6 +110,14 @@ def test_a_schedule_is_proven(service: Service, run_id: str) -> None:
     for entry in schedule.entries:
         kept = torch.frexp(weights[result.profile.layer(entry.layer).parameter]).mantissa * 2**entry.level
         assert torch.equal(kept, kept.round())
+
+
+def test_the_command_line_offers_it() -> None:
+    parser = argparse.ArgumentParser()
+    analyze.add_arguments(parser)
+    chosen = ["--compression", "rounding", "--levels", "8,2", "--compression-mode", "down"]
+    arguments = parser.parse_args(["--model", "demo", "--data", "demo", "--out", "out", *chosen])
+    assert config_from(arguments) == RoundingConfig(mode="down")
 
 
 def test_the_analyze_page_offers_it(app: AppTest) -> None:
