@@ -42,6 +42,7 @@ check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m scripts.compression_names
 	$(BIN)/python -m pytest -q --doctest-modules senseapp
 	$(BIN)/python -m scripts.audit
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.networks import NETWORKS
-from senseapp.results.schedule import BudgetKind
+from senseapp.compressions import BudgetKind
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
 
 SPARSE = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)

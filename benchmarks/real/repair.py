@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from benchmarks.real.network import ARCHITECTURE, load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.rows import Row
+from senseapp.compressions import BudgetKind
 from senseapp.data import ImageSet, TensorImages
 from senseapp.models.loaded import LoadedModel, Preprocessing
 from senseapp.results import MetricChange, ResourceBudget, Schedule, SensitivityResult
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import make_schedule
 from senseapp.sensitivity import Sweep, quick_scan
 from senseapp.spec import CompressionConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig

@@ -17,9 +17,9 @@ from benchmarks.real.network import ARCHITECTURE, write_checkpoint
 from benchmarks.real.photographs import MADE_FROM, write_photographs
 from benchmarks.real.rows import Row
 from senseapp.cli import main
+from senseapp.compressions import BudgetKind
 from senseapp.results import ResourceBudget, ValidationResult
 from senseapp.results.model_files import CHECKPOINT, model_file, small_form
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import make_schedule
 from senseapp.service.verification import Verification
 from senseapp.store import RunFolder

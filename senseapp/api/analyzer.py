@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from senseapp import compressions
 from senseapp.api.level_result import LayerSensitivity, LevelResult
-from senseapp.errors import InvalidSpec, MeasurementFailed
+from senseapp.compressions import CompressionConfig, options_of
+from senseapp.errors import MeasurementFailed
 from senseapp.layers import profile_of_trace, select_layers, watched_pass
 from senseapp.results import ModelProfile
 from senseapp.sensitivity.evaluation import ReplayedEvaluation
 from senseapp.sensitivity.plan import PlannedTarget, plan_targets
 from senseapp.sensitivity.replay import unsafe_positions
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.spec.compression import PruningCriterion, SparsityCriterion, SparsityGranularity
 from senseapp.transforms import CompressionRequest, Compressor, build_compressor
 
 _FASTERAI_CRITERIA = {"large_final": "magnitude", "squared_final": "squared_magnitude"}
@@ -113,7 +113,7 @@ class SensitivityAnalyzer:
         """Measure several levels in one run, which shares the work before each layer; see :meth:`analyze`."""
         shown = [float(level) for level in (levels or (25, 50, 75))]
         config = self._config(compression, granularity, quant_per_channel, quant_activations)
-        inner = shown if compression == "quantization" else [level / 100 for level in shown]
+        inner = [config.scale.from_shown(level) for level in shown]
         config.check_levels(inner)
         with _evaluating(self._model):
             image = self._sample[:1]
@@ -143,17 +143,18 @@ class SensitivityAnalyzer:
         ]
 
     def _config(self, compression: str, granularity: str, per_channel: bool, activations: bool) -> CompressionConfig:
-        criterion = self._criterion
-        if compression == "sparsity":
-            _require(granularity, SparsityGranularity, what="granularity")
-            _require(criterion, SparsityCriterion, what="criterion")
-            return SparsityConfig(granularity=granularity, criterion=criterion)  # type: ignore[arg-type]
-        if compression == "pruning":
-            _require(criterion, PruningCriterion, what="criterion")
-            return PruningConfig(criterion=criterion)  # type: ignore[arg-type]
-        if compression == "quantization":
-            return QuantizationConfig(granularity="channel" if per_channel else "tensor", activations=activations)
-        raise InvalidSpec(f"The compression must be sparsity, pruning or quantization, got {compression!r}.")
+        """Return the settings; arguments that mean nothing for the compression are ignored, as the reference does."""
+        words = {"granularity": granularity, "criterion": self._criterion}
+        switches = {"granularity": per_channel, "activations": activations}
+        config = compressions.get(compression).config
+        chosen: dict[str, Any] = {}
+        for name, option in options_of(config).items():
+            if option.switch and name in switches:
+                on, off = option.choices
+                chosen[name] = on if switches[name] else off
+            elif not option.switch and name in words:
+                chosen[name] = words[name]
+        return config(**chosen)
 
     def _rows(
         self,
@@ -252,8 +253,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def _require(value: str, allowed: object, *, what: str) -> None:
-    if value not in get_args(allowed):
-        raise InvalidSpec(f"The {what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")

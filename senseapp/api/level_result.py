@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from senseapp import compressions
 from senseapp.errors import InvalidSchedule, InvalidSpec
 from senseapp.schedule.gamma import gamma_levels
 
@@ -55,8 +56,8 @@ class LevelResult:
     """What compressing each layer to one level did.
 
     Attributes:
-        compression_type: ``sparsity``, ``pruning`` or ``quantization``.
-        compression_level: percent, or bits for quantization.
+        compression_type: name of the compression.
+        compression_level: percent or bits.
         baseline_metric: what ``eval_fn`` returned for the uncompressed model.
         layers: in execution order; layers without a measurement included.
         metric_name: what ``eval_fn`` returns, for people.
@@ -69,6 +70,12 @@ class LevelResult:
     layers: tuple[LayerSensitivity, ...]
     metric_name: str = "accuracy"
     higher_is_better: bool = True
+
+    @property
+    def level_text(self) -> str:
+        """Compression and level: ``sparsity at 50 %``."""
+        suffix = compressions.get(self.compression_type).scale.suffix
+        return f"{self.compression_type} at {self.compression_level:g} {suffix}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists."""
@@ -83,9 +90,8 @@ class LevelResult:
         print("\n".join(self._summary_lines(top)))  # noqa: T201 - the reference notebook prints it too
 
     def _summary_lines(self, top: int) -> Iterator[str]:
-        unit = "bits" if self.compression_type == "quantization" else "%"
         measured = self._measured()
-        yield f"{self.compression_type} at {self.compression_level:g} {unit}"
+        yield self.level_text
         yield f"Baseline {self.metric_name}: {self.baseline_metric:.4f}"
         yield f"Layers measured: {len(measured)} of {len(self.layers)}"
         for title, fragile in (("Most fragile", True), ("Most robust", False)):
@@ -121,8 +127,11 @@ class LevelResult:
             InvalidSchedule: no layer was measured.
             InfeasibleBudget: the target lies outside the limits; names the nearest that can be met.
         """
-        if self.compression_type == "quantization":
-            raise InvalidSpec("Targets in percent make sense for sparsity and pruning; quantization needs bits.")
+        scale = compressions.get(self.compression_type).scale
+        if not scale.any_between:
+            raise InvalidSpec(
+                f"Targets in percent make no sense for {self.compression_type}, which needs {scale.unit}."
+            )
         units = self._units()
         if not units:
             raise InvalidSchedule("No layer was measured, so there is nothing to share the target among.")

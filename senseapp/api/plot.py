@@ -15,8 +15,7 @@ def delta_bars(result: LevelResult) -> alt.Chart:
     """Return horizontal bars of ``delta``, blue for robust through yellow to red for fragile layers."""
     measured = [layer for layer in result.layers if layer.delta == layer.delta]
     rows = pd.DataFrame({"layer": [item.name for item in measured], "delta": [item.delta for item in measured]})
-    unit = "bits" if result.compression_type == "quantization" else "%"
-    title = f"Which layers are fragile? {result.compression_type} at {result.compression_level:g} {unit}"
+    title = f"Which layers are fragile? {result.level_text}"
     chart: alt.Chart = (
         alt.Chart(rows, title=title)
         .mark_bar()

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
+from senseapp.cli.compression_arguments import add_compression_arguments
 from senseapp.cli.plan import print_plan
 from senseapp.cli.progress_bar import ProgressBar
 from senseapp.cli.run_arguments import run_spec_from
@@ -14,7 +15,6 @@ from senseapp.results import SensitivityResult
 from senseapp.service import (
     execute,
     headline,
-    level_for_people,
     open_engine_session,
     open_local_session,
     write_outputs,
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``analyze``."""
     _add_model(parser.add_argument_group("model"))
     _add_data(parser.add_argument_group("images"))
-    _add_compression(parser.add_argument_group("compression"))
+    add_compression_arguments(parser.add_argument_group("compression"))
     measurement = parser.add_argument_group("measurement")
     measurement.add_argument("--metric", help=f"ranks layers: one of {', '.join(METRICS)}")
     measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
@@ -107,24 +107,6 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_compression(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--compression", required=True, choices=("sparsity", "pruning", "quantization"))
-    group.add_argument("--levels", required=True, metavar="L,..", help="percent (sparsity, pruning), or bits 2 to 8")
-    group.add_argument(
-        "--granularity",
-        metavar="G",
-        help="sparsity: weight, kernel, filter, channel, row, column, 2:4; quantization: channel, tensor",
-    )
-    group.add_argument(
-        "--criterion",
-        metavar="C",
-        help="sparsity: magnitude, squared_magnitude, random, wanda; "
-        "pruning: magnitude, magnitude_l1, lamp, fpgm, bn_scale, random",
-    )
-    group.add_argument("--per-tensor", action="store_true", help="quantization: one scale per tensor")
-    group.add_argument("--activations", action="store_true", help="quantization: round the layer's input too")
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models.
 
@@ -159,7 +141,7 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResul
 def _report(result: SensitivityResult, folder: Path) -> None:
     print(headline(result))
     for level, agreement in result.agreement.items():
-        shown = level_for_people(float(level), result)
+        shown = result.spec.sensitivity.compression.scale.shown(float(level))
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
     for note in result.notes:
         print(note)

@@ -11,8 +11,7 @@ from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Comparison, Part, Side
 from senseapp.results.matching import compare, shared_metrics
-from senseapp.spec import QuantizationConfig
-from senseapp.spec.levels import fractions_from_percent, parse_numbers
+from senseapp.spec import parse_numbers
 from senseapp.store import RunFolder
 
 NAME = "compare"
@@ -60,8 +59,8 @@ def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[floa
         raise InvalidSpec(f"--level takes one level, or one for each of {len(results)} runs, got {len(numbers)}.")
     each = numbers * len(results) if len(numbers) == 1 else numbers
     return [
-        number if isinstance(result.spec.sensitivity.compression, QuantizationConfig) else fraction
-        for number, fraction, result in zip(each, fractions_from_percent(each), results, strict=True)
+        result.spec.sensitivity.compression.scale.from_shown(number)
+        for number, result in zip(each, results, strict=True)
     ]
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.errors import InvalidFile, RunMismatch
 from senseapp.exchange import read_distiller_csv
 from senseapp.results import ModelProfile
 from senseapp.service import headline, write_outputs
 from senseapp.service.model_cards import load_card
-from senseapp.spec.compression import SparsityGranularity
 from senseapp.store import RunFolder
 
 NAME = "import"

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from senseapp.cli.compression_arguments import config_from
 from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec
 from senseapp.spec import (
     WITHOUT_LABELS,
-    CompressionConfig,
     DataSpec,
     ModelSpec,
-    PruningConfig,
-    QuantizationConfig,
     RunSpec,
     SensitivitySpec,
-    SparsityConfig,
-    fractions_from_percent,
     parse_numbers,
 )
 
@@ -99,11 +94,10 @@ def _existing(text: str, *, error: type[InvalidCheckpoint] | type[InvalidDataset
 
 
 def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
-    compression = _COMPRESSIONS[arguments.compression](arguments)
-    levels = parse_numbers(arguments.levels, what="--levels")
+    compression = config_from(arguments)
     return SensitivitySpec(
         compression=compression,
-        levels=levels if isinstance(compression, QuantizationConfig) else fractions_from_percent(levels),
+        levels=compression.scale.parse(arguments.levels, what="--levels"),
         metric=arguments.metric,
         num_samples=arguments.samples,
         batch_size=arguments.batch_size,
@@ -114,45 +108,6 @@ def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
         until_settled=arguments.until_settled,
         seed=arguments.seed,
     )
-
-
-def _sparsity(arguments: argparse.Namespace) -> SparsityConfig:
-    _refuse(arguments, "per_tensor", "activations")
-    default = SparsityConfig()
-    return SparsityConfig(
-        granularity=arguments.granularity or default.granularity,
-        criterion=arguments.criterion or default.criterion,
-    )
-
-
-def _pruning(arguments: argparse.Namespace) -> PruningConfig:
-    _refuse(arguments, "granularity", "per_tensor", "activations")
-    return PruningConfig(criterion=arguments.criterion or PruningConfig().criterion)
-
-
-def _quantization(arguments: argparse.Namespace) -> QuantizationConfig:
-    _refuse(arguments, "criterion")
-    if arguments.per_tensor and arguments.granularity == "channel":
-        raise InvalidSpec("--per-tensor contradicts --granularity channel. Give one of them.")
-    granularity = arguments.granularity or QuantizationConfig().granularity
-    return QuantizationConfig(
-        granularity="tensor" if arguments.per_tensor else granularity, activations=arguments.activations
-    )
-
-
-def _refuse(arguments: argparse.Namespace, *names: str) -> None:
-    """Refuse options that mean nothing for this compression: ignoring one would measure something else."""
-    for name in names:
-        if getattr(arguments, name):
-            option = f"--{name.replace('_', '-')}"
-            raise InvalidSpec(f"{option} has no meaning for {arguments.compression}. Leave it out.")
-
-
-_COMPRESSIONS: dict[str, Callable[[argparse.Namespace], CompressionConfig]] = {
-    SparsityConfig.kind: _sparsity,
-    PruningConfig.kind: _pruning,
-    QuantizationConfig.kind: _quantization,
-}
 
 
 def _numbers(text: str, *, what: str) -> tuple[float, ...]:

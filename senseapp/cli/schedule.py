@@ -10,8 +10,7 @@ from senseapp.cli.progress_bar import phases
 from senseapp.errors import InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
-from senseapp.service import level_for_people, require_same_model, write_target_file
-from senseapp.spec import PruningConfig, QuantizationConfig
+from senseapp.service import require_same_model, write_target_file
 from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder
 
@@ -100,7 +99,7 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
         return make_schedule(result, budget=budget, method=arguments.method, limits=limits, gamma=arguments.gamma)
 
     schedule = make(arguments.target)  # what is wrong with the request is said before the network is loaded
-    if not isinstance(result.spec.sensitivity.compression, PruningConfig):
+    if not result.spec.sensitivity.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
     from senseapp.validation import schedule_of_true_size
@@ -136,19 +135,13 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
 
     partner = RunFolder(arguments.partner).load_result()
     require_same_model(result.spec.model, partner.spec.model)
-    results = sorted(
-        (result, partner),
-        key=lambda each: isinstance(each.spec.sensitivity.compression, QuantizationConfig),
-    )
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     own = result.spec.sensitivity.compression.kind
-    return mixed_schedule(results[0], results[1], budget=budget, limits={own: limits})
+    return mixed_schedule(result, partner, budget=budget, limits={own: limits})
 
 
 def _level(level: float | None, result: SensitivityResult) -> float | None:
-    if level is None or isinstance(result.spec.sensitivity.compression, QuantizationConfig):
-        return level
-    return level / 100
+    return None if level is None else result.spec.sensitivity.compression.scale.from_shown(level)
 
 
 def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
@@ -167,12 +160,11 @@ def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
 
 
 def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, ...]) -> None:
-    own = result.spec.sensitivity.compression.kind
-    unit = "bits" if own == "quantization" else "%"
+    own, scale = result.spec.sensitivity.compression.kind, result.spec.sensitivity.compression.scale
     levels = [entry.level for entry in schedule.entries if entry.compression == own]
-    low, high = (f"{level_for_people(level, result):.3g}" for level in (min(levels), max(levels))) if levels else "00"
+    low, high = (f"{scale.shown(level):.3g}" for level in (min(levels), max(levels))) if levels else "00"
     touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
-    print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {unit}.")
+    print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {scale.suffix}.")
     print(f"Predicted, before it is measured: {_damage(schedule)}.")
     for kind, figure in schedule.achieved.items():
         compact = ", if zeros are stored sparse and weights at their bits" if kind == "bytes" else ""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.errors import InvalidFile
 from senseapp.exchange.distiller_names import match_names
 from senseapp.exchange.distiller_table import DistillerRow, read_rows
@@ -18,7 +19,6 @@ from senseapp.results import (
     Status,
 )
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.spec.compression import SparsityGranularity
 
 _WRAPPER = "module."  # DataParallel puts it before every name
 _WEIGHT = ".weight"

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from senseapp.errors import InvalidSpec
 from senseapp.exchange.distiller_table import COLUMNS
 from senseapp.results import LayerMeasurement, MetricChange, SensitivityResult, Status
-from senseapp.spec import QuantizationConfig
 
 _METRICS = ("top1", "top5", "loss")
 _WRAPPER = "module."
@@ -18,7 +17,7 @@ _DIGITS = 12  # enough for every digit that a percentage of a million images has
 
 def can_be_distiller_csv(result: SensitivityResult) -> bool:
     """Whether the table's columns are known: a sparsity or pruning run, measured with labels."""
-    return not isinstance(result.spec.sensitivity.compression, QuantizationConfig) and any(_usable(result))
+    return not result.spec.sensitivity.compression.description.sets_bits and any(_usable(result))
 
 
 def write_distiller_csv(result: SensitivityResult) -> str:
@@ -29,7 +28,7 @@ def write_distiller_csv(result: SensitivityResult) -> str:
     top-5 and loss are left out.
 
     Raises:
-        InvalidSpec: a quantization run, whose levels are bits, or a run without labels.
+        InvalidSpec: a run whose levels are bits, or a run without labels.
     """
     if not can_be_distiller_csv(result):
         raise InvalidSpec(

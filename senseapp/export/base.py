@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from senseapp.compressions import Effect, get, names
 from senseapp.errors import InvalidSchedule
 from senseapp.results import ModelProfile, Schedule, ScheduleEntry
 
-ALL_COMPRESSIONS = ("sparsity", "pruning", "quantization")
 _NAMES_SHOWN = 3
 
 
@@ -22,7 +21,7 @@ class ExportFormat:
         title: the name people see.
         reader: one line on which tool reads it, and how.
         suffix: of the file name, with its dot; unique, so that a zip holds one file per format.
-        compressions: what the format can express.
+        compressions: the names of those that the format can express; None for any.
         render: writes a checked schedule; None if the file needs the network itself (Model Explorer).
         companion: name and text of a file that belongs beside it; None if the format needs none.
         mixes: whether one file can hold several compressions at once.
@@ -32,17 +31,18 @@ class ExportFormat:
     title: str
     reader: str
     suffix: str
-    compressions: tuple[str, ...]
     render: Callable[[Schedule, ModelProfile], str] | None
+    compressions: tuple[str, ...] | None = None
     companion: tuple[str, str] | None = None
     mixes: bool = False
 
     def refusal(self, schedule: Schedule) -> str:
         """Return why this format cannot hold ``schedule``, as one sentence; empty if it can."""
         used = {entry.compression for entry in schedule.entries} - {"none"}
-        if unsupported := sorted(used - set(self.compressions)):
+        held = names() if self.compressions is None else self.compressions
+        if unsupported := sorted(used - set(held)):
             return (
-                f"{self.title} files hold {' and '.join(self.compressions)} targets, but this schedule contains "
+                f"{self.title} files hold {' and '.join(held)} targets, but this schedule contains "
                 f"{' and '.join(unsupported)}. Choose another format."
             )
         if len(used) > 1 and not self.mixes:
@@ -89,41 +89,32 @@ def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
 def _check_level(entry: ScheduleEntry) -> None:
     if entry.compression == "none":
         return
-    if entry.compression == "quantization":
-        in_range = math.isfinite(entry.level) and entry.level == int(entry.level) and 2 <= entry.level <= 8
-        expected = "a whole number of bits from 2 to 8"
-    elif entry.compression in ALL_COMPRESSIONS:
-        in_range = math.isfinite(entry.level) and 0 < entry.level < 1
-        expected = "above 0 % and below 100 % (a fraction from 0 to 1 inside senseapp)"
-    else:
+    if entry.compression not in names():
         raise InvalidSchedule(
-            f"The compression of {entry.layer} must be one of {', '.join(ALL_COMPRESSIONS)} or none, "
-            f"got {entry.compression!r}."
+            f"The compression of {entry.layer} must be one of {', '.join(names())} or none, got {entry.compression!r}."
         )
-    if not in_range:
-        raise InvalidSchedule(f"The {entry.compression} level of {entry.layer} must be {expected}, got {entry.level}.")
-
-
-def percent(fraction: float) -> float:
-    """Return ``fraction`` in percent without binary dust (0.07 becomes 7.0, not 7.000000000000001)."""
-    return round(100 * fraction, 10)
+    scale = get(entry.compression).scale
+    if not scale.allows(entry.level):
+        raise InvalidSchedule(
+            f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
+        )
 
 
 def fractions_by_layer(schedule: Schedule) -> dict[str, float]:
     """Return the fraction of every layer that loses weights or channels, group members included."""
-    return {
-        member: entry.level
-        for entry in schedule.entries
-        if entry.compression in ("sparsity", "pruning")
-        for member in entry.members
-    }
+    return levels_by_layer(schedule, Effect.ZEROS, Effect.CHANNELS)
 
 
 def bits_of(schedule: Schedule) -> dict[str, int]:
-    """Return the bits of every quantized layer."""
+    """Return the bits of every layer whose weights have fewer."""
+    return {layer: int(level) for layer, level in levels_by_layer(schedule, Effect.BITS).items()}
+
+
+def levels_by_layer(schedule: Schedule, *effects: Effect) -> dict[str, float]:
+    """Return the level of every layer whose compression has one of ``effects``, group members included."""
     return {
-        member: int(entry.level)
+        member: entry.level
         for entry in schedule.entries
-        if entry.compression == "quantization"
+        if entry.compression != "none" and get(entry.compression).effect in effects
         for member in entry.members
     }

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from senseapp.errors import InvalidSchedule
-from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat
+from senseapp.export.base import ExportFormat
 from senseapp.export.native import ROW_FIELDS, row_of
 from senseapp.results import ModelProfile, Schedule
 
@@ -50,7 +50,6 @@ CSV = ExportFormat(
     title="CSV",
     reader="Spreadsheets and senseapp apply: one row per layer, levels in percent or bits.",
     suffix=".csv",
-    compressions=ALL_COMPRESSIONS,
     render=_render,
     mixes=True,
 )

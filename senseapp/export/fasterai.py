@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 
-from senseapp.export.base import ExportFormat, fractions_by_layer, percent
+from senseapp.compressions import SparsityConfig
+from senseapp.export.base import ExportFormat, fractions_by_layer
 from senseapp.results import ModelProfile, Schedule
 
 
 def _render_sparsifier(schedule: Schedule, profile: ModelProfile) -> str:
     """The Sparsifier takes percent and accepts 0.5 as half a percent, so fractions must never reach it."""
-    return _dumps({layer: percent(fraction) for layer, fraction in fractions_by_layer(schedule).items()})
+    shown = SparsityConfig.scale.shown
+    return _dumps({layer: shown(fraction) for layer, fraction in fractions_by_layer(schedule).items()})
 
 
 def _render_pruner(schedule: Schedule, profile: ModelProfile) -> str:

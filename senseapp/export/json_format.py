@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat
+from senseapp.export.base import ExportFormat
 from senseapp.export.native import payload_of
 from senseapp.results import ModelProfile, Schedule
 
@@ -18,7 +18,6 @@ JSON = ExportFormat(
     title="JSON",
     reader="senseapp apply and your own scripts: the whole schedule, levels in percent or bits.",
     suffix=".json",
-    compressions=ALL_COMPRESSIONS,
     render=_render,
     mixes=True,
 )

@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from senseapp.compressions import Effect
 from senseapp.errors import InvalidSchedule, UnsupportedModel, first_line_of
-from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat, bits_of, fractions_by_layer
+from senseapp.export.base import ExportFormat, levels_by_layer
 from senseapp.export.program import without_source_paths
 from senseapp.results import Schedule, SensitivityResult
 
@@ -27,7 +28,7 @@ _ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red thro
 
 def schedule_values(schedule: Schedule) -> dict[str, float]:
     """Return what the schedule does to each layer: the fraction removed, or the bits."""
-    return {**fractions_by_layer(schedule), **{layer: float(bits) for layer, bits in bits_of(schedule).items()}}
+    return levels_by_layer(schedule, *Effect)
 
 
 def sensitivity_values(result: SensitivityResult, *, level: float, metric: str) -> dict[str, float]:
@@ -127,6 +128,5 @@ MODEL_EXPLORER = ExportFormat(
     title="Model Explorer",
     reader="Google's Model Explorer: open the .pt2 beside it, then load this file as custom node data.",
     suffix=".model-explorer.json",
-    compressions=ALL_COMPRESSIONS,
     render=None,
 )

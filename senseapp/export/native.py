@@ -1,7 +1,7 @@
 """The content of our own JSON, YAML and CSV files, and the way back to a schedule.
 
-All three say levels the way people do, with the unit beside each: percent for sparsity and pruning, bits for
-quantization. JSON and YAML hold the whole schedule; CSV holds its rows.
+All three say levels the way people do, with the unit beside each (percent, bits). JSON and YAML hold the whole
+schedule; CSV holds its rows.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from senseapp.compressions import get, names
 from senseapp.errors import InvalidSchedule, InvalidSpec
-from senseapp.export.base import percent
 from senseapp.results import ResourceBudget, Schedule, ScheduleEntry
 
 FORMAT_NAME = "senseapp-schedule"
 VERSION = 1
 ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
-_UNITS = {"sparsity": "percent", "pruning": "percent", "quantization": "bits", "none": ""}
+_NONE = "none"
 _ACHIEVED_MEANS = (
     "Predicted from the layers' costs: fractions removed of weights, of bytes if zeros are stored sparse and weights "
     "at their bits, and of multiply-accumulates; average bits of a weight. No sizes of files."
 )
-_LEVEL_DIGITS = 12  # makes percent to fraction the exact inverse of fraction to percent
 
 
 def row_of(entry: ScheduleEntry) -> dict[str, Any]:
     """Return one entry as the plain values of :data:`ROW_FIELDS`."""
-    unit = _UNITS[entry.compression]
     return {
         "layer": entry.layer,
         "members": list(entry.members),
         "compression": entry.compression,
-        "level": percent(entry.level) if unit == "percent" else entry.level,
-        "unit": unit,
+        "level": entry.level if entry.compression == _NONE else get(entry.compression).scale.shown(entry.level),
+        "unit": _unit(entry.compression),
         "predicted_damage": entry.predicted_damage,
         "locked": entry.locked,
     }
@@ -111,23 +109,25 @@ def _damaged(error: Exception) -> InvalidSchedule:
 
 def _entry_of(row: Mapping[str, Any]) -> ScheduleEntry:
     layer, compression = str(row["layer"]), str(row["compression"])
-    if compression not in _UNITS:
-        raise InvalidSchedule(f"The compression of {layer} must be one of {', '.join(_UNITS)}, got {compression!r}.")
-    if row["unit"] != _UNITS[compression]:
-        raise InvalidSchedule(
-            f"The level of {layer} must be given in {_UNITS[compression] or 'no unit'}, got {row['unit']!r}."
-        )
+    if compression not in (known := (*names(), _NONE)):
+        raise InvalidSchedule(f"The compression of {layer} must be one of {', '.join(known)}, got {compression!r}.")
+    if row["unit"] != (unit := _unit(compression)):
+        raise InvalidSchedule(f"The level of {layer} must be given in {unit or 'no unit'}, got {row['unit']!r}.")
     level = float(row["level"])
-    if compression == "none" and level != 0:
+    if compression == _NONE and level != 0:
         raise InvalidSchedule(f"{layer} is left alone (compression none), so its level must be 0, got {level}.")
     return ScheduleEntry(
         layer=layer,
         members=tuple(str(member) for member in row["members"]),
         compression=compression,
-        level=round(level / 100, _LEVEL_DIGITS) if _UNITS[compression] == "percent" else level,
+        level=level if compression == _NONE else get(compression).scale.from_shown(level),
         predicted_damage=_finite(row["predicted_damage"], layer),
         locked=bool(row["locked"]),
     )
+
+
+def _unit(compression: str) -> str:
+    return "" if compression == _NONE else get(compression).scale.unit
 
 
 def _finite(value: float | str, layer: str) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat, bits_of, fractions_by_layer
+from senseapp.export.base import ExportFormat, bits_of, fractions_by_layer
 from senseapp.results import ModelProfile, Schedule
 
+_COMPRESSIONS = ("sparsity", "pruning", "quantization")
 _CHANNEL_AXES = ("out_channel", "in_channel")  # NNI's names for one scale per index of weight axis 0 and axis 1
 
 
@@ -54,7 +55,7 @@ NNI2 = ExportFormat(
     title="NNI 2",
     reader="NNI 2.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
     suffix=".nni2.json",
-    compressions=ALL_COMPRESSIONS,
+    compressions=_COMPRESSIONS,
     render=_render_v2,
 )
 NNI3 = ExportFormat(
@@ -62,6 +63,6 @@ NNI3 = ExportFormat(
     title="NNI 3",
     reader="NNI 3.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
     suffix=".nni3.json",
-    compressions=ALL_COMPRESSIONS,
+    compressions=_COMPRESSIONS,
     render=_render_v3,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from senseapp.export.base import ALL_COMPRESSIONS, ExportFormat
+from senseapp.export.base import ExportFormat
 from senseapp.export.native import payload_of
 from senseapp.results import ModelProfile, Schedule
 
@@ -18,7 +18,6 @@ YAML = ExportFormat(
     title="YAML",
     reader="senseapp apply and your own scripts: the same content as the JSON.",
     suffix=".yaml",
-    compressions=ALL_COMPRESSIONS,
     render=_render,
     mixes=True,
 )

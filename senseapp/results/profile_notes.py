@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from senseapp.compressions import get
 from senseapp.results.profile import ModelProfile
 
 _NAMED = 3
@@ -10,7 +11,7 @@ _LEAST_SHARE = 0.0005  # of all parameters: what rounds to 0.0 % is in the table
 
 def counting_notes(profile: ModelProfile, compression: str) -> tuple[str, ...]:
     """Return what is not analysed of the model, and which savings ``compression`` does not bring."""
-    notes = (unlisted_note(profile), standardised_note(profile) if compression == "sparsity" else "")
+    notes = (unlisted_note(profile), standardised_note(profile) if get(compression).zeroes_weights else "")
     return tuple(note for note in notes if note)
 
 

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from senseapp.compressions import DENSE_BITS, BudgetKind, all_descriptions
 from senseapp.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.results.measurement import change_in
 from senseapp.spec.codec import register
 
-BudgetKind = Literal["params", "bytes", "macs", "bits"]
 Delivered = Literal["", "compressed", "repaired"]
 """Which form of a compressed model is kept: as compression leaves it, or repaired without training; "" if unknown."""
 
@@ -22,7 +22,8 @@ class ResourceBudget:
 
     Attributes:
         kind: what is counted: non-zero weights, bytes of weights, multiply-accumulates, or average bits.
-        target: the fraction removed of it, in (0, 1); for ``bits`` the average number of bits, in [2, 8].
+        target: the fraction removed of it, in (0, 1); for ``bits`` the average number of bits, from the
+            fewest of any compression (2 of quantization) to below 32.
     """
 
     kind: BudgetKind
@@ -31,9 +32,11 @@ class ResourceBudget:
     def __post_init__(self) -> None:
         if self.kind not in get_args(BudgetKind):
             raise InvalidSpec(f"The budget must be one of {', '.join(get_args(BudgetKind))}, got {self.kind!r}.")
-        low, high = (2.0, 32.0) if self.kind == "bits" else (0.0, 1.0)
+        low, high, unit = 0.0, 1.0, "a fraction from 0 to below 1"
+        if self.kind == "bits":
+            low, high = min(each.scale.bounds[0] for each in all_descriptions() if each.sets_bits), DENSE_BITS
+            unit = f"average bits from {low:g} to {high:g}"
         if not math.isfinite(self.target) or not low <= self.target < high:
-            unit = "average bits from 2 to 32" if self.kind == "bits" else "a fraction from 0 to below 1"
             raise InvalidSpec(f"The target of a {self.kind} budget is {unit}, got {self.target}.")
 
 

@@ -1,6 +1,5 @@
 """One level per layer for a budget: the optimal choice, the classic rule, and the uniform one to compare with."""
 
-from senseapp.schedule.accounting import budget_kinds
 from senseapp.schedule.choices import weight_bytes
 from senseapp.schedule.figures import budget_of, manual_schedule
 from senseapp.schedule.from_result import damage_metric
@@ -16,7 +15,6 @@ __all__ = [
     "METHODS",
     "Limits",
     "TradeOffPoint",
-    "budget_kinds",
     "budget_of",
     "damage_metric",
     "layer_targets",

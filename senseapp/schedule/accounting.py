@@ -7,22 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
+from senseapp.compressions import DENSE_BITS, BudgetKind, get
 from senseapp.errors import InvalidSpec
 from senseapp.results import ModelProfile, ResourceBudget
-from senseapp.results.schedule import BudgetKind
-from senseapp.schedule.choices import DENSE_BITS, Choice, weight_bytes
+from senseapp.schedule.choices import Choice, weight_bytes
 from senseapp.schedule.curves import LayerCurve
-
-_KINDS = {
-    "sparsity": ("params", "bytes", "macs"),
-    "pruning": ("params", "bytes", "macs"),
-    "quantization": ("bytes", "bits"),
-}
-
-
-def budget_kinds(compression: str) -> tuple[BudgetKind, ...]:
-    """Return the budgets that ``compression`` can serve."""
-    return tuple(kind for kind in get_args(BudgetKind) if kind in _KINDS[compression])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +20,7 @@ class Accounting:
 
     Removing channels from two neighbouring layers overlaps: the weights between them are counted by both. If every
     weight were touched by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to
-    the fraction S would together save S − (coverage − 1)(S / coverage)². That estimate is used for pruning; only
+    the fraction S would together save S − (coverage − 1)(S / coverage)². That estimate is used where channels go; only
     applying the schedule gives the exact figure. For other compressions savings add up exactly.
 
     Attributes:
@@ -48,13 +37,13 @@ class Accounting:
 
     @classmethod
     def of(cls, profile: ModelProfile, curves: Sequence[LayerCurve]) -> Accounting:
-        """Take totals from ``profile`` and, for pruning, the overlap from the gentlest point of each curve."""
+        """Take totals from ``profile`` and, where channels go, the overlap from the gentlest point of each curve."""
         num_params = sum(layer.num_params for layer in profile.layers)
         other_macs = max(0, profile.macs - profile.layer_macs)
         totals = cls(num_params=num_params, macs=profile.macs, other_macs=other_macs)
-        if not curves or curves[0].compression != "pruning":
+        if not curves or not curves[0].description.removes_channels:
             return totals
-        coverage = {kind: totals._coverage(kind, curves) for kind in budget_kinds("pruning")}
+        coverage = {kind: totals._coverage(kind, curves) for kind in curves[0].description.budgets}
         return replace(totals, coverage=coverage)
 
     def total(self, kind: BudgetKind) -> float:
@@ -114,7 +103,7 @@ def check_kind(kind: BudgetKind, compressions: Iterable[str]) -> None:
         InvalidSpec: none can; names the budgets that can be asked for.
     """
     named = list(compressions)
-    possible = sorted({each for compression in named for each in budget_kinds(compression)})
+    possible = sorted({each for compression in named for each in get(compression).budgets})
     if kind not in possible:
         raise InvalidSpec(
             f"{' and '.join(named).capitalize()} cannot serve a {kind} budget; choose {' or '.join(possible)}."

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from senseapp.results.schedule import BudgetKind
-
-DENSE_BITS = 32.0
-UNTOUCHED = {"sparsity": 0.0, "pruning": 0.0, "quantization": DENSE_BITS}
-"""The level at which a compression leaves a layer as it is."""
+from senseapp.compressions import DENSE_BITS, BudgetKind
 
 
 def weight_bytes(num_params: float, *, zeros: float = 0.0, bits: float = DENSE_BITS) -> float:

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.interpolate import PchipInterpolator
-
-from senseapp.results.schedule import BudgetKind
-from senseapp.schedule.choices import DENSE_BITS, UNTOUCHED, Choice, Part
-
-LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
-_GRID_POINTS = 20
-_TIDY_STEPS = (10, 5, 2, 1)
-_LOG_FLOOR = 1e-12  # damage below this is no damage; keeps its logarithm finite
-
-
-def tidy_level(level: float) -> float:
-    """Return ``level`` at the precision that files keep."""
-    return round(float(level), LEVEL_DIGITS)
+from senseapp.compressions import BudgetKind, CompressionDescription, LevelScale, get
+from senseapp.schedule.choices import Choice, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +46,7 @@ class LayerCurve:
     Attributes:
         layer: its name; for a group, the first member.
         members: all layers that the choice holds for.
-        compression: ``sparsity``, ``pruning`` or ``quantization``.
+        compression: its name.
         num_params: weights of all members.
         points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and never falling.
         continuous: whether levels between the measured ones can be chosen (not for 2:4 and fp8).
@@ -75,9 +60,14 @@ class LayerCurve:
     continuous: bool = True
 
     @property
-    def untouched(self) -> float:
-        """The level at which nothing is done: 0, or 32 bits."""
-        return UNTOUCHED[self.compression]
+    def description(self) -> CompressionDescription:
+        """The compression."""
+        return get(self.compression)
+
+    @property
+    def scale(self) -> LevelScale:
+        """Of its levels."""
+        return self.description.scale
 
     @property
     def strongest(self) -> float:
@@ -85,29 +75,16 @@ class LayerCurve:
         return self.points[-1].level
 
     def grid(self) -> tuple[float, ...]:
-        """Return levels to choose from, gentlest first, the untouched one included.
-
-        Whole bits between measured ones; for fractions each gap is cut into 10, 5, 2 or 1 equal steps, so that
-        there are about 20 levels in all.
-        """
+        """Return levels to choose from, gentlest first, the untouched one included."""
         measured = [point.level for point in self.points]
-        if not self.continuous:
-            return (self.untouched, *measured)
-        if self.compression == "quantization":
-            return (self.untouched, *(float(bits) for bits in range(int(measured[0]), int(measured[-1]) - 1, -1)))
-        steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
-        knots = [0.0, *measured]
-        between = [np.linspace(low, high, steps + 1)[:-1] for low, high in zip(knots, measured, strict=False)]
-        return (*(tidy_level(level) for level in np.concatenate(between)), self.strongest)
+        return self.scale.grid(measured) if self.continuous else (self.scale.untouched, *measured)
 
     def choices(self, levels: Sequence[float]) -> tuple[Choice, ...]:
         """Return the choice of each level; damage and savings between measured levels are interpolated.
 
-        Savings are linear in the level. Damage follows a monotone cubic through zero (fractions), or a straight
-        line in its logarithm over bits, since each bit less multiplies the noise power by about 4. Beyond the most
-        aggressive measurement damage stays at its last value.
+        Savings are linear in the level; for damage see :meth:`~senseapp.compressions.LevelScale.damage`.
         """
-        damages = self._damage(np.asarray(levels, dtype=np.float64)).tolist()
+        damages = self.scale.damage(tuple((point.level, point.damage) for point in self.points), levels).tolist()
         return tuple(self._choice(level, damage) for level, damage in zip(levels, damages, strict=True))
 
     def choice(self, level: float) -> Choice:
@@ -119,32 +96,20 @@ class LayerCurve:
         return self._choice(level, 0.0).saving(kind)
 
     def _choice(self, level: float, damage: float) -> Choice:
-        if level == self.untouched:
+        compression = self.description
+        if level == compression.scale.untouched:
             return Choice(num_params=self.num_params)
         part = Part(compression=self.compression, level=level, damage=damage)
-        if self.compression == "quantization":
+        if compression.sets_bits:
             return Choice(num_params=self.num_params, parts=(part,), bits=level)
         removed_params, removed_macs = self._removed(level)
-        prunes = self.compression == "pruning"
         return Choice(
             num_params=self.num_params,
             parts=(part,),
-            zeros=0.0 if prunes else removed_params,
-            removed_params=removed_params if prunes else 0.0,
+            zeros=removed_params if compression.zeroes_weights else 0.0,
+            removed_params=removed_params if compression.removes_channels else 0.0,
             removed_macs=removed_macs,
         )
-
-    def _damage(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-        levels = np.array([point.level for point in self.points])
-        damage = np.array([point.damage for point in self.points])
-        if self.compression == "quantization":
-            logs = np.log(np.maximum(damage, _LOG_FLOOR))
-            between = np.exp(np.interp(wanted, levels[::-1], logs[::-1]))
-            between[between <= 2 * _LOG_FLOOR] = 0.0
-            return np.where(wanted >= DENSE_BITS, 0.0, between)
-        through_zero = _cubic_through_zero(self.points)
-        inside: NDArray[np.float64] = np.maximum(through_zero(np.clip(wanted, 0.0, levels[-1])), 0.0)
-        return inside
 
     def _removed(self, level: float) -> tuple[float, float]:
         """Interpolate the weights and MACs removed; beyond the last measurement they go on at the slope from zero."""
@@ -160,10 +125,3 @@ class LayerCurve:
             gentler.removed_params + share * (stronger.removed_params - gentler.removed_params),
             gentler.removed_macs + share * (stronger.removed_macs - gentler.removed_macs),
         )
-
-
-@lru_cache(maxsize=4096)
-def _cubic_through_zero(points: tuple[CurvePoint, ...]) -> PchipInterpolator:
-    """Fit the damage of fractions; kept, since a slider asks for the same curves again and again."""
-    levels = [0.0, *(point.level for point in points)]
-    return PchipInterpolator(levels, [0.0, *(point.damage for point in points)])

@@ -58,7 +58,7 @@ def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, m
     return assemble(
         curve_set,
         Accounting.of(curve_set.profile, curve_set.curves),
-        {curve.layer: fixed.get(curve.layer, curve.untouched) for curve in curve_set.curves},
+        {curve.layer: fixed.get(curve.layer, curve.scale.untouched) for curve in curve_set.curves},
         method="manual",
         locked=fixed.keys(),
     )

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from senseapp.compressions import CompressionConfig, CompressionDescription, get
 from senseapp.errors import InvalidSchedule, InvalidSpec
 from senseapp.metrics import divergence_among
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status
 from senseapp.results.resolution import smallest_visible_loss
 from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
 from senseapp.schedule.equal_sizes import EQUAL_SIZES_NOTE, with_equal_sizes
-from senseapp.spec import CompressionConfig, QuantizationConfig, SparsityConfig
 
 _NAMES_SHOWN = 3
 
@@ -24,7 +24,7 @@ class CurveSet:
     Attributes:
         curves: of the layers that can be scheduled, in execution order.
         metric: the one that damage is counted in.
-        compression: ``sparsity``, ``pruning`` or ``quantization``.
+        compression: its name.
         profile: the model.
         left_alone: one entry per layer (or group) without a usable measurement: its members.
         notes: sentences on everything left out or estimated.
@@ -40,6 +40,11 @@ class CurveSet:
     notes: tuple[str, ...] = ()
     visible: float = 0.0
     num_images: int = 0
+
+    @property
+    def description(self) -> CompressionDescription:
+        """The compression."""
+        return get(self.compression)
 
     def curve_of(self, layer: str) -> LayerCurve | None:
         """Return the curve that ``layer`` belongs to, as itself or as a member of a group."""
@@ -99,7 +104,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         left_alone=tuple(left_alone),
         notes=(
             *_notes(by_layer, name, left_alone, without_value),
-            *_pattern_notes(config),
+            *config.schedule_notes,
             *((EQUAL_SIZES_NOTE,) if equal else ()),
         ),
         visible=smallest_visible_loss(result, name) or 0.0,
@@ -130,15 +135,12 @@ def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionC
                     removed_macs=item.removed_macs,
                 )
             )
-    return sorted(points, key=lambda point: point.level, reverse=isinstance(config, QuantizationConfig))
+    return sorted(points, key=lambda point: config.scale.strength(point.level))
 
 
 def _curve(
     item: LayerMeasurement, points: Sequence[CurvePoint], config: CompressionConfig, profile: ModelProfile
 ) -> LayerCurve:
-    fixed_levels = (isinstance(config, SparsityConfig) and config.granularity == "2:4") or (
-        isinstance(config, QuantizationConfig) and config.number_format != "int"
-    )
     members = _members(item)
     return LayerCurve(
         layer=item.layer,
@@ -146,7 +148,7 @@ def _curve(
         compression=config.kind,
         num_params=sum(profile.layer(member).num_params for member in members),
         points=cleaned(points),
-        continuous=not fixed_levels,
+        continuous=config.only_level is None,
     )
 
 
@@ -172,17 +174,6 @@ def _notes(
     if estimated:
         notes.append(f"{estimated} of {len(values)} damages are estimates of the quick scan, not measurements.")
     return tuple(notes)
-
-
-def _pattern_notes(config: CompressionConfig) -> tuple[str, ...]:
-    """Say what a schedule and its target files, which hold one number per layer, do not say."""
-    if isinstance(config, SparsityConfig) and config.granularity != "weight":
-        return (f"Measured with {config.granularity} granularity, which most target files do not state.",)
-    if isinstance(config, QuantizationConfig) and config.number_format != "int":
-        return (f"Measured in {config.number_format}; target files say 8 bits and mean integers.",)
-    if isinstance(config, QuantizationConfig) and config.granularity == "tensor":
-        return ("Measured with one scale per tensor; target files ask for one per output channel.",)
-    return ()
 
 
 def _shown(names: Sequence[str]) -> str:

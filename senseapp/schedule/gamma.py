@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -103,8 +101,8 @@ def layer_targets(
         low: least level of any layer.
         high: greatest level of any layer.
         gamma: see :func:`gamma_levels`.
-        level: the level whose damage counts; None takes the measured one nearest to ``target`` (for quantization,
-            the one in the middle).
+        level: the level whose damage counts; None takes the measured one nearest to ``target`` (of bits, the one in
+            the middle).
         metric: the metric that counts; None takes KL where it was measured, else the run's own.
 
     Raises:
@@ -113,7 +111,7 @@ def layer_targets(
         InfeasibleBudget: the target cannot be met; names the nearest that can.
     """
     curve_set = curves_of(result, metric)
-    used = _reference_level(result.levels, curve_set, target) if level is None else level
+    used = curve_set.description.scale.reference(result.levels, target) if level is None else level
     deltas = _damages(curve_set, used)
     weights = [curve.num_params for curve in curve_set.curves]
     levels = gamma_levels(deltas, weights, target=target, low=low, high=high, gamma=gamma)
@@ -135,20 +133,13 @@ def scheduled_levels(problem: Problem) -> dict[str, float]:
     curves = problem.curve_set.curves
     measured = sorted({point.level for curve in curves for point in curve.points})
     preferred = preferred_levels(
-        _damages(problem.curve_set, _reference_level(measured, problem.curve_set, target)),
+        _damages(problem.curve_set, problem.curve_set.description.scale.reference(measured, target)),
         target=min(high, max(low, target)),
         low=low,
         high=high,
         gamma=problem.gamma,
     )
     return shift_to_budget(problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)})
-
-
-def _reference_level(levels: Sequence[float], curve_set: CurveSet, target: float) -> float:
-    """Return the level whose damage tells layers apart: the nearest to ``target``, or the middle one for bits."""
-    if curve_set.compression == "quantization":
-        return levels[(len(levels) - 1) // 2]
-    return min(levels, key=lambda level: abs(level - target))
 
 
 def _damages(curve_set: CurveSet, level: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""Sparsity and quantization chosen together, per layer, under one budget."""
+"""Two compressions chosen together, per layer, under one budget."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from senseapp.compressions import get, names
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
 from senseapp.schedule.accounting import check_kind
@@ -16,36 +17,35 @@ from senseapp.schedule.optimal import admissible_levels
 from senseapp.schedule.problem import Problem, hidden_damage, in_execution_order, infeasible, pose
 from senseapp.spec.limits import Limits
 
-_ADDITIVE = "Where a layer is both sparse and quantized, the two measured damages are added; verify the schedule."
+_ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
 def mixed_schedule(
-    sparsity: SensitivityResult,
-    quantization: SensitivityResult,
+    first: SensitivityResult,
+    second: SensitivityResult,
     *,
     budget: ResourceBudget,
     limits: Mapping[str, Limits] | None = None,
     metric: str | None = None,
 ) -> Schedule:
-    """Return for each layer nothing, a sparsity, a bit width, or both, with the least summed damage.
+    """Return for each layer nothing, a level of either compression, or both, with the least summed damage.
 
-    A layer that gets both has two entries, the sparsity first: weights are zeroed, then rounded.
+    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded.
 
     Args:
-        sparsity: a sparsity run of a model.
-        quantization: a quantization run of the same model.
+        first: a run of a model, for instance of sparsity.
+        second: a run of the same model with a compression that goes together with it; their order does not matter.
         budget: usually of ``bytes``, which both serve; see :func:`~senseapp.schedule.choices.weight_bytes`.
-        limits: by compression (``sparsity``, ``quantization``); missing ones mean no limits.
+        limits: by name of the compression; missing ones mean no limits.
         metric: what damage is counted in, in both runs; None takes KL where both measured it.
 
     Raises:
-        InvalidSpec: the runs are not of these two kinds or do not share a metric, or the budget fits neither.
+        InvalidSpec: the compressions do not go together, the runs share no metric, or the budget fits neither.
         InvalidSchedule: the runs are of two models.
         InfeasibleBudget: nothing meets the budget; names the nearest target.
     """
-    problems = _pose_both(
-        (sparsity, quantization), budget, limits or {}, _shared_metric(sparsity, quantization, metric)
-    )
+    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
+    problems = _problems_of(results, budget, limits or {}, _shared_metric(first, second, metric))
     choices = _choices_by_layer(problems)
     layers = sorted(choices)
     damages = [np.array([choice.damage for choice in choices[layer]]) for layer in layers]
@@ -55,7 +55,7 @@ def mixed_schedule(
     except InfeasibleBudget as error:
         raise infeasible(problems[0], reachable=error.nearest) from None
     picked = {layer: choices[layer][index] for layer, index in zip(layers, chosen, strict=True)}
-    return _assembled(picked, problems, sparsity.profile)
+    return _assembled(picked, problems, first.profile)
 
 
 def _shared_metric(first: SensitivityResult, second: SensitivityResult, metric: str | None) -> str:
@@ -68,12 +68,13 @@ def _shared_metric(first: SensitivityResult, second: SensitivityResult, metric: 
     return name
 
 
-def _pose_both(
+def _problems_of(
     results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
 ) -> tuple[Problem, ...]:
-    kinds = [result.spec.sensitivity.compression.kind for result in results]
-    if kinds != ["sparsity", "quantization"]:
-        raise InvalidSpec(f"A mixed schedule takes one sparsity and one quantization run, got {' and '.join(kinds)}.")
+    compressions = [result.spec.sensitivity.compression.description for result in results]
+    kinds = [compression.name for compression in compressions]
+    if kinds[1] not in compressions[0].partners:
+        raise InvalidSpec(f"A mixed schedule takes one {_pairs()} run, got {' and '.join(kinds)}.")
     names = [[layer.name for layer in result.profile.layers] for result in results]
     if names[0] != names[1]:
         raise InvalidSchedule(
@@ -87,15 +88,21 @@ def _pose_both(
     )
 
 
+def _pairs() -> str:
+    """Name the compressions that go together: ``sparsity and one quantization``."""
+    pairs = {tuple(sorted((each, partner), key=names().index)) for each in names() for partner in get(each).partners}
+    return " run, or one ".join(" and one ".join(pair) for pair in sorted(pairs))
+
+
 def _choices_by_layer(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]]:
-    """Return every pair of a sparsity and a bit width of each layer; a layer in one run only has that run's choices."""
-    sparse, quantized = (
+    """Return every pair of choices of each layer; a layer in one run only has that run's choices."""
+    first, second = (
         {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in problem.curve_set.curves}
         for problem in problems
     )
-    merged = {**sparse, **quantized}
-    for layer in sparse.keys() & quantized.keys():
-        merged[layer] = tuple(first.beside(second) for first in sparse[layer] for second in quantized[layer])
+    merged = {**first, **second}
+    for layer in first.keys() & second.keys():
+        merged[layer] = tuple(one.beside(other) for one in first[layer] for other in second[layer])
     return merged
 
 

@@ -23,13 +23,13 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
         return (problem.fixed[curve.layer],)
     bounds = problem.limits.bounds_of(curve.members)
     levels = {level for level in curve.grid() if bounds[0] <= level <= bounds[1]}
-    if curve.continuous and curve.compression != "quantization":
+    if curve.continuous and curve.scale.any_between:
         levels |= {bound for bound in bounds if 0 <= bound <= curve.strongest}
     if not levels:
         raise InvalidSpec(
             f"The limits leave no level for {curve.layer}, which was measured up to {curve.strongest:g}. Widen them."
         )
-    return tuple(sorted(levels, reverse=curve.compression == "quantization"))
+    return tuple(curve.scale.sorted(levels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from senseapp.compressions import BudgetKind, tidy_level
 from senseapp.errors import InfeasibleBudget
 from senseapp.metrics import METRICS
 from senseapp.results import ModelProfile, ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
 from senseapp.results.counts import plural
 from senseapp.results.profile_notes import standardised_note
 from senseapp.results.resolution import visible_words
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.accounting import Accounting, check_kind
 from senseapp.schedule.choices import Choice
-from senseapp.schedule.curves import LayerCurve, tidy_level
+from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.from_result import CurveSet, curves_of
 from senseapp.schedule.limits import check_own_bounds, fixed_levels
 from senseapp.spec.limits import Limits
@@ -94,7 +94,7 @@ def pose(
 def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> InfeasibleBudget:
     """Return the error that names the nearest feasible target; ``reachable`` is the saving that is nearest."""
     nearest = problem.accounting.figure(problem.kind, reachable)
-    sparse_macs = problem.kind == "macs" and problem.curve_set.compression == "sparsity"
+    sparse_macs = problem.kind == "macs" and problem.curve_set.description.zeroes_weights
     why = f" {standardised_note(problem.curve_set.profile)}".rstrip() if sparse_macs else ""
     because = " with these limits and fixed layers" if problem.fixed or problem.limits != Limits() else ""
     if problem.kind == "bits":
@@ -187,12 +187,11 @@ def _entry(curve: LayerCurve, choice: Choice, *, locked: bool) -> ScheduleEntry:
 
 
 def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...]:
-    sign = {"quantization": -1.0}
     beyond = [
         curve.layer
         for curve, choice in chosen
         for part in choice.parts
-        if sign.get(curve.compression, 1.0) * (part.level - curve.strongest) > 0
+        if curve.scale.strength(part.level) > curve.scale.strength(curve.strongest)
     ]
     if not beyond:
         return ()
@@ -203,4 +202,4 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
 
 
 def _pruning_notes(curve_set: CurveSet) -> tuple[str, ...]:
-    return (PRUNING_NOTE,) if curve_set.compression == "pruning" else ()
+    return (PRUNING_NOTE,) if curve_set.description.removes_channels else ()

@@ -16,8 +16,12 @@ _NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasi
 
 def require_fractions(problem: Problem, *, method: str) -> None:
     """Raise InvalidSpec unless layers can take any fraction."""
-    if problem.curve_set.compression == "quantization":
-        raise InvalidSpec(f"The {method} method sets fractions, not bits. For quantization choose the optimal method.")
+    compression = problem.curve_set.description
+    if not compression.scale.any_between:
+        raise InvalidSpec(
+            f"The {method} method sets fractions, not {compression.scale.unit}. For {compression.name} choose the "
+            "optimal method."
+        )
     if not all(curve.continuous for curve in problem.curve_set.curves):
         raise InvalidSpec(f"The {method} method needs levels in between, which 2:4 sparsity does not have.")
 

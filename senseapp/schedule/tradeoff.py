@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.coupling import CoupledGroup
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.methods import METHODS
 from senseapp.schedule.optimal import ChoiceTable, admissible_levels
 from senseapp.schedule.problem import Problem, pose
@@ -85,7 +85,7 @@ def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
     gentlest, strongest = {}, {}
     for curve in problem.curve_set.curves:
         levels = admissible_levels(problem, curve)
-        measured = [level for level in levels if level != curve.untouched] or list(levels)
+        measured = [level for level in levels if level != curve.scale.untouched] or list(levels)
         gentlest[curve.layer], strongest[curve.layer] = measured[0], levels[-1]
     ends = [problem.accounting.figure(problem.kind, problem.saving(levels)) for levels in (gentlest, strongest)]
     inside = _INSIDE * (ends[1] - ends[0])

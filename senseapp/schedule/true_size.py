@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from senseapp.compressions import BudgetKind
 from senseapp.results import ModelProfile, ResourceBudget, Schedule
 from senseapp.results.coupling import CoupledGroup
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule.problem import PRUNING_NOTE
 from senseapp.schedule.search import with_true_size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from senseapp.schedule.curves import LayerCurve
 from senseapp.schedule.problem import Problem, infeasible
-from senseapp.schedule.shift import level_bounds, require_fractions, shift_to_budget
+from senseapp.schedule.shift import level_bounds, shift_to_budget
 
 
 def uniform_levels(problem: Problem) -> dict[str, float]:
@@ -18,8 +18,7 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
         InfeasibleBudget: no common level meets the budget; names the nearest.
     """
     curves = problem.curve_set.curves
-    if problem.curve_set.compression != "quantization" and all(curve.continuous for curve in curves):
-        require_fractions(problem, method="uniform")
+    if problem.curve_set.description.scale.any_between and all(curve.continuous for curve in curves):
         low, _ = level_bounds(problem)
         return shift_to_budget(problem, {curve.layer: low for curve in curves})
     return _gentlest_common(problem)

@@ -14,7 +14,7 @@ from senseapp.sensitivity.layout import Layout, clock_of
 from senseapp.sensitivity.plan import PlannedTarget
 from senseapp.sensitivity.replay import Replay
 from senseapp.sensitivity.workbench import Workbench
-from senseapp.spec import QuantizationConfig, SensitivitySpec
+from senseapp.spec import SensitivitySpec
 from senseapp.transforms import Compressor
 
 _TIMED_IMAGES = 2
@@ -47,7 +47,7 @@ def choose_precision(
     if gain < _ENOUGH_GAIN:
         return f"Precision auto kept float32: bfloat16 is {gain:.1f} times as fast here, which is not worth it."
     if spec.mode == "quick":
-        if isinstance(spec.compression, QuantizationConfig) and max(spec.levels) > _FEW_BITS:
+        if spec.compression.description.sets_bits and max(spec.levels) > _FEW_BITS:
             return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
         bench.take(half)
         return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."

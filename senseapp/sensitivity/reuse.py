@@ -20,7 +20,18 @@ from senseapp.spec import RunSpec, encode
 
 _BATCH = 64
 _SOURCES = Path(__file__).resolve().parents[1]
-_ENGINE = ("data", "evaluate", "layers", "metrics", "models", "sensitivity", "spec", "tasks", "transforms")
+_ENGINE = (
+    "compressions",
+    "data",
+    "evaluate",
+    "layers",
+    "metrics",
+    "models",
+    "sensitivity",
+    "spec",
+    "tasks",
+    "transforms",
+)
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
 """Settings that decide which numbers a run has, not what they are; the images themselves and the device that was found
 are parts of the key."""

@@ -11,7 +11,7 @@ from senseapp.service.leaderboard import LeaderboardRow
 from senseapp.service.run_outputs import write_outputs
 from senseapp.service.run_room import DiskUse
 from senseapp.service.same_model import require_same_model
-from senseapp.service.sensitivity_table import COLUMNS, level_for_people, sensitivity_csv, sensitivity_rows
+from senseapp.service.sensitivity_table import COLUMNS, sensitivity_csv, sensitivity_rows
 from senseapp.service.service import LOCAL_OWNER, Service
 from senseapp.service.session import AnalysisSession, OpenSession, open_engine_session, open_local_session
 from senseapp.service.strongest_search import DropLimit
@@ -43,7 +43,6 @@ __all__ = [
     "execute",
     "headline",
     "headline_level",
-    "level_for_people",
     "open_engine_session",
     "open_local_session",
     "require_same_model",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from senseapp.compressions import DENSE_BITS
 from senseapp.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.service.headline import shown_metric
-from senseapp.spec import QuantizationConfig, SparsityConfig
 
-_UNTOUCHED_BITS = 32
 _TARGET_BITS = 4.0
 _ROUNDING_BITS = 1e-6
 
@@ -26,20 +25,20 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
     if not any(item.changes for item in result.shown):
         return {}
     try:
-        if isinstance(config, QuantizationConfig):
+        if config.description.sets_bits:
             return _bits(result)
         targets = layer_targets(result, metric=shown_metric(result))
     except InvalidSchedule:  # no layer has a finite figure either
         return {}
-    if isinstance(config, SparsityConfig) and config.granularity == "2:4":
-        return dict.fromkeys(targets, 50.0)
+    if config.only_level is not None:
+        return dict.fromkeys(targets, config.scale.shown(config.only_level[0]))
     percents = {layer: round(100 * fraction, 6) for layer, fraction in targets.items()}
     return {layer.name: percents[layer.name] for layer in result.profile.layers if layer.name in percents}
 
 
 def _bits(result: SensitivityResult) -> dict[str, float]:
     schedule = _schedule_at_average(result, _TARGET_BITS)
-    return {member: int(entry.level) or _UNTOUCHED_BITS for entry in schedule.entries for member in entry.members}
+    return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
 
 
 def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:

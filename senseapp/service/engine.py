@@ -6,6 +6,8 @@ import gc
 import sys
 import threading
 
+from senseapp.compressions import all_descriptions
+
 _loading = threading.Lock()
 
 
@@ -22,6 +24,9 @@ def load_engine() -> None:
         first = "senseapp.sensitivity" not in sys.modules
         import senseapp.models.load
         import senseapp.sensitivity  # noqa: F401
+
+        for description in all_descriptions():
+            description.load_compressor()
 
         if first:
             gc.collect()

@@ -6,15 +6,11 @@ from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import MetricChange, SensitivityResult
 from senseapp.results.counts import counted, plural
 from senseapp.results.resolution import baseline_warning, smallest_visible_loss, visible_words
-from senseapp.spec import QuantizationConfig
-
-_USUAL_FRACTION = 0.5
-_USUAL_BITS = 4.0
 
 
 def headline_level(result: SensitivityResult) -> float:
     """Return the level nearest to 50 % (or 4 bits): the one that a summary speaks about."""
-    usual = _USUAL_BITS if isinstance(result.spec.sensitivity.compression, QuantizationConfig) else _USUAL_FRACTION
+    usual = result.spec.sensitivity.compression.scale.usual
     return min(result.levels, key=lambda level: (abs(level - usual), level))
 
 
@@ -91,9 +87,8 @@ def _images(result: SensitivityResult) -> str:
 
 def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
     """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
-    bits = isinstance(result.spec.sensitivity.compression, QuantizationConfig)
-    stronger = [other for other in result.levels if (other < level if bits else other > level)]
-    for other in sorted(stronger, reverse=bits):
+    scale = result.spec.sensitivity.compression.scale
+    for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
         ranked = result.ranked(other, shown_metric(result))
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
             worst, change = ranked[0]
@@ -102,9 +97,7 @@ def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
 
 
 def _level_text(result: SensitivityResult, level: float) -> str:
-    if isinstance(result.spec.sensitivity.compression, QuantizationConfig):
-        return f"{level:g} bits"
-    return f"{100 * level:g} %"
+    return result.spec.sensitivity.compression.scale.text(level)
 
 
 def _loses(change: MetricChange) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from senseapp.service.engine import load_engine
-from senseapp.spec import PruningConfig, RunSpec
+from senseapp.spec import RunSpec
 
 _EXAMPLE_IMAGES = 2
 
@@ -15,7 +15,7 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         InvalidInput: the model cannot be loaded, or no layer is selected.
     """
     settings = spec.sensitivity
-    if not isinstance(settings.compression, PruningConfig):
+    if not settings.compression.description.removes_channels:
         return ()
     load_engine()
     import torch

@@ -26,8 +26,6 @@ from senseapp.service.verification import Verification
 from senseapp.spec import CompressionConfig, RunSpec
 from senseapp.store import RunFolder
 
-_GO_TOGETHER = {"sparsity": "quantization", "quantization": "sparsity"}
-
 
 class Scheduling(Library):
     """One person's proofs and searches; they go through the queue and leave files in the run's folder."""
@@ -158,12 +156,12 @@ class Scheduling(Library):
             NotFound: there is no such run for this person.
         """
         own = self.run(run_id).spec
-        wanted = _GO_TOGETHER.get(own.sensitivity.compression.kind)
+        wanted = own.sensitivity.compression.description.partners
         return tuple(
             other
             for other in self.runs()
             if other.state is RunState.DONE
-            and other.spec.sensitivity.compression.kind == wanted
+            and other.spec.sensitivity.compression.kind in wanted
             and other.spec.model.library != "imported"
             and same_model(other.spec.model, own.model)
         )

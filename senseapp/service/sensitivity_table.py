@@ -7,18 +7,10 @@ import io
 from collections.abc import Iterator
 
 from senseapp.results import LayerMeasurement, LayerProfile, MetricChange, SensitivityResult, Status
-from senseapp.spec import QuantizationConfig
 
 _FIGURES = ("baseline", "value", "delta", "ci_low", "ci_high")
 COLUMNS = ("layer", "layer_type", "params", "macs", "compression", "level", "metric", *_FIGURES, "status", "group")
 _ESTIMATED = "estimated"
-
-
-def level_for_people(level: float, result: SensitivityResult) -> float:
-    """Return ``level`` in bits for quantization and in percent for sparsity and pruning, without binary dust."""
-    if isinstance(result.spec.sensitivity.compression, QuantizationConfig):
-        return level
-    return round(100 * level, 10)
 
 
 def sensitivity_rows(result: SensitivityResult) -> Iterator[dict[str, str | int | float]]:
@@ -46,7 +38,7 @@ def _row(
         "params": layer.num_params,
         "macs": layer.macs,
         "compression": result.spec.sensitivity.compression.kind,
-        "level": f"{level_for_people(item.level, result):.10g}",
+        "level": f"{result.spec.sensitivity.compression.scale.shown(item.level):.10g}",
         "metric": change.metric if change else result.metric,
         **{name: getattr(change, name) if change else "" for name in _FIGURES},
         "status": _ESTIMATED if estimated else item.status.value,

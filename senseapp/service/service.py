@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.errors import QueueFull, SenseError
 from senseapp.exchange import notes_on_names, read_distiller_csv
 from senseapp.results import (
@@ -24,7 +25,6 @@ from senseapp.service.scheduling import Scheduling
 from senseapp.service.system_report import SystemReport, system_report
 from senseapp.service.time_estimate import work_of
 from senseapp.spec import ModelSpec, RunSpec
-from senseapp.spec.compression import SparsityGranularity
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import home as default_home
 

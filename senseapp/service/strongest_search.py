@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from senseapp.compressions import BudgetKind
 from senseapp.results import StrongestFound
-from senseapp.results.schedule import BudgetKind
 from senseapp.service.engine import load_engine
 from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder

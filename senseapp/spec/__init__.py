@@ -1,14 +1,14 @@
 """What a person asks for, as frozen values with a tagged JSON form."""
 
-from senseapp.spec.codec import decode, dumps, encode, loads
-from senseapp.spec.compression import (
+from senseapp.compressions import (
     CompressionConfig,
     PruningConfig,
     QuantizationConfig,
     SparsityConfig,
+    parse_numbers,
 )
+from senseapp.spec.codec import decode, dumps, encode, loads
 from senseapp.spec.image_sets import IMAGE_SETS, ImageSetFacts
-from senseapp.spec.levels import fractions_from_percent, parse_numbers
 from senseapp.spec.run import (
     WITHOUT_LABELS,
     DataSpec,
@@ -32,7 +32,6 @@ __all__ = [
     "decode",
     "dumps",
     "encode",
-    "fractions_from_percent",
     "loads",
     "parse_numbers",
 ]

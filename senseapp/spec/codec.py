@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import cattrs
-from cattrs.strategies import configure_tagged_union
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
 from senseapp.errors import InvalidFile
 
@@ -20,6 +22,16 @@ RecordT = TypeVar("RecordT")
 
 _converter = cattrs.Converter(forbid_extra_keys=True)
 _versions: dict[str, int] = {}
+
+
+@cache
+def _reader(cls: Any) -> Callable[[Any, Any], Any]:
+    return make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
+
+
+@cache
+def _writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
+    return make_dict_unstructure_fn(cls, _converter)
 
 
 def _float_to_json(value: float) -> float | str:
@@ -35,15 +47,28 @@ def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
     return cls
 
 
-def register_union(union: Any) -> None:
-    """Write the members of ``union`` with a ``"type"`` that says which of them it is; also where it may be None."""
-    configure_tagged_union(union, _converter, tag_name="type")
-    _converter.register_structure_hook(
-        union | None, lambda value, _: None if value is None else _converter.structure(value, union)
-    )
-    _converter.register_unstructure_hook(
-        union | None, lambda value: None if value is None else _converter.unstructure(value, union)
-    )
+def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
+    """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
+
+    Args:
+        base: what fields are declared as.
+        members: returns the types that can be read, by what ``"type"`` calls them.
+    """
+
+    def structure(value: Any, _: Any = base) -> Any:
+        known, fields = members(), dict(value)
+        if (name := fields.pop("type")) not in known:
+            raise ValueError(f"{name!r} is not one of {', '.join(known)}")
+        return _reader(known[name])(fields, known[name])
+
+    def unstructure(value: Any) -> dict[str, Any]:
+        cls: Any = type(value)
+        return _writer(cls)(value) | {"type": cls.__name__}
+
+    _converter.register_structure_hook(base, structure)
+    _converter.register_unstructure_hook(base, unstructure)
+    _converter.register_structure_hook(base | None, lambda value, _: None if value is None else structure(value))
+    _converter.register_unstructure_hook(base | None, lambda value: None if value is None else unstructure(value))
 
 
 def encode(value: Any) -> dict[str, Any]:

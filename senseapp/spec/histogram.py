@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from senseapp.compressions import QuantizationConfig
 from senseapp.errors import InvalidSpec
 from senseapp.spec.codec import register
-from senseapp.spec.levels import check_bits
 
 HistogramTensor = Literal["weights", "activations"]
 HistogramObjective = Literal["none", "output", "loss"]
@@ -37,7 +37,7 @@ class HistogramSpec:
     num_images: int = 64
 
     def __post_init__(self) -> None:
-        check_bits((self.bits,))
+        QuantizationConfig.scale.check((self.bits,))
         for value, allowed, what in (
             (self.tensor, HistogramTensor, "The tensor of a histogram"),
             (self.objective, HistogramObjective, "The objective of a histogram"),

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from senseapp.compressions import CompressionConfig, SparsityConfig, all_descriptions
 from senseapp.errors import InvalidSpec
 from senseapp.metrics import metric_named
-from senseapp.spec.codec import register
-from senseapp.spec.compression import CompressionConfig, SparsityConfig
+from senseapp.spec.codec import register, register_family
 from senseapp.spec.image_sets import IMAGE_SETS
 from senseapp.tasks import task_named
 
@@ -140,7 +140,7 @@ class SensitivitySpec:
 
     Attributes:
         compression: what is done to a layer.
-        levels: fractions (sparsity, pruning) or bits (quantization), each measured on its own.
+        levels: on the scale of the compression (fractions, or bits), each measured on its own.
         metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
             where labelled images are enough to show a drop of one point, and KL elsewhere.
         num_samples: images to measure on; None means all of them, less a share that is kept to prove schedules on
@@ -209,4 +209,5 @@ class RunSpec:
         return self.model.checkpoint, self.data.path
 
 
+register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
 register(RunSpec)

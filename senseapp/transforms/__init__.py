@@ -1,8 +1,5 @@
-"""Compress one layer or one coupled group for a while; importing this registers every compression."""
+"""Compress one layer or one coupled group for a while; each compression is loaded when it is first asked for."""
 
-from senseapp.transforms import pruning as _pruning
-from senseapp.transforms import quantization as _quantization
-from senseapp.transforms import sparsity as _sparsity
 from senseapp.transforms.base import (
     Applied,
     ChannelCompressor,
@@ -29,5 +26,3 @@ __all__ = [
     "fake_quantize_weight",
     "scale_of",
 ]
-
-_REGISTERED = (_pruning, _quantization, _sparsity)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
+from senseapp.compressions import CompressionConfig
 from senseapp.layers import CallTrace
 from senseapp.results import LayerProfile
-from senseapp.spec import CompressionConfig
+from senseapp.results.coupling import CoupledGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,11 @@ class WeightCompressor(Compressor, Protocol):
 
 @runtime_checkable
 class ChannelCompressor(Compressor, Protocol):
-    """A compressor that removes channels, and can say which without removing them."""
+    """A compressor that removes channels, and can say which without removing them.
+
+    Where it takes ``ratios``, they are by any member of a group, whose members must agree; a ratio of 0 or of less than
+    one channel leaves a group as it is.
+    """
 
     def readers(self, target: Target) -> Sequence[str]:
         """Return the names of the layers that read the channels of ``target``."""
@@ -111,6 +116,29 @@ class ChannelCompressor(Compressor, Protocol):
 
         Raises:
             MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+    def couplings(self) -> tuple[CoupledGroup, ...]:
+        """Return what shrinks with each target."""
+        ...
+
+    def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
+
+        Raises:
+            InvalidSchedule: as :meth:`prune` would.
+        """
+        ...
+
+    def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
+        """Remove channels of several groups for good, in place and all at once, ranked on the model as it is.
+
+        Returns:
+            What each group lost, by its first member. Savings of groups that share a layer overlap and do not add up.
+
+        Raises:
+            InvalidSchedule: a layer that cannot be pruned has a ratio, or coupled layers have different ones.
         """
         ...
 
@@ -134,26 +162,7 @@ class CompressionRequest:
     trace: CallTrace | None = None
 
 
-ConfigT = TypeVar("ConfigT")
-_BUILDERS: dict[type, Callable[[Any, CompressionRequest], Compressor]] = {}
-
-
-def register_compressor(
-    config_type: type[ConfigT],
-) -> Callable[
-    [Callable[[ConfigT, CompressionRequest], Compressor]], Callable[[ConfigT, CompressionRequest], Compressor]
-]:
-    """Register the function that builds the compressor of ``config_type``."""
-
-    def register(
-        build: Callable[[ConfigT, CompressionRequest], Compressor],
-    ) -> Callable[[ConfigT, CompressionRequest], Compressor]:
-        _BUILDERS[config_type] = build
-        return build
-
-    return register
-
-
 def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:
-    """Return the compressor registered for the type of ``config``."""
-    return _BUILDERS[type(config)](config, request)
+    """Return the compressor that the description of ``config`` names."""
+    built: Compressor = config.description.load_compressor()(config, request)
+    return built

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.spec.compression import SparsityCriterion
+from senseapp.compressions.sparsity import SparsityCriterion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

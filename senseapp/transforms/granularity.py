@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.spec.compression import SparsityGranularity
+from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.transforms.layout import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW
 
 

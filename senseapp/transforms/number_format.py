@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.spec.compression import NumberFormat, QuantizationGranularity
-from senseapp.spec.levels import check_bits
+from senseapp.compressions.quantization import NumberFormat, QuantizationConfig, QuantizationGranularity
 
 # The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
@@ -30,7 +29,7 @@ class Grid:
 
 
 def _integers(bits: int) -> Grid:
-    check_bits((bits,))
+    QuantizationConfig.scale.check((bits,))
     largest = 2 ** (bits - 1) - 1
     return Grid(largest=largest, nearest=lambda values: values.round().clamp(-largest, largest))
 
@@ -122,7 +121,7 @@ def affine_of(low: float, high: float, *, bits: int) -> tuple[float, int]:
     >>> affine_of(-1.0, 2.0, bits=2)
     (1.0, 1)
     """
-    check_bits((bits,))
+    QuantizationConfig.scale.check((bits,))
     low, high, largest = min(low, 0.0), max(high, 0.0), 2**bits - 1
     scale = max((high - low) / largest, _SMALLEST_SCALE)
     return scale, min(largest, round(-low / scale))

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from senseapp.spec.compression import ActivationObserver
+from senseapp.compressions.quantization import ActivationObserver
 from senseapp.transforms.number_format import extremes_of, in_memory_order
 
 Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]

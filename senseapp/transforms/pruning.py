@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from senseapp.compressions import PruningConfig
 from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, first_line_of
 from senseapp.layers import profile_of_trace, watched_pass
 from senseapp.results.coupling import CoupledGroup
-from senseapp.spec import PruningConfig
-from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Target, register_compressor
+from senseapp.transforms.base import Applied, CompressionRequest, Target
 from senseapp.transforms.pruning_groups import ChannelGroup
 from senseapp.transforms.pruning_removal import (
     Removal,
@@ -97,7 +97,7 @@ class PruningCompressor:
         return tuple(coupling_of(group, self._other_macs) for group in self._groups.values())
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
-        """Prune several groups for good, by the ratio of any of their members; see :func:`prune_model`."""
+        """Prune several groups for good; see :meth:`~senseapp.transforms.base.ChannelCompressor.prune`."""
         removals = self._removals(ratios)
         applied = {name: savings(*removal, self._profiles, self._other_macs) for name, removal in removals.items()}
         with ordinary_tensors():
@@ -165,24 +165,3 @@ class PruningCompressor:
             raise MeasurementFailed(
                 f"torch-pruning could not shrink a module of this group: {first_line_of(error)}."
             ) from error
-
-
-@register_compressor(PruningConfig)
-def build_pruning(config: PruningConfig, request: CompressionRequest) -> Compressor:
-    """Return the compressor of ``config``."""
-    return PruningCompressor(config, request)
-
-
-def prune_model(config: PruningConfig, request: CompressionRequest, ratios: Mapping[str, float]) -> dict[str, Applied]:
-    """Prune the model of ``request`` for good, in place, all groups at once.
-
-    Channels are ranked on the model as it is given. A group takes the ratio of any of its members (they must agree);
-    ratios of 0, and ratios below one channel, leave it as it is.
-
-    Returns:
-        What each group lost, by its first member. Savings of groups that share a layer overlap and do not add up.
-
-    Raises:
-        InvalidSchedule: a layer that cannot be pruned has a ratio, or coupled layers have different ones.
-    """
-    return PruningCompressor(config, request).prune(ratios)

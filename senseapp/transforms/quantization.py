@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from senseapp.compressions import QuantizationConfig
 from senseapp.errors import InvalidDataset, MeasurementFailed
-from senseapp.spec import QuantizationConfig
-from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Prepared, Target, register_compressor
+from senseapp.transforms.base import Applied, CompressionRequest, Prepared, Target
 from senseapp.transforms.inputs import changed_inputs, observe_inputs
 from senseapp.transforms.number_format import fake_quantize_input, fake_quantize_weight
 from senseapp.transforms.observers import OBSERVERS, RangeObserver, Rounding
@@ -117,9 +117,3 @@ class QuantizationCompressor(PreparedCompressor):
                 "The layer's input is not finite (NaN or infinity) on the calibration images, so it has no range."
             )
         return value_range
-
-
-@register_compressor(QuantizationConfig)
-def build_quantization(config: QuantizationConfig, request: CompressionRequest) -> Compressor:
-    """Return the compressor of ``config``."""
-    return QuantizationCompressor(config, request)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from senseapp.compressions import SparsityConfig
 from senseapp.errors import InvalidDataset, MeasurementFailed
 from senseapp.layers import acting_zero_share
-from senseapp.spec import SparsityConfig
-from senseapp.transforms.base import Applied, CompressionRequest, Compressor, Prepared, Target, register_compressor
+from senseapp.transforms.base import Applied, CompressionRequest, Prepared, Target
 from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
 from senseapp.transforms.granularity import GRANULARITIES
 from senseapp.transforms.input_norms import InputNorms, gather_input_norms
@@ -200,9 +200,3 @@ class _Sparse:
 
     def release(self) -> None:
         self._made = None
-
-
-@register_compressor(SparsityConfig)
-def build_sparsity(config: SparsityConfig, request: CompressionRequest) -> Compressor:
-    """Return the compressor of ``config``."""
-    return SparsityCompressor(config, request)

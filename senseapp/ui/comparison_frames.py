@@ -41,7 +41,7 @@ def _part_name(side: Side) -> str:
 
 
 def _full_name(side: Side) -> str:
-    level = fmt.level(side.result.spec.sensitivity.compression.kind, side.level)
+    level = side.result.spec.sensitivity.compression.scale.text(side.level)
     return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 

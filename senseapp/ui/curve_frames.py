@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from senseapp.compressions import LevelScale
 from senseapp.metrics import METRICS, Metric, primary_among
 from senseapp.results import SensitivityResult
 from senseapp.ui.frames import metrics_of
-
-_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +32,15 @@ class CurveAxis:
     reading: Callable[[float, Metric], str]
 
 
-def curve_rows(rows: pd.DataFrame, metric: Metric, axis: CurveAxis, *, bits: bool) -> pd.DataFrame:
+def curve_rows(rows: pd.DataFrame, metric: Metric, axis: CurveAxis, scale: LevelScale) -> pd.DataFrame:
     """Return ``rows`` of :func:`senseapp.ui.frames.measurement_frame` with what ``axis`` shows of them.
 
-    Levels are ``bits``, or else fractions. Further columns: ``place``, the level as percent or bits; ``shown`` with
+    Further columns: ``place``, the level in people's unit of ``scale``; ``shown`` with
     ``shown_low`` and ``shown_high``; and ``shown_text``.
     """
     shown, low, high = axis.shown(rows, metric)
     return rows.assign(
-        place=(rows["level"] * (1 if bits else _PERCENT)).round(6),
+        place=(rows["level"] * scale.per_level).round(6),
         shown=shown,
         shown_low=low,
         shown_high=high,

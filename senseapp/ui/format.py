@@ -47,18 +47,6 @@ def percent(fraction: float, *, digits: int = 0) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
-def level(kind: str, value: float) -> str:
-    """Return a compression level as people say it: ``50 %`` of zeros or channels, ``4 bits``."""
-    return f"{value:g} bits" if kind == "quantization" else f"{100 * value:g} %"
-
-
-def levels(kind: str, values: Sequence[float]) -> str:
-    """Return several levels in one phrase: ``25, 50, 75 %`` or ``8, 4 bits``."""
-    if kind == "quantization":
-        return ", ".join(f"{value:g}" for value in sorted(values, reverse=True)) + " bits"
-    return ", ".join(f"{100 * value:g}" for value in sorted(values)) + " %"
-
-
 def duration(seconds: float) -> str:
     """Return a length of time with the precision it deserves: ``0.4 s``, ``40 s``, ``2 min 10 s``, ``3 h 5 min``."""
     if seconds < 9.95 and seconds != int(seconds):

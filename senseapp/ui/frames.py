@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp import compressions
 from senseapp.metrics import METRICS, Metric
 from senseapp.results import (
     LayerMeasurement,
@@ -23,9 +24,7 @@ from senseapp.results.ranking import shared_ranks
 from senseapp.schedule import damage_metric, weight_bytes
 from senseapp.ui import format as fmt
 from senseapp.ui.fragility import NO_VALUE, row_bands
-from senseapp.ui.vocabulary import strength
 
-UNTOUCHED_BITS = 32.0
 _EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
 
 COLUMNS = (
@@ -37,8 +36,7 @@ COLUMNS = (
 
 def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
     """Return the run's levels from the mildest to the strongest."""
-    kind = result.spec.sensitivity.compression.kind
-    return tuple(sorted(result.levels, key=lambda level: strength(kind, level)))
+    return tuple(result.spec.sensitivity.compression.scale.sorted(result.levels))
 
 
 def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
@@ -72,15 +70,15 @@ def _with_ranks(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(result: SensitivityResult, metric: Metric) -> Iterator[dict[str, Any]]:
-    kind = result.spec.sensitivity.compression.kind
+    scale = result.spec.sensitivity.compression.scale
     layers = {layer.name: layer for layer in result.profile.layers}
-    for item in sorted(result.shown, key=lambda item: strength(kind, item.level)):
+    for item in sorted(result.shown, key=lambda item: scale.strength(item.level)):
         change = item.change(metric.name)
         if change is None or item.status is not Status.MEASURED:
             continue
         layer = layers.get(item.layer)
         numbers = change_figures(change, metric, estimated=item.estimated)
-        level_text = fmt.level(kind, item.level)
+        level_text = scale.text(item.level)
         source = "estimated" if item.estimated else "measured"
         yield {
             "layer": item.layer,
@@ -139,7 +137,7 @@ def apart_frame(result: SensitivityResult) -> pd.DataFrame:
 
     ``partly`` tells that a layer has values at other levels, and so has bars there.
     """
-    kind = result.spec.sensitivity.compression.kind
+    scale = result.spec.sensitivity.compression.scale
     valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
     words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
     groups: dict[tuple[str, str, str, str], list[float]] = {}
@@ -150,7 +148,7 @@ def apart_frame(result: SensitivityResult) -> pd.DataFrame:
         {
             "layer": layer,
             "row": row,
-            "levels": fmt.levels(kind, found),
+            "levels": scale.texts(found),
             "status": status,
             "reason": reason,
             "partly": layer in valued,
@@ -217,21 +215,41 @@ def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     """
     rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
     for layer in rows.index:
-        entries = {entry.compression: entry for entry in schedule.entries if entry.layer == layer}
+        parts = _parts(schedule, layer)
         weights = result.profile.layer(layer).num_params
-        sparse, quantized = entries.get("sparsity"), entries.get("quantization")
         left = weight_bytes(
             weights,
-            zeros=weights * sparse.level if sparse else 0.0,
-            bits=quantized.level if quantized else UNTOUCHED_BITS,
+            zeros=next((weights * level for what, level in parts if what.zeroes_weights), 0.0),
+            bits=next((level for what, level in parts if what.sets_bits), compressions.DENSE_BITS),
         )
-        words = [f"{100 * sparse.level:.1f} % zeros"] if sparse else []
-        words += [fmt.level("quantization", quantized.level)] if quantized else []
+        words = [what.scale.reached_text(level) + " zeros" * what.zeroes_weights for what, level in parts]
         text = " and ".join(words) or "left alone"
         rows.loc[layer, "amount"] = 100 * left / weight_bytes(weights)
         rows.loc[layer, "amount_text"] = text
         rows.loc[layer, "description"] = f"{layer}: {text}"
     return rows.reset_index(drop=True)
+
+
+def _parts(schedule: Schedule, layer: str) -> list[tuple[compressions.CompressionDescription, float]]:
+    """Return what a layer gets, and how much of it, in the order in which it is applied."""
+    entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
+    return sorted(
+        ((compressions.get(entry.compression), entry.level) for entry in entries), key=lambda part: part[0].order
+    )
+
+
+def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
+    """Return what bars of a schedule are drawn of: the rows, and title and end of the axis of amounts.
+
+    Bits end at the most that can be asked for, and at those of an untouched layer only where there is one.
+    """
+    if mixed:
+        return mixed_frame(schedule, result), "Bytes left if stored compactly (%)", 100.0
+    rows, scale = schedule_frame(schedule, result), result.spec.sensitivity.compression.scale
+    if not scale.stronger_is_lower:
+        return rows, scale.axis, scale.per_level
+    most = max(scale.choices)
+    return rows, scale.axis, scale.untouched if (rows["amount"] > most).any() else most
 
 
 def editing_frame(
@@ -250,7 +268,7 @@ def editing_frame(
     metric = damage_metric(result)
     levels = ordered_levels(result)
     frame = at_level(measurement_frame(result, metric), levels[len(levels) // 2])
-    unit = 1.0 if result.spec.sensitivity.compression.kind == "quantization" else 100.0
+    scale = result.spec.sensitivity.compression.scale
     entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
     total = max(1, sum(layer.num_params for layer in result.profile.layers))
     rows = []
@@ -258,7 +276,7 @@ def editing_frame(
         layer = str(item["layer"])
         entry = entries.get(layer)
         least, most = bounds.get(layer, (None, None))
-        held = unit * fixed[layer] if layer in fixed else None
+        held = scale.shown(fixed[layer]) if layer in fixed else None
         weights = sum(result.profile.layer(name).num_params for name in str(item["members"]).split(", "))
         rows.append(
             {
@@ -266,8 +284,8 @@ def editing_frame(
                 "row": item["row"],
                 "amount": round(_amount(entry, result)[0], 4) if entry is not None else held,
                 "locked": layer in fixed,
-                "least": None if least is None else unit * least,
-                "most": None if most is None else unit * most,
+                "least": None if least is None else scale.shown(least),
+                "most": None if most is None else scale.shown(most),
                 "loss": max(0.0, float(item["drop"])),
                 "alone": f"{item['change_text']} at {item['level_text']}",
                 "share": 100 * weights / total,
@@ -279,9 +297,7 @@ def editing_frame(
 
 
 def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
-    kind = result.spec.sensitivity.compression.kind
+    scale = result.spec.sensitivity.compression.scale
     if entry.compression == "none":
-        return (UNTOUCHED_BITS if kind == "quantization" else 0.0), "left alone"
-    if kind == "quantization":
-        return entry.level, fmt.level(kind, entry.level)
-    return 100 * entry.level, f"{100 * entry.level:.1f} %"
+        return scale.shown(scale.untouched), "left alone"
+    return scale.shown(entry.level), scale.reached_text(entry.level)

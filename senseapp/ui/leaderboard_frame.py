@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from senseapp import compressions
 from senseapp.metrics import METRICS
 from senseapp.results import RunRecord
 from senseapp.service import LeaderboardRow
-from senseapp.ui import format as fmt
-from senseapp.ui.vocabulary import COMPRESSIONS
 
 
 def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
@@ -21,8 +20,8 @@ def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunR
                 "title": records[row.run].title,
                 "link": f"results?run={row.run}",
                 "model": row.model,
-                "compression": COMPRESSIONS[row.compression].label,
-                "levels": fmt.levels(row.compression, row.levels),
+                "compression": compressions.get(row.compression).label,
+                "levels": compressions.get(row.compression).scale.texts(row.levels),
                 "removable": None if row.bytes_removable is None else 100 * row.bytes_removable,
                 "told": row.unknown_because or ("predicted" if row.bytes_removable is not None else ""),
                 "counted_in": METRICS[row.drop_metric].label if row.drop_metric else "",

@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from senseapp.metrics import METRICS, Metric
 from senseapp.results import SensitivityResult, Status
-from senseapp.spec import PruningConfig, SparsityConfig
-from senseapp.ui import format as fmt
 from senseapp.ui.frames import metrics_of
-from senseapp.ui.vocabulary import strength
 
 EXTREMES = ("loses most", "loses least")
 _MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2
@@ -82,12 +79,8 @@ def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
 
 def reached_note(result: SensitivityResult) -> str:
     """Say how far levels can be reached where whole filters or channels go; empty where single weights do."""
-    compression = result.spec.sensitivity.compression
-    if isinstance(compression, PruningConfig):
-        what = "Whole channels are removed"
-    elif isinstance(compression, SparsityConfig) and compression.granularity == "filter":
-        what = "Whole filters are set to zero"
-    else:
+    what = result.spec.sensitivity.compression.whole_units
+    if not what:
         return ""
     if not result.profile.sizes_known:
         return (
@@ -102,14 +95,14 @@ def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
 
     Columns: ``level_text``, ``reached_text``, ``NAME`` and ``NAME_change`` for each metric, ``source``, ``reason``.
     """
-    kind = result.spec.sensitivity.compression.kind
+    scale = result.spec.sensitivity.compression.scale
     found = [item for item in result.shown if layer == item.layer or layer in item.members]
     rows = []
-    for item in sorted(found, key=lambda item: strength(kind, item.level)):
+    for item in sorted(found, key=lambda item: scale.strength(item.level)):
         measured = item.status is Status.MEASURED
         row = {
-            "level_text": fmt.level(kind, item.level),
-            "reached_text": reached_text(kind, item.achieved_level) if measured else "–",
+            "level_text": scale.text(item.level),
+            "reached_text": scale.reached_text(item.achieved_level) if measured else "–",
             "source": ("estimated" if item.estimated else "measured") if measured else "none",
             "reason": item.reason,
         }
@@ -119,11 +112,6 @@ def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
             row[f"{change.metric}_change"] = view.change_text(change.delta)
         rows.append(row)
     return pd.DataFrame(rows, columns=_layer_columns(metrics_of(result)))
-
-
-def reached_text(kind: str, level: float) -> str:
-    """Return a level that was truly reached, to a tenth of a percent."""
-    return fmt.level(kind, level) if kind == "quantization" else fmt.percent(level, digits=1)
 
 
 def _layer_columns(metrics: Sequence[str]) -> list[str]:

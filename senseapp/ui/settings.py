@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from senseapp.compressions import CompressionConfig, options_of
 from senseapp.metrics import METRICS
 from senseapp.results import SensitivityResult
 from senseapp.results.comparison import Side
 from senseapp.spec import WITHOUT_LABELS
 from senseapp.tasks import task_named
 from senseapp.ui import format as fmt
-from senseapp.ui.option_words import options_of
-from senseapp.ui.vocabulary import COMPRESSIONS
 
 _DATA = {
     "demo": "The demo's handwritten digits",
@@ -65,12 +64,12 @@ def image_facts(result: SensitivityResult) -> dict[str, str]:
 def settings_of(result: SensitivityResult) -> dict[str, str]:
     """Return what was asked for and what was decided."""
     settings = result.spec.sensitivity
-    kind = settings.compression.kind
+    compression = settings.compression
     chosen = [*settings.layers, *settings.layer_types]
     facts = {
-        "Compression": COMPRESSIONS[kind].label,
-        **options_of(settings.compression),
-        "Levels": fmt.levels(kind, settings.levels),
+        "Compression": compression.description.label,
+        **chosen_options(compression),
+        "Levels": compression.scale.texts(settings.levels),
         "Ranking metric": METRICS[result.metric].label,
     }
     if result.spec.data.kind == "imported":
@@ -82,6 +81,13 @@ def settings_of(result: SensitivityResult) -> dict[str, str]:
         "Precision": result.precision,
         "Seed": str(settings.seed),
     }
+
+
+def chosen_options(compression: CompressionConfig) -> dict[str, str]:
+    """Return the finer choices of a compression, as title and value; those that mean nothing are left out."""
+    options = options_of(compression)
+    values = {name: getattr(compression, name) for name in options}
+    return {each.title: each.choices[values[name]] for name, each in options.items() if each.when(values)}
 
 
 def environment_of(result: SensitivityResult) -> dict[str, str]:

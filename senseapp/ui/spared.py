@@ -7,28 +7,31 @@ from statistics import median
 
 import pandas as pd
 
+from senseapp.compressions import LevelScale
+
 _CLEARLY = 0.5  # of the typical amount: layers that get less are called spared
 _BIT_STEPS = 2.0  # more bits than is typical
 _TIMES = 2.0  # the loss of a typical layer: more than that is worth saying
 _SMALL = 0.5  # of an even share of the weights
 
 
-def spared_sentences(rows: pd.DataFrame, *, quantizes: bool, most: int = 4) -> list[str]:
+def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[str]:
     """Return one sentence for each of the ``most`` layers that are spared most, with what speaks for it.
 
     Args:
         rows: of :func:`senseapp.ui.frames.editing_frame`, with a schedule, and with ``loss``, what each loses alone.
-        quantizes: amounts are bits, so that more of them spare a layer.
+        scale: of the amounts.
         most: how many layers.
     """
     if rows.empty:
         return []
     typical = _typical(rows)
-    spares = rows["amount"] >= typical + _BIT_STEPS if quantizes else rows["amount"] <= _CLEARLY * typical
-    spared = rows[spares].sort_values(["amount", "loss"], ascending=[not quantizes, False]).head(most)
+    more_spares = scale.stronger_is_lower
+    spares = rows["amount"] >= typical + _BIT_STEPS if more_spares else rows["amount"] <= _CLEARLY * typical
+    spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(most)
     usual = median(rows["loss"])
     even = 100.0 / len(rows)
-    return [f"**{row['row']}** {_kept(row, quantizes)}: {_why(row, usual, even)}" for row in spared.to_dict("records")]
+    return [f"**{row['row']}** {_kept(row, scale)}: {_why(row, usual, even)}" for row in spared.to_dict("records")]
 
 
 def _typical(rows: pd.DataFrame) -> float:
@@ -37,11 +40,11 @@ def _typical(rows: pd.DataFrame) -> float:
     return float((rows["amount"] * weight).sum() / weight.sum())
 
 
-def _kept(row: Mapping[Hashable, object], quantizes: bool) -> str:
+def _kept(row: Mapping[Hashable, object], scale: LevelScale) -> str:
     amount = float(str(row["amount"]))
-    if quantizes:
-        return "stays as it is" if amount > 8 else f"keeps {amount:g} bits"
-    return "is left alone" if amount == 0 else f"gets only {amount:.0f} %"
+    if scale.stronger_is_lower:
+        return "stays as it is" if amount > max(scale.choices) else f"keeps {amount:g} {scale.suffix}"
+    return "is left alone" if amount == 0 else f"gets only {amount:.0f} {scale.suffix}"
 
 
 def _why(row: Mapping[Hashable, object], usual: float, even: float) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from senseapp.compressions import BudgetKind
 from senseapp.metrics import METRICS, Metric
 from senseapp.results import MetricChange, StrongestFound, ValidationResult
 from senseapp.results.measurement import change_in
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import TradeOffPoint
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from senseapp.compressions import LevelScale
 from senseapp.results import SensitivityResult
+from senseapp.spec import SensitivitySpec
 from senseapp.ui import format as fmt
 
 
@@ -59,14 +61,19 @@ def notes_of(result: SensitivityResult) -> list[str]:
     """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
     notes = list(result.notes) + list(result.profile.notes)
     if result.agreement and result.measurements:
-        kind = result.spec.sensitivity.compression.kind
-        found = ", ".join(f"{value:.2f} at {_level_text(kind, level)}" for level, value in result.agreement.items())
+        scale = result.spec.sensitivity.compression.scale
+        found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in result.agreement.items())
         notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
     return notes
 
 
-def _level_text(kind: str, level: str) -> str:
+def _level_text(scale: LevelScale, level: str) -> str:
     try:
-        return fmt.level(kind, float(level))
+        return scale.text(float(level))
     except ValueError:
         return level
+
+
+def compression_text(settings: SensitivitySpec) -> str:
+    """Return compression and levels: ``Sparsity 25, 50, 75 %``."""
+    return f"{settings.compression.description.label} {settings.compression.scale.texts(settings.levels)}"

@@ -10,22 +10,18 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from senseapp.compressions import DENSE_BITS, CompressionConfig, Effect, all_descriptions, get
 from senseapp.errors import InvalidSchedule, MeasurementFailed
 from senseapp.export.base import check_schedule
 from senseapp.layers import profile_model
 from senseapp.results import ModelProfile, Schedule, ScheduleEntry
-from senseapp.schedule.choices import DENSE_BITS
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.transforms import CompressionRequest, WeightCompressor, build_compressor
-from senseapp.transforms.pruning import PruningCompressor
-
-_DEFAULTS: tuple[CompressionConfig, ...] = (PruningConfig(), SparsityConfig(), QuantizationConfig())
-"""In the order they are applied: rounding keeps zeros, so it comes last."""
+from senseapp.transforms import ChannelCompressor, CompressionRequest, WeightCompressor, build_compressor
 
 
 def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
     """Return how each kind of compression is carried out: as runs measured it, by default what they did not."""
-    return {config.kind: config for config in (*_DEFAULTS, *measured)}
+    usual = (description.config() for description in all_descriptions())
+    return {config.kind: config for config in (*usual, *measured)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +48,19 @@ class AppliedModel:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Round the inputs of layers as well inside, where the schedule's quantization includes them."""
+        """Round the inputs of layers as well inside, where the schedule's compression includes them."""
         with ExitStack() as stack:
             for rounding in self.rounded_inputs:
                 stack.enter_context(rounding())
             yield
 
     def bits(self, layer: str) -> float:
-        """Return the bits of each weight of ``layer``; 32 where it was not quantized."""
-        chosen = (e.level for e in self.reached if e.compression == "quantization" and layer in e.members)
-        return next(chosen, DENSE_BITS)
+        """Return the bits of each weight of ``layer``; 32 where none were taken away."""
+        return next((entry.level for entry in self.reached_by(Effect.BITS) if layer in entry.members), DENSE_BITS)
+
+    def reached_by(self, effect: Effect) -> tuple[ScheduleEntry, ...]:
+        """Return the entries of :attr:`reached` whose compression has ``effect`` on weights."""
+        return tuple(entry for entry in self.reached if get(entry.compression).effect is effect)
 
 
 def apply_schedule(
@@ -90,10 +89,8 @@ def apply_schedule(
     """
     check_schedule(schedule, profile)
     applying = _Applying(copy.deepcopy(model).eval().requires_grad_(False), profile, tuple(calibration), seed)
-    for kind in (config.kind for config in _DEFAULTS):
-        entries = [entry for entry in schedule.entries if entry.compression == kind]
-        if entries:
-            applying.apply(entries, configs[kind])
+    for kind in sorted({entry.compression for entry in schedule.entries} - {"none"}, key=lambda kind: get(kind).order):
+        applying.apply([entry for entry in schedule.entries if entry.compression == kind], configs[kind])
     return applying.applied(profile)
 
 
@@ -122,7 +119,7 @@ class _Applying:
 
     def apply(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
         """Carry out the entries of one kind."""
-        if isinstance(config, PruningConfig):
+        if config.description.removes_channels:
             self._prune(entries, config)
         else:
             self._change_weights(entries, config)
@@ -131,9 +128,10 @@ class _Applying:
         layers = tuple(layer for layer in self._profile.layers if layer.name in names)
         return CompressionRequest(model=self._model, layers=layers, calibration=self._calibration, seed=self._seed)
 
-    def _prune(self, entries: Sequence[ScheduleEntry], config: PruningConfig) -> None:
+    def _prune(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
         ratios = {entry.layer: entry.level for entry in entries}
-        compressor = PruningCompressor(config, self._request({layer.name for layer in self._profile.layers}))
+        request = self._request({layer.name for layer in self._profile.layers})
+        compressor = cast(ChannelCompressor, build_compressor(config, request))
         self._kept = compressor.kept_channels(ratios)
         done = compressor.prune(ratios)
         for entry in entries:
@@ -146,7 +144,7 @@ class _Applying:
             smaller, title=self._profile.title, pretrained=self._profile.pretrained, notes=self._profile.notes
         )
 
-    def _change_weights(self, entries: Sequence[ScheduleEntry], config: SparsityConfig | QuantizationConfig) -> None:
+    def _change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
         compressor = cast(WeightCompressor, build_compressor(config, self._request({e.layer for e in entries})))
         targets = {target.layer: target for target in compressor.targets}
         for entry in entries:
@@ -163,7 +161,7 @@ class _Applying:
                 compressed = parameter.data
             parameter.data = compressed
             self._reached.append(replace(entry, level=prepared.applied.achieved_level))
-            if isinstance(config, QuantizationConfig) and config.activations:
+            if prepared.weight is None:
                 self._rounded_inputs.append(prepared.active)
         if self._rounded_inputs:
             self._notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")

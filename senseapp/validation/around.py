@@ -16,12 +16,18 @@ from senseapp.results import LayerMeasurement, MetricChange, Schedule, Status
 from senseapp.results.coupling import CoupledGroup
 from senseapp.sensitivity.tally import Yardstick
 from senseapp.sensitivity.workbench import Workbench
-from senseapp.transforms import CompressionRequest, Compressor, Prepared, Target, WeightCompressor, build_compressor
-from senseapp.transforms.pruning import PruningCompressor
+from senseapp.transforms import (
+    ChannelCompressor,
+    CompressionRequest,
+    Compressor,
+    Prepared,
+    Target,
+    WeightCompressor,
+    build_compressor,
+)
 from senseapp.transforms.pruning_undo import restored
 from senseapp.validation.bench import TestBench
 from senseapp.validation.matching import Matching, Reference
-from senseapp.validation.repair import scales_per_channel
 
 _MOST_IMAGES = 256
 _LEAST_IMAGES = 32
@@ -46,14 +52,14 @@ class Around:
         self._targets = compressor.targets
         self._trial: _Trial = _Weights(cast(WeightCompressor, compressor))
         self.couplings: tuple[CoupledGroup, ...] = ()
-        if isinstance(compressor, PruningCompressor):
+        if isinstance(compressor, ChannelCompressor):
             self._trial, self.couplings = _Channels(compressor, dense.model), compressor.couplings()
         given = {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
         self.levels: Levels = {layer: level for layer, level in given.items() if self._trial.can(layer, level)}
         self._yardstick = Yardstick(dense.baseline(), dense.images.labels, (schedule.metric,))
         self._reference = bench.reference() if repair else None
         self._batches = _first_batches(self._reference, len(dense.images)) if self._reference else ()
-        self._scale = scales_per_channel(bench.configs["quantization"])
+        self._scale = bench.scales_per_channel
 
     @classmethod
     def open(cls, bench: TestBench, schedule: Schedule, *, repair: bool) -> Around | None:
@@ -184,7 +190,7 @@ class _Weights:
 class _Channels:
     """Takes channels away and puts them back; what is coupled is found once."""
 
-    def __init__(self, compressor: PruningCompressor, model: nn.Module) -> None:
+    def __init__(self, compressor: ChannelCompressor, model: nn.Module) -> None:
         self._compressor, self._model = compressor, model
 
     def can(self, layer: str, level: float) -> bool:

@@ -54,7 +54,7 @@ class TestBench:
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
     telling: Telling = field(default_factory=Telling)
-    _yardsticks: dict[int, Yardstick] = field(default_factory=dict)
+    _yardsticks: dict[int, tuple[ImageSet, Yardstick]] = field(default_factory=dict)
     _shuffled: tuple[ImageSet, ImageSet] | None = None
     _reference: Reference | None = None
 
@@ -150,9 +150,14 @@ class TestBench:
             self._reference = Reference(self.dense.model, arranged)
         return self._reference
 
+    @property
+    def scales_per_channel(self) -> bool:
+        """Whether repair may give each output channel of a layer a scale of its own."""
+        return all(config.scales_per_channel for config in self.configs.values())
+
     def matching(self, applied: AppliedModel) -> Matching:
         """Return what repairs ``applied``."""
-        return matching_of(applied, self.reference(), self.configs["quantization"])
+        return matching_of(applied, self.reference(), scale=self.scales_per_channel)
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
@@ -185,8 +190,9 @@ class TestBench:
         if id(images) not in self._yardsticks:
             names = self.dense.task.metrics(has_labels=images.labels is not None, num_outputs=self.profile.num_classes)
             baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
-            self._yardsticks[id(images)] = Yardstick(baseline, images.labels, names)
-        return self._yardsticks[id(images)]
+            # The images are kept as well, so that no others can come to lie at their address.
+            self._yardsticks[id(images)] = images, Yardstick(baseline, images.labels, names)
+        return self._yardsticks[id(images)][1]
 
     def _outputs(self, workbench: Workbench, start: int, stop: int) -> Tensor:
         """Return the output for images ``start`` to ``stop``, telling how many are through before each pass."""

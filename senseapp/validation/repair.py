@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from senseapp.spec import CompressionConfig, QuantizationConfig
+from senseapp.compressions import CompressionConfig
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.matching import Matching, Reference
 
@@ -27,7 +27,7 @@ def repair(
         applied: the compressed model.
         dense: the model before.
         batches: (N, C, H, W) on the device of both.
-        config: how it was quantized, if it was; one scale per tensor leaves no room for scales per channel.
+        config: how it was compressed; one scale per tensor leaves no room for scales per channel.
 
     Returns:
         Sentences on what was done, or why nothing could be.
@@ -35,21 +35,21 @@ def repair(
     count = sum(len(batch) for batch in batches)
     if count < _LEAST_IMAGES:
         return (_TOO_FEW,)
-    matching = matching_of(applied, Reference(dense, batches), config)
+    matching = matching_of(applied, Reference(dense, batches), scale=config.scales_per_channel)
     with applied.active():
         return sentences_on(matching, fitted=matching.fit(), count=count)
 
 
-def matching_of(applied: AppliedModel, reference: Reference, config: CompressionConfig) -> Matching:
-    """Return what matches the norms and the compressed layers of ``applied`` to ``reference``."""
+def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> Matching:
+    """Return what matches the norms and the compressed layers of ``applied`` to ``reference``.
+
+    Args:
+        applied: the compressed model.
+        reference: what the model before does.
+        scale: whether each output channel of a layer may have a scale of its own.
+    """
     members = {member for entry in applied.reached for member in entry.members}
-    scale = scales_per_channel(config)
     return Matching(applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale)
-
-
-def scales_per_channel(config: CompressionConfig) -> bool:
-    """Return whether each output channel of a layer may have a scale of its own."""
-    return not (isinstance(config, QuantizationConfig) and config.granularity == "tensor")
 
 
 def sentences_on(matching: Matching, *, fitted: bool, count: int) -> tuple[str, ...]:

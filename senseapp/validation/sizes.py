@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from senseapp.compressions import BudgetKind, Effect
 from senseapp.layers import acting_zero_share
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import weight_bytes
 from senseapp.validation.apply import AppliedModel
 
@@ -63,7 +63,7 @@ def sizes_of(applied: AppliedModel, dense: nn.Module) -> tuple[ModelSize, ModelS
 
 def _size(applied: AppliedModel) -> ModelSize:
     weights = zeros = skipped_macs = stored = bits = 0.0
-    sparse = {member for entry in applied.reached if entry.compression == "sparsity" for member in entry.members}
+    sparse = {member for entry in applied.reached_by(Effect.ZEROS) for member in entry.members}
     seen: set[int] = set()
     for layer in applied.after.layers:
         parameter = applied.model.get_parameter(layer.parameter)

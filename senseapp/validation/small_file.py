@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from senseapp.compressions import Effect
 from senseapp.results.model_files import INTEGERS, SPARSE
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.integer_weights import IntegerWeight, as_integers
@@ -54,12 +55,7 @@ def plain_state(applied: AppliedModel) -> tuple[dict[str, Tensor], dict[str, Int
 def _quantized(applied: AppliedModel) -> Iterator[tuple[str, int, int]]:
     """Yield name in the state dict, bits and channel axis of each quantized weight; tied ones under every name."""
     named = list(applied.model.named_parameters(remove_duplicate=False))
-    bits = {
-        member: int(entry.level)
-        for entry in applied.reached
-        if entry.compression == "quantization"
-        for member in entry.members
-    }
+    bits = {member: int(entry.level) for entry in applied.reached_by(Effect.BITS) for member in entry.members}
     done: set[str] = set()
     for layer in applied.after.layers:
         if layer.name in bits:
@@ -83,8 +79,7 @@ def small_file(
     Returns:
         At most one file, and a sentence where it would not be small.
     """
-    kinds = {entry.compression for entry in applied.reached}
-    if not integers and "sparsity" not in kinds:
+    if not integers and not applied.reached_by(Effect.ZEROS):
         return {}, ()
     form = INTEGERS if integers else SPARSE
     stored = {name: value for name, value in state.items() if name not in integers}

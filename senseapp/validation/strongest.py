@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, Schedule
 from senseapp.results.coupling import CoupledGroup
-from senseapp.results.schedule import BudgetKind, StrongestFound, TriedTarget
+from senseapp.results.schedule import StrongestFound, TriedTarget
 from senseapp.schedule import Limits, make_schedule, strongest_within, trade_off, true_figures
 from senseapp.validation.bench import TestBench
 from senseapp.validation.repair_choice import measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import nn
@@ -11,9 +12,7 @@ from senseapp.layers import profile_model
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult
 from senseapp.results.coupling import CoupledGroup
 from senseapp.schedule import truly_sized
-from senseapp.spec import PruningConfig
-from senseapp.transforms import CompressionRequest
-from senseapp.transforms.pruning import PruningCompressor
+from senseapp.transforms import ChannelCompressor, CompressionRequest, build_compressor
 
 _EXAMPLE_IMAGES = 2
 
@@ -25,12 +24,12 @@ def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGr
     schedule of the run.
     """
     config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
-    if not isinstance(config, PruningConfig):
+    if not config.description.removes_channels:
         return ()
     images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
     layers = profile_model(model, images).layers
     request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)
-    return PruningCompressor(config, request).couplings()
+    return cast(ChannelCompressor, build_compressor(config, request)).couplings()
 
 
 def schedule_of_true_size(

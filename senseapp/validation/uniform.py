@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from senseapp.compressions import BudgetKind
 from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import ResourceBudget, Schedule
-from senseapp.results.schedule import BudgetKind
 from senseapp.schedule import make_schedule, true_figures, truly_sized
 from senseapp.validation.apply import AppliedModel
 from senseapp.validation.bench import TestBench
 from senseapp.validation.sizes import sizes_of
 from senseapp.validation.true_size import couplings_of
-
-_KINDS: dict[str, BudgetKind] = {"sparsity": "params", "pruning": "macs", "quantization": "bits"}
 
 
 def true_figure(bench: TestBench, applied: AppliedModel, kind: BudgetKind) -> float:
@@ -26,10 +24,10 @@ def uniform_of_equal_cost(bench: TestBench, schedule: Schedule, applied: Applied
     Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
-    compression = bench.result.spec.sensitivity.compression.kind
-    if kinds != {compression}:
+    compression = bench.result.spec.sensitivity.compression.description
+    if kinds != {compression.name}:
         return None, "A uniform schedule is compared only with schedules of the run's own compression."
-    kind = schedule.budget.kind if schedule.budget else _KINDS[compression]
+    kind = schedule.budget.kind if schedule.budget else compression.equal_cost
     target = true_figure(bench, applied, kind)
     if schedule.budget and kind == "bits":
         target = max(target, schedule.budget.target)  # whole bits: what was asked for can be met by all layers
@@ -40,8 +38,7 @@ def uniform_of_equal_cost(bench: TestBench, schedule: Schedule, applied: Applied
         )
 
     try:
-        if compression == "pruning":
-            groups = couplings_of(bench.dense.model, bench.result)
+        if groups := couplings_of(bench.dense.model, bench.result):
             figure = true_figures(schedule, bench.result.profile, groups)[kind]
             uniform = truly_sized(make, bench.result.profile, groups, ResourceBudget(kind=kind, target=figure))
         else:

@@ -48,7 +48,7 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
     small, small_notes = small_file(applied, state, integers, plain_bytes=len(files[path]))
     files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
     notes += small_notes
-    if any(entry.compression == "pruning" for entry in applied.reached):
+    if applied.kept_channels:
         writers: dict[str, Callable[[nn.Module, Tensor], bytes]] = {
             PROGRAM.suffix: exported_program,
             ONNX.suffix: onnx_model,

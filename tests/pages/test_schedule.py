@@ -120,7 +120,7 @@ def test_layers_locked_beyond_the_budget_are_said_and_can_be_unlocked(schedule: 
 
 def test_a_level_that_no_layer_can_have_is_said(schedule: AppTest, finished_run: str) -> None:
     edit(schedule, finished_run, fixed={"fc": 1.5})
-    assert "fc can be fixed from 0 % to below 100 %, got 150 %" in schedule.error[0].value
+    assert "The level of fc must be above 0 % and below 100 %, or 0 for none; got 150 %" in schedule.error[0].value
 
 
 def test_spared_layers_are_named_with_the_reason(schedule: AppTest, finished_run: str) -> None:

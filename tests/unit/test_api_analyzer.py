@@ -243,7 +243,7 @@ def test_settings_change_what_is_measured() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"compression": "distillation"}, "sparsity, pruning or quantization"),
+        ({"compression": "distillation"}, "sparsity, pruning, quantization"),
         ({"granularity": "corner"}, "granularity must be one of"),
         ({"criteria": "taste"}, "criterion must be one of"),
         ({"level": 0}, "%"),

@@ -180,6 +180,13 @@ def test_quantization_options(engine, out, options, granularity, activations):
     assert (compression.granularity, compression.activations) == (granularity, activations)
 
 
+def test_every_option_of_a_page_is_on_the_command_line(engine, out):
+    options = ("--number-format", "fp8_e4m3", "--activations", "--observer", "minmax")
+    assert run(*DEMO[:6], "quantization", "--levels", "8", *options, out=out) == 0
+    compression = spec_in(out).sensitivity.compression
+    assert (compression.number_format, compression.observer) == ("fp8_e4m3", "minmax")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -208,6 +215,9 @@ def test_quantization_options(engine, out, options, granularity, activations):
             {"--compression": "quantization", "--levels": "4", "--per-tensor": None, "--granularity": "channel"},
             "contradicts",
         ),
+        ({"--number-format": "int"}, "--number-format has no meaning for sparsity"),
+        ({"--compression": "quantization", "--levels": "4", "--number-format": "fp8_e4m3"}, "its only level is 8"),
+        ({"--compression": "quantization", "--levels": "4", "--observer": "mse"}, "--observer has no meaning beside"),
         ({"--model": "timm/resnet1888"}, "timm/resnet18"),
         ({"--model": "auto"}, "Add --checkpoint FILE"),
         ({"--preprocessing": "auto"}, "--preprocessing auto is for a checkpoint"),

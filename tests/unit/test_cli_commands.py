@@ -116,7 +116,7 @@ def test_an_overlay_for_layers_that_the_network_lacks_is_refused(run_folder, tmp
         ({"--min": "80", "--max": "20"}, "minimum"),
         ({"--run": "missing"}, "missing holds no finished run"),
         ({"--lock": "ghost=50"}, "ghost has no usable measurement, so its level cannot be fixed"),
-        ({"--lock": f"{LAYERS[0]}=120"}, "can be fixed from 0 % to below 100 %, got 120 %"),
+        ({"--lock": f"{LAYERS[0]}=120"}, "must be above 0 % and below 100 %, or 0 for none; got 120 %"),
         ({"--lock": "much"}, "--lock takes LAYER=P"),
         ({"--lock": f"{LAYERS[-1]}=0", "--max": "50", "--target": "0.5"}, "limits and fixed layers"),
         ({"--with": "missing"}, "missing holds no finished run"),

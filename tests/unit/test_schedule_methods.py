@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from senseapp.compressions import get
 from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.results import LayerMeasurement, ResourceBudget, Status
-from senseapp.schedule import METHODS, Limits, budget_kinds, budget_of, make_schedule, manual_schedule
+from senseapp.schedule import METHODS, Limits, budget_of, make_schedule, manual_schedule
 from senseapp.spec import SparsityConfig
 from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run
@@ -145,8 +146,8 @@ def test_going_beyond_what_was_measured_is_noted():
     ("limits", "reason"),
     [
         (Limits(fixed={"nope": 0.5}), "nope has no usable measurement"),
-        (Limits(fixed={"fc": 1.0}), "from 0 % to below 100 %"),
-        (Limits(fixed={"fc": float("nan")}), "from 0 % to below 100 %"),
+        (Limits(fixed={"fc": 1.0}), "above 0 % and below 100 %, or 0 for none"),
+        (Limits(fixed={"fc": float("nan")}), "above 0 % and below 100 %, or 0 for none"),
     ],
 )
 def test_fixed_levels_that_cannot_be_are_refused(limits, reason):
@@ -156,7 +157,7 @@ def test_fixed_levels_that_cannot_be_are_refused(limits, reason):
 
 @pytest.mark.parametrize("bits", [1, 9, 4.5, float("nan")])
 def test_fixed_bits_that_do_not_exist_are_refused(bits):
-    with pytest.raises(InvalidSchedule, match="2 to 8 whole bits"):
+    with pytest.raises(InvalidSchedule, match="whole number of bits from 2 to 8, or 0 for none"):
         make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=4), limits=Limits(fixed={"fc": bits}))
 
 
@@ -182,11 +183,11 @@ def test_members_of_a_group_cannot_be_fixed_to_two_levels():
     [
         ("sparsity", ("params", "bytes", "macs")),
         ("pruning", ("params", "bytes", "macs")),
-        ("quantization", ("bytes", "bits")),
+        ("quantization", ("bits", "bytes")),
     ],
 )
 def test_budgets_that_a_compression_serves(compression, kinds):
-    assert budget_kinds(compression) == kinds
+    assert get(compression).budgets == kinds
 
 
 def test_a_budget_of_the_wrong_kind_is_refused():

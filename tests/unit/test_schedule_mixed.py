@@ -69,7 +69,10 @@ def test_an_impossible_budget_names_the_nearest():
 
 def test_runs_that_do_not_fit_are_refused():
     with pytest.raises(InvalidSpec, match="one sparsity and one quantization run"):
-        mixed_schedule(quantized_run(), sparse_run(), budget=BYTES)
+        mixed_schedule(sparse_run(), sparse_run(), budget=BYTES)
+    assert mixed_schedule(quantized_run(), sparse_run(), budget=BYTES) == mixed_schedule(
+        sparse_run(), quantized_run(), budget=BYTES
+    )
     other = run_of({"a": 10}, {"a": (0.1,)}, (4,), compression="quantization")
     with pytest.raises(InvalidSchedule, match="different models"):
         mixed_schedule(sparse_run(), other, budget=BYTES)

@@ -13,7 +13,7 @@ from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
 from senseapp.layers import profile_of_trace, watched_pass
 from senseapp.spec import PruningConfig
 from senseapp.transforms import ChannelCompressor, CompressionRequest, Target, build_compressor
-from senseapp.transforms.pruning import PruningCompressor, prune_model
+from senseapp.transforms.pruning import PruningCompressor
 from senseapp.transforms.pruning_graph import ChannelGraph
 from senseapp.transforms.pruning_groups import channel_groups
 from senseapp.transforms.pruning_wiring import miswired
@@ -276,9 +276,9 @@ def test_pruning_needs_an_image() -> None:
         build_compressor(PruningConfig(), CompressionRequest(model=model, layers=request.layers, calibration=()))
 
 
-def test_prune_model_takes_channels_of_a_concatenation_at_once() -> None:
+def test_pruning_for_good_takes_channels_of_a_concatenation_at_once() -> None:
     model, x = Concat().eval(), images()
-    applied = prune_model(PruningConfig(), request_of(model, x), {"left": 0.5, "right": 0.25, "mid": 0.0})
+    applied = PruningCompressor(PruningConfig(), request_of(model, x)).prune({"left": 0.5, "right": 0.25, "mid": 0.0})
     assert set(applied) == {"left", "right"}
     assert (model.left.out_channels, model.right.out_channels) == (4, 12)
     assert model.mid.weight.shape == (8, 16, 3, 3)
@@ -288,20 +288,20 @@ def test_prune_model_takes_channels_of_a_concatenation_at_once() -> None:
     assert math.isclose(applied["right"].achieved_level, 0.25)
 
 
-def test_prune_model_equals_compress_when_alone() -> None:
+def test_pruning_for_good_equals_compress_when_alone() -> None:
     model, x = Residual().eval(), images()
     compressor = pruning_of(model, x)
     with compressor.compress(_target(compressor, "stem"), 0.5) as applied:
         expected = model(x)
-    assert prune_model(PruningConfig(), request_of(model, x), {"conv2": 0.5}) == {"stem": applied}
+    assert PruningCompressor(PruningConfig(), request_of(model, x)).prune({"conv2": 0.5}) == {"stem": applied}
     assert torch.equal(model(x), expected)
 
 
-def test_prune_model_refuses_ratios_that_cannot_hold() -> None:
+def test_pruning_for_good_refuses_ratios_that_cannot_hold() -> None:
     request = request_of(Residual().eval(), images())
     with pytest.raises(InvalidSchedule, match="one pruning ratio"):
-        prune_model(PruningConfig(), request, {"stem": 0.5, "conv2": 0.25})
+        PruningCompressor(PruningConfig(), request).prune({"stem": 0.5, "conv2": 0.25})
     with pytest.raises(InvalidSchedule, match="the model's outputs"):
-        prune_model(PruningConfig(), request, {"head": 0.5})
+        PruningCompressor(PruningConfig(), request).prune({"head": 0.5})
     with pytest.raises(InvalidSchedule, match="no such layer"):
-        prune_model(PruningConfig(), request, {"nowhere": 0.5})
+        PruningCompressor(PruningConfig(), request).prune({"nowhere": 0.5})

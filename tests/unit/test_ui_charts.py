@@ -10,6 +10,7 @@ import pytest
 from senseapp.metrics import METRICS
 from senseapp.results import ResourceBudget
 from senseapp.schedule import make_schedule
+from senseapp.spec import SparsityConfig
 from senseapp.ui.charts import (
     level_line,
     network_bars,
@@ -36,7 +37,7 @@ def bars(**options: Any) -> dict[str, Any]:
 
 
 def curves(frame: Any = FRAME, names: tuple[str, ...] = NAMES, **options: Any) -> dict[str, Any]:
-    rows = curve_rows(frame, TOP1, CURVE_AXES["drop"], bits=False)
+    rows = curve_rows(frame, TOP1, CURVE_AXES["drop"], SparsityConfig.scale)
     chart = sensitivity_curves(rows, all_layers=names, x_title="Weights at zero (%)", y_title="Drop", **options)
     return chart.to_dict(validate=True)
 
@@ -158,16 +159,16 @@ def test_measured_values_are_never_cut_short() -> None:
 
 
 def test_a_curve_of_estimates_that_leaves_the_axis_is_marked_at_its_edge() -> None:
-    rows = curve_rows(far_off(), METRICS["kl"], CURVE_AXES["drop"], bits=False)
+    rows = curve_rows(far_off(), METRICS["kl"], CURVE_AXES["drop"], SparsityConfig.scale)
     spec = sensitivity_curves(rows, all_layers=NAMES, x_title="x", y_title="KL").to_dict(validate=True)
     top = marks(spec)["line"]["encoding"]["y"]["scale"]["domain"][1]
     assert top < 1
     edge = next(layer for layer in spec["layer"] if layer["encoding"]["y"].get("field") == "edge")
     assert edge["transform"][0]["filter"].startswith(f"datum.shown > {top}")
-    guessed = curve_rows(far_off(measured=0), METRICS["kl"], CURVE_AXES["drop"], bits=False)
+    guessed = curve_rows(far_off(measured=0), METRICS["kl"], CURVE_AXES["drop"], SparsityConfig.scale)
     alone = sensitivity_curves(guessed, all_layers=NAMES, x_title="x", y_title="KL", most=2.0).to_dict(validate=True)
     assert marks(alone)["line"]["encoding"]["y"]["scale"]["domain"] == pytest.approx([-0.1, 2.1])
-    calm = curve_rows(FRAME, TOP1, CURVE_AXES["drop"], bits=False)
+    calm = curve_rows(FRAME, TOP1, CURVE_AXES["drop"], SparsityConfig.scale)
     plain = sensitivity_curves(calm, all_layers=NAMES, x_title="x", y_title="Drop").to_dict()
     assert "domain" not in marks(plain)["line"]["encoding"]["y"]["scale"]
 
@@ -279,7 +280,7 @@ def test_pointing_at_a_curve_pales_the_others_and_the_picked_one_is_thick() -> N
 
 
 def test_bits_fall_from_left_to_right() -> None:
-    assert curves(falling_bits=True)["layer"][-1]["encoding"]["x"]["scale"]["reverse"] is True
+    assert curves(falling=True)["layer"][-1]["encoding"]["x"]["scale"]["reverse"] is True
     assert curves()["layer"][-1]["encoding"]["x"]["axis"]["values"] == [25, 50, 75]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from senseapp.exchange import read_distiller_csv
 from senseapp.metrics import METRICS
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.ui.curve_frames import CURVE_AXES, accuracy_reward, curve_rows, why_no_reward
 from senseapp.ui.frames import measurement_frame
 from tests.distiller_tables import TABLE
@@ -19,7 +19,7 @@ RESULT = result()
 
 
 def row(name: str, metric: str, level: float = 0.5):
-    frame = curve_rows(measurement_frame(RESULT, metric), METRICS[metric], CURVE_AXES[name], bits=False)
+    frame = curve_rows(measurement_frame(RESULT, metric), METRICS[metric], CURVE_AXES[name], SparsityConfig.scale)
     return frame[(frame["layer"] == FRAGILE) & (frame["level"] == level)].iloc[0]
 
 
@@ -56,7 +56,7 @@ def test_fewer_macs_and_fewer_errors_both_raise_the_reward():
 
 def test_bits_are_places_as_they_are():
     bits = result(RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8.0, 2.0))))
-    rows = curve_rows(measurement_frame(bits, "top1"), METRICS["top1"], CURVE_AXES["drop"], bits=True)
+    rows = curve_rows(measurement_frame(bits, "top1"), METRICS["top1"], CURVE_AXES["drop"], QuantizationConfig.scale)
     assert set(rows["place"]) == {8.0, 2.0}
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from senseapp.compressions import all_descriptions
 from senseapp.metrics import METRICS, number_text
 from senseapp.results import RunState
-from senseapp.spec import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.spec import QuantizationConfig, SparsityConfig
 from senseapp.ui import format as fmt
-from senseapp.ui.vocabulary import COMPRESSIONS, STATES, strength
+from senseapp.ui.vocabulary import STATES
 
 
 @pytest.mark.parametrize(
@@ -20,10 +21,10 @@ from senseapp.ui.vocabulary import COMPRESSIONS, STATES, strength
         (fmt.bytes_size(25_600), "25.6 kB"),
         (fmt.bytes_size(12), "12 bytes"),
         (fmt.percent(0.5), "50 %"),
-        (fmt.level("sparsity", 0.29), "29 %"),
-        (fmt.level("quantization", 4.0), "4 bits"),
-        (fmt.levels("sparsity", (0.75, 0.25)), "25, 75 %"),
-        (fmt.levels("quantization", (2, 8, 4)), "8, 4, 2 bits"),
+        (SparsityConfig.scale.text(0.29), "29 %"),
+        (QuantizationConfig.scale.text(4.0), "4 bits"),
+        (SparsityConfig.scale.texts((0.75, 0.25)), "25, 75 %"),
+        (QuantizationConfig.scale.texts((2, 8, 4)), "8, 4, 2 bits"),
         (fmt.duration(0.42), "0.4 s"),
         (fmt.duration(40.2), "40 s"),
         (fmt.duration(130), "2 min 10 s"),
@@ -105,19 +106,17 @@ def test_a_reading_of_the_metric_itself_has_no_sign() -> None:
     assert METRICS["loss"].value_text(0.0814) == "0.081 nats"
 
 
-def test_every_metric_compression_and_state_of_the_engine_has_words() -> None:
+def test_every_metric_and_state_of_the_engine_has_words() -> None:
     assert all(metric.label and metric.change_title and metric.help for metric in METRICS.values())
-    assert set(COMPRESSIONS) == {SparsityConfig.kind, PruningConfig.kind, QuantizationConfig.kind}
     assert set(STATES) == set(RunState)
 
 
 def test_the_levels_offered_are_valid_and_run_from_mild_to_strong() -> None:
-    for config in (SparsityConfig(), PruningConfig(), QuantizationConfig()):
-        view = COMPRESSIONS[config.kind]
-        config.check_levels(view.choices)
-        assert set(view.default) <= set(view.choices)
-        strengths = [strength(view.kind, level) for level in view.choices]
-        assert strengths == sorted(strengths)
+    for compression in all_descriptions():
+        scale = compression.scale
+        compression.config().check_levels(scale.choices)
+        assert set(scale.default) <= set(scale.choices)
+        assert list(scale.choices) == scale.sorted(scale.choices)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from senseapp.exchange import read_distiller_csv
-from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.ui.level_frames import layer_frame, reached_note, reached_text
+from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
+from senseapp.ui.level_frames import layer_frame, reached_note
 from tests.distiller_tables import TABLE
 from tests.pages.records import NOT_PRUNABLE, profile, result
 
@@ -42,7 +42,8 @@ def test_whole_filters_and_channels_say_how_far_a_level_is_reached():
     filters = RunSpec(sensitivity=SensitivitySpec(compression=SparsityConfig(granularity="filter"), levels=(0.5,)))
     assert "Whole filters are set to zero" in reached_note(result(filters))
     assert "is not in the file" in reached_note(read_distiller_csv(TABLE, granularity="filter"))
-    assert (reached_text("pruning", 0.4375), reached_text("quantization", 4.0)) == ("43.8 %", "4 bits")
+    reached = PruningConfig.scale.reached_text(0.4375), QuantizationConfig.scale.reached_text(4.0)
+    assert reached == ("43.8 %", "4 bits")
 
 
 @pytest.mark.parametrize(("granularity", "reached"), [("weight", (0.15, 0.5)), ("filter", (2 / 16, 0.5))])

@@ -9,7 +9,7 @@ import pytest
 
 from senseapp.results import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.schedule import make_schedule, mixed_schedule, trade_off
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.ui.charts.trade_off import trade_off_chart
 from senseapp.ui.components.layer_table import take_row
 from senseapp.ui.frames import editing_frame, mixed_frame
@@ -71,7 +71,7 @@ def a_row(**values: object) -> pd.Series:
 )
 def test_what_is_typed_locks_limits_or_takes_back(changes, row, fixed, bounds, taken_back):
     edits = LayerEdits()
-    assert take_row(edits, "conv", changes, a_row(**row), 100.0) is taken_back
+    assert take_row(edits, "conv", changes, a_row(**row), SparsityConfig.scale) is taken_back
     assert edits.fixed == pytest.approx(fixed)
     assert edits.bounds == bounds
 
@@ -79,22 +79,22 @@ def test_what_is_typed_locks_limits_or_takes_back(changes, row, fixed, bounds, t
 def test_spared_layers_come_with_what_speaks_for_it():
     run = sparse_run()
     schedule = make_schedule(run, budget=ResourceBudget(kind="params", target=0.7))
-    sentences = spared_sentences(editing_frame(run, schedule, fixed={}, bounds={}), quantizes=False)
+    sentences = spared_sentences(editing_frame(run, schedule, fixed={}, bounds={}), SparsityConfig.scale)
     assert sentences[0].startswith("**conv1** is left alone: it loses more than most (")
     assert "it is small (1.8 % of the weights)" in sentences[0]
-    locked = spared_sentences(editing_frame(run, schedule, fixed={"conv1": 0.0}, bounds={}), quantizes=False)
+    locked = spared_sentences(editing_frame(run, schedule, fixed={"conv1": 0.0}, bounds={}), SparsityConfig.scale)
     assert locked[0] == "**conv1** is left alone: you locked it."
 
 
 def test_layers_that_keep_many_bits_are_spared():
     schedule = make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=3))
     rows = editing_frame(quantized_run(), schedule, fixed={}, bounds={})
-    assert any("conv1** keeps" in sentence for sentence in spared_sentences(rows, quantizes=True))
+    assert any("conv1** keeps" in sentence for sentence in spared_sentences(rows, QuantizationConfig.scale))
 
 
 def test_nothing_is_spared_where_all_layers_get_alike():
     schedule = make_schedule(sparse_run(), budget=HALF, method="uniform")
-    assert spared_sentences(editing_frame(sparse_run(), schedule, fixed={}, bounds={}), quantizes=False) == []
+    assert spared_sentences(editing_frame(sparse_run(), schedule, fixed={}, bounds={}), SparsityConfig.scale) == []
 
 
 def test_zeros_and_bits_together_are_bytes_left():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.spec.compression import QuantizationGranularity
+from senseapp.compressions.quantization import QuantizationGranularity
 from senseapp.transforms.number_format import affine_of, extremes_of, in_memory_order, scale_of
 
 SUB_BINS = 16

@@ -27,7 +27,7 @@ def sensitivity_curves(
     x_title: str,
     y_title: str | None,
     picked: str = "",
-    falling_bits: bool = False,
+    falling: bool = False,
     zero: bool = True,
     height: int = 400,
     most: float = math.inf,
@@ -44,7 +44,7 @@ def sensitivity_curves(
         x_title: of the axis of levels.
         y_title: of the value axis; None leaves it out.
         picked: the layer whose curve is thick.
-        falling_bits: whether levels are bits, which fall to the right.
+        falling: whether levels fall to the right, as bits do.
         zero: whether there is a line at zero.
         height: in pixels.
         most: end of the value axis where all are estimates.
@@ -54,7 +54,7 @@ def sensitivity_curves(
     drawn = [name for name in all_layers if name in present]
     named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
     colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
-    base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling_bits))
+    base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
     if zero and ends:
@@ -98,14 +98,14 @@ def _outside(base: alt.Chart, low: float, high: float) -> alt.Chart:
     return marks
 
 
-def _levels(rows: pd.DataFrame, title: str, falling_bits: bool) -> alt.X:
+def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
     places = sorted(set(rows["place"]))
     ticks: dict[str, Any] = {"values": places} if len(places) <= _MOST_TICKS else {}
     return alt.X(
         "place:Q",
         title=title,
         axis=alt.Axis(grid=False, labelFlush=False, format=".4~g", **ticks),
-        scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling_bits),
+        scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling),
     )
 
 

@@ -10,10 +10,9 @@ import streamlit as st
 from senseapp.errors import SenseError
 from senseapp.results import RunRecord
 from senseapp.ui import backend
-from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain
 from senseapp.ui.state import RUN_PARAMETER, session
-from senseapp.ui.vocabulary import COMPRESSIONS
+from senseapp.ui.wording import compression_text
 
 MOST_RUNS = 4
 LEVEL_PARAMETER = "level"
@@ -44,9 +43,7 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     labels: dict[str, str] = {}
     seen: Counter[str] = Counter()
     for record in sorted(records, key=lambda record: record.created_seconds):
-        settings = record.spec.sensitivity
-        kind = settings.compression.kind
-        label = f"{record.title} · {COMPRESSIONS[kind].label} {fmt.levels(kind, settings.levels)}"
+        label = f"{record.title} · {compression_text(record.spec.sensitivity)}"
         seen[label] += 1
         labels[record.run_id] = label if seen[label] == 1 else f"{label} ({seen[label]})"
     return labels

@@ -13,7 +13,6 @@ from senseapp.results import RunRecord, SensitivityResult
 from senseapp.results.comparison import Part, Side
 from senseapp.results.matching import shared_metrics
 from senseapp.ui import backend
-from senseapp.ui import format as fmt
 from senseapp.ui.comparison_frames import letter
 from senseapp.ui.components.compare_runs import LEVEL_PARAMETER
 from senseapp.ui.components.figure import show_caveat
@@ -21,7 +20,6 @@ from senseapp.ui.components.notices import complain
 from senseapp.ui.components.run_guard import run_line
 from senseapp.ui.frames import ordered_levels
 from senseapp.ui.state import session
-from senseapp.ui.vocabulary import usual_level
 from senseapp.ui.wording import caveat_of, provenance_text
 
 _METRIC_PARAMETER = "metric"
@@ -90,8 +88,8 @@ def _levels(found: Sequence[_Found]) -> list[float]:
 
 def _level(one: _Found, linked: str, shared: Sequence[float]) -> float:
     known = {_level_parameter(level): level for level in one.result.levels}
-    usual = usual_level(one.result.spec.sensitivity.compression.kind, shared or one.result.levels)
-    return known.get(linked, usual)
+    scale = one.result.spec.sensitivity.compression.scale
+    return known.get(linked, scale.nearest_usual(shared or one.result.levels))
 
 
 def _level_parameter(level: float) -> str:
@@ -117,12 +115,9 @@ def _card(one: _Found, index: int, level: float, *, count: int) -> None:
 
 def _choose_level(head: st.delta_generator.DeltaGenerator, one: _Found, level: float, *, narrow: bool) -> None:
     """Let the level be chosen, from chips where there is room for them."""
-    kind, levels = one.result.spec.sensitivity.compression.kind, ordered_levels(one.result)
+    shown, levels = one.result.spec.sensitivity.compression.scale.text, ordered_levels(one.result)
     key = _level_key(one.record.run_id)
     st.session_state[key] = level
-
-    def shown(value: float) -> str:
-        return fmt.level(kind, value)
 
     if narrow or len(levels) > _MOST_CHIPS:
         head.selectbox("Level", levels, format_func=shown, key=key, label_visibility="collapsed",

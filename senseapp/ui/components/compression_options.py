@@ -1,120 +1,37 @@
-"""The finer choices of each compression, in "More options"."""
+"""The finer choices of a compression, in "More options", drawn from the metadata of its settings' fields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any
 
 import streamlit as st
 
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.ui.option_words import (
-    NUMBER_FORMATS,
-    OBSERVERS,
-    PRUNING_CRITERIA,
-    SPARSITY_CRITERIA,
-    SPARSITY_GRANULARITIES,
-)
-
-OptionT = TypeVar("OptionT", bound=str)
+from senseapp.compressions import CompressionConfig, CompressionDescription, Option, options_of
 
 
-def choose_config(draft: CompressionConfig, *, kind: str) -> CompressionConfig:
+def choose_config(draft: CompressionConfig, compression: CompressionDescription) -> CompressionConfig:
     """Show the choices of one compression, prefilled with ``draft`` where it is of that kind."""
-    return _CHOOSERS[kind](draft)
+    held = draft if isinstance(draft, compression.config) else compression.config()
+    values: dict[str, Any] = {name: getattr(held, name) for name in options_of(held)}
+    for name, option in options_of(held).items():
+        if option.when(values):
+            values[name] = _choose(option, values[name], key=f"analyze.options.{compression.name}.{name}")
+    return compression.config(**values)
 
 
-def _select(label: str, options: Mapping[OptionT, str], value: OptionT, *, key: str, help_text: str) -> OptionT:
-    """Show a selectbox of named options; a value that is not offered (anymore) falls back to the first."""
+def _choose(option: Option, value: Any, *, key: str) -> Any:
+    """Show a switch, or a selectbox of named values; one that is not offered (anymore) falls back to the first."""
+    values = list(option.choices)
+    if option.switch:
+        on = st.toggle(option.label, value=value == values[0], key=key, help=option.help, persist_state="session")
+        return values[0] if on else values[1]
     chosen = st.selectbox(
-        label,
-        list(options),
-        index=list(options).index(value),
-        format_func=lambda name: options[name],
-        key=f"analyze.options.{key}",
-        help=help_text,
+        option.label,
+        values,
+        index=values.index(value),
+        format_func=option.choices.__getitem__,
+        key=key,
+        help=option.help,
         persist_state="session",
     )
-    return chosen if chosen in options else next(iter(options))
-
-
-def _sparsity(draft: CompressionConfig) -> SparsityConfig:
-    held = draft if isinstance(draft, SparsityConfig) else SparsityConfig()
-    return SparsityConfig(
-        granularity=_select(
-            "Granularity",
-            SPARSITY_GRANULARITIES,
-            held.granularity,
-            key="sparsity.granularity",
-            help_text="What is set to zero as a whole. Coarser patterns run faster on common hardware and cost more "
-            "accuracy. 2:4 has one level: 50 %.",
-        ),
-        criterion=_select(
-            "Criterion",
-            SPARSITY_CRITERIA,
-            held.criterion,
-            key="sparsity.criterion",
-            help_text="How the weights to zero are found. Wanda also looks at the images.",
-        ),
-    )
-
-
-def _pruning(draft: CompressionConfig) -> PruningConfig:
-    held = draft if isinstance(draft, PruningConfig) else PruningConfig()
-    return PruningConfig(
-        criterion=_select(
-            "Criterion",
-            PRUNING_CRITERIA,
-            held.criterion,
-            key="pruning.criterion",
-            help_text="How the channels to remove are found, over all layers that must go together.",
-        )
-    )
-
-
-def _quantization(draft: CompressionConfig) -> QuantizationConfig:
-    held = draft if isinstance(draft, QuantizationConfig) else QuantizationConfig()
-    number_format = _select(
-        "Number format",
-        NUMBER_FORMATS,
-        held.number_format,
-        key="quantization.format",
-        help_text="The 8-bit float has one level: 8 bits.",
-    )
-    per_channel = st.toggle(
-        "One scale per channel",
-        value=held.granularity == "channel",
-        key="analyze.options.quantization.per_channel",
-        help="A scale of its own for each output channel; off: one for the whole layer, which costs more accuracy.",
-        persist_state="session",
-    )
-    activations = st.toggle(
-        "Quantize activations too",
-        value=held.activations,
-        key="analyze.options.quantization.activations",
-        help="Also round the layer's input to the same number of bits, with ranges from calibration images.",
-        persist_state="session",
-    )
-    observer = held.observer
-    if activations:
-        observer = _select(
-            "Activation range",
-            OBSERVERS,
-            held.observer,
-            key="quantization.observer",
-            help_text="How the range is chosen from the calibration images; a range that ignores outliers is often "
-            "better.",
-        )
-    return QuantizationConfig(
-        number_format=number_format,
-        granularity="channel" if per_channel else "tensor",
-        activations=activations,
-        observer=observer,
-    )
-
-
-_CHOOSERS: dict[str, Callable[[CompressionConfig], CompressionConfig]] = {
-    "sparsity": _sparsity,
-    "pruning": _pruning,
-    "quantization": _quantization,
-}
+    return chosen if chosen in values else values[0]

@@ -47,17 +47,17 @@ def curves_tab(view: RunView) -> None:
 def _curves(view: RunView, name: str, chosen: list[str]) -> None:
     axis, metric = CURVE_AXES[name], _metric_of(name, view)
     every = view.frame_of(metric)
-    bits = view.compression.kind == "quantization"
-    rows = curve_rows(every[every["row"].isin(chosen)], metric, axis, bits=bits)
+    scale = view.compression.scale
+    rows = curve_rows(every[every["row"].isin(chosen)], metric, axis, scale)
     figure(
         _QUESTIONS[name],
         sensitivity_curves(
             rows,
             all_layers=list(dict.fromkeys(every["row"])),
-            x_title=view.compression.level_axis,
+            x_title=scale.axis,
             y_title=axis.title(metric),
             picked=view.picked_row,
-            falling_bits=bits,
+            falling=scale.stronger_is_lower,
             zero=name == "drop",
             height=460,
             most=metric.largest_estimate(view.result.profile.num_classes) if name == "drop" else math.inf,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
+from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.errors import InvalidFile
 from senseapp.spec import ModelSpec
-from senseapp.spec.compression import SparsityGranularity
 from senseapp.ui import backend
 from senseapp.ui.components.architecture_search import search_architecture
 from senseapp.ui.components.notices import errors_here

@@ -72,18 +72,18 @@ def _no_value(view: RunView) -> None:
 
 
 def _curve(view: RunView) -> None:
-    bits = view.compression.kind == "quantization"
+    scale = view.compression.scale
     own = view.frame[view.frame["layer"] == view.picked_row]
-    rows = curve_rows(own, view.metric, CURVE_AXES["drop"], bits=bits)
+    rows = curve_rows(own, view.metric, CURVE_AXES["drop"], scale)
     words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
     figure(
         "Its loss at every level",
         sensitivity_curves(
             rows,
             all_layers=list(dict.fromkeys(view.frame["row"])),
-            x_title=view.compression.level_axis,
+            x_title=scale.axis,
             y_title=None,
-            falling_bits=bits,
+            falling=scale.stronger_is_lower,
             height=150,
         ),
         alt_text=f"{view.metric.change_title} of {view.picked}: {words}",

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from senseapp.compressions import CompressionDescription, LevelScale
 from senseapp.results import Schedule, SensitivityResult
 from senseapp.ui.components.figure import rows_height
 from senseapp.ui.frames import editing_frame
 from senseapp.ui.state import LayerEdits, forget_typed, layer_edits, session
 
-_AMOUNTS = {"sparsity": "Zeros", "pruning": "Removed", "quantization": "Bits"}
 _READ_ONLY = ("row", "alone", "share", "damage")
 
 
@@ -20,7 +20,7 @@ def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResul
     """Show one row per layer or coupled group; without a schedule, what was set stays to be changed."""
     edits = layer_edits(run_id)
     rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-    kind = result.spec.sensitivity.compression.kind
+    compression = result.spec.sensitivity.compression.description
     st.caption(
         "Type an amount to lock a layer at it, or tick Locked to keep what it has; all other layers are solved again. "
         "At least and At most limit one layer."
@@ -34,8 +34,8 @@ def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResul
         height=rows_height(2 * len(rows)) or "auto",
         column_order=["row", "amount", "locked", "least", "most", "alone", "share", "damage"],
         disabled=list(_READ_ONLY),
-        column_config=_columns(kind),
-        on_change=lambda: _take_edits(key, run_id, rows, kind),
+        column_config=_columns(compression),
+        on_change=lambda: _take_edits(key, run_id, rows, compression.scale),
         alt="Amount, lock and limits of each layer",
     )
     if edits.fixed or edits.bounds:
@@ -48,43 +48,44 @@ def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResul
         )
 
 
-def _columns(kind: str) -> dict[str, Any]:
-    bits = kind == "quantization"
-    bounds = {"min_value": 2.0, "max_value": 32.0, "step": 1.0, "format": "%d"} if bits else {
-        "min_value": 0.0, "max_value": 99.0, "step": 0.1, "format": "%.1f %%"
-    }  # fmt: skip
+def _columns(compression: CompressionDescription) -> dict[str, Any]:
+    scale = compression.scale
+    low, high = map(scale.shown, scale.bounds)
+    bounds: dict[str, Any] = {"min_value": low, "max_value": high, "step": scale.step}
+    bounds["format"] = "%.1f %%" if scale.any_between else "%d"
+    untouched = f"{scale.untouched:g} leaves a layer alone." if scale.untouched else None
     number = st.column_config.NumberColumn
     return {
         "row": st.column_config.TextColumn("Layer", width="medium"),
-        "amount": number(_AMOUNTS[kind], width="small", help="32 leaves a layer alone." if bits else None, **bounds),  # type: ignore[arg-type]
+        "amount": number(compression.amount, width="small", help=untouched, **bounds),
         "locked": st.column_config.CheckboxColumn("Locked", width="small"),
-        "least": number("At least", width="small", **bounds),  # type: ignore[arg-type]
-        "most": number("At most", width="small", **bounds),  # type: ignore[arg-type]
+        "least": number("At least", width="small", **bounds),
+        "most": number("At most", width="small", **bounds),
         "alone": st.column_config.TextColumn("Loses alone"),
         "share": number("Weights", width="small", format="%.1f %%", help="Share of all compressible weights."),
         "damage": st.column_config.TextColumn("Predicted", width="small"),
     }
 
 
-def _take_edits(key: str, run_id: str, rows: pd.DataFrame, kind: str) -> None:
+def _take_edits(key: str, run_id: str, rows: pd.DataFrame, scale: LevelScale) -> None:
     """Keep what was typed; the table shows its own edits over new data, so one taken back starts it anew."""
-    edits, unit = layer_edits(run_id), 1.0 if kind == "quantization" else 100.0
+    edits = layer_edits(run_id)
     for index, changes in st.session_state[key]["edited_rows"].items():
         row = rows.iloc[int(index)]
-        if take_row(edits, str(row["layer"]), changes, row, unit):
+        if take_row(edits, str(row["layer"]), changes, row, scale):
             forget_typed()
 
 
-def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Series[Any], unit: float) -> bool:
+def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Series[Any], scale: LevelScale) -> bool:
     """Take the changes of one row; return whether something was taken back."""
     amount = changes.get("amount", row["amount"])
     lock = changes.get("locked", changes.get("amount") is not None or bool(row["locked"]))
     if lock and pd.notna(amount):
-        edits.fixed[layer] = float(amount) / unit
+        edits.fixed[layer] = scale.from_shown(float(amount))
     else:
         edits.fixed.pop(layer, None)
     bounds = tuple(changes.get(name, row[name]) for name in ("least", "most"))
-    least, most = (None if pd.isna(bound) else float(bound) / unit for bound in bounds)
+    least, most = (None if pd.isna(bound) else scale.from_shown(float(bound)) for bound in bounds)
     if least is None and most is None:
         edits.bounds.pop(layer, None)
     else:

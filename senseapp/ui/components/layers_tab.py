@@ -14,7 +14,7 @@ from senseapp.ui.components.layer_panel import layer_panel
 from senseapp.ui.components.run_view import RunView, answer_first
 from senseapp.ui.fragility import fragility_legend
 from senseapp.ui.frames import apart_frame, counted_rows, top_frame, unlisted_frame
-from senseapp.ui.level_frames import drop_domain, marked, reached_note, reached_text
+from senseapp.ui.level_frames import drop_domain, marked, reached_note
 from senseapp.ui.state import session
 from senseapp.ui.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.ui.wording import caveat_of
@@ -113,7 +113,7 @@ def _line_figure(view: RunView, rows: pd.DataFrame) -> None:
 
 def values_table(view: RunView, rows: pd.DataFrame) -> None:
     """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
-    rows = rows.assign(reached_text=[reached_text(view.compression.kind, level) for level in rows["reached"]])
+    rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
     st.markdown(f"## All values at {view.level_text}")
     if view.target_noun == "group":
         st.caption(f"{counted_rows(rows)}: each is pruned as one.")

@@ -12,7 +12,8 @@ from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.notices import complain, empty_state
 from senseapp.ui.state import RUN_PARAMETER, current_run, remember_run
-from senseapp.ui.vocabulary import COMPRESSIONS, STATES
+from senseapp.ui.vocabulary import STATES
+from senseapp.ui.wording import compression_text
 
 
 def require_run(what: str) -> RunRecord:
@@ -86,10 +87,9 @@ def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
 def run_line(record: RunRecord) -> str:
     """Return model, compression, levels, images and age of a run in one line."""
     settings = record.spec.sensitivity
-    kind = settings.compression.kind
     parts = [
         record.spec.model.title,
-        f"{COMPRESSIONS[kind].label} {fmt.levels(kind, settings.levels)}",
+        compression_text(settings),
         "imported figures" if record.spec.data.kind == "imported" else f"images: {record.spec.data.title}",
         fmt.age(record.created_seconds, time.time()),
     ]

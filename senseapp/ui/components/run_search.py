@@ -9,7 +9,8 @@ import streamlit as st
 from senseapp.results import RunRecord
 from senseapp.service import DiskUse
 from senseapp.ui import format as fmt
-from senseapp.ui.vocabulary import COMPRESSIONS, STATES
+from senseapp.ui.vocabulary import STATES
+from senseapp.ui.wording import compression_text
 
 
 def search_runs(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -37,13 +38,11 @@ def matching_runs(records: Sequence[RunRecord], text: str) -> list[RunRecord]:
 
 def _text_of(record: RunRecord) -> str:
     settings = record.spec.sensitivity
-    kind = settings.compression.kind
     parts = (
         record.title,
         record.spec.model.title,
         record.spec.data.title,
-        COMPRESSIONS[kind].label,
-        fmt.levels(kind, settings.levels),
+        compression_text(settings),
         STATES[record.state].label,
         record.headline,
         record.error,

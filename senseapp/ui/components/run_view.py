@@ -9,14 +9,13 @@ from functools import cached_property
 import pandas as pd
 import streamlit as st
 
+from senseapp.compressions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
 from senseapp.results import SensitivityResult
 from senseapp.service import shown_metric
-from senseapp.ui import format as fmt
 from senseapp.ui.frames import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.ui.state import pick, picked_layer
-from senseapp.ui.vocabulary import COMPRESSIONS, CompressionView, usual_level
-from senseapp.ui.wording import provenance_text
+from senseapp.ui.wording import compression_text, provenance_text
 
 _KEPT_FRAMES = 32
 _MOST_BUTTONS = 7  # more levels are slid through
@@ -43,9 +42,9 @@ class RunView:
     opened: bool = False
 
     @property
-    def compression(self) -> CompressionView:
-        """How the run's compression is shown."""
-        return COMPRESSIONS[self.result.spec.sensitivity.compression.kind]
+    def compression(self) -> CompressionDescription:
+        """What is known of the run's compression."""
+        return self.result.spec.sensitivity.compression.description
 
     @property
     def target_noun(self) -> str:
@@ -55,12 +54,12 @@ class RunView:
     @property
     def level_text(self) -> str:
         """The level as people say it."""
-        return fmt.level(self.compression.kind, self.level)
+        return self.compression.scale.text(self.level)
 
     @cached_property
     def level_texts(self) -> list[str]:
         """All levels as people say them, from the mildest to the strongest."""
-        return [fmt.level(self.compression.kind, level) for level in ordered_levels(self.result)]
+        return [self.compression.scale.text(level) for level in ordered_levels(self.result)]
 
     @property
     def at(self) -> str:
@@ -84,8 +83,8 @@ class RunView:
     @cached_property
     def lines(self) -> tuple[str, str]:
         """What is written below the title of a saved picture: model and compression, and where numbers come from."""
-        levels = f"{self.compression.label} {fmt.levels(self.compression.kind, self.result.levels)}"
-        return f"{self.result.profile.title} · {levels}", provenance_text(self.result).replace("**", "")
+        compressed = compression_text(self.result.spec.sensitivity)
+        return f"{self.result.profile.title} · {compressed}", provenance_text(self.result).replace("**", "")
 
     def frame_of(self, metric: Metric) -> pd.DataFrame:
         """Return the frame of another metric."""
@@ -187,40 +186,30 @@ def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
 
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
-    kind = result.spec.sensitivity.compression.kind
-    options = ordered_levels(result)
-    usual = usual_level(kind, options)
-    choose = _slide_level if len(options) > _MOST_BUTTONS else _press_level
-    chosen = choose(row, f"{page}.level.{run_id}", kind, options, usual)
+    """Let a level be chosen: pressed, or slid to where there are many."""
+    compression = result.spec.sensitivity.compression
+    options, scale = ordered_levels(result), compression.scale
+    usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
+    if len(options) > _MOST_BUTTONS:
+        chosen = row.select_slider(
+            "Level",
+            options,
+            value=usual,
+            format_func=scale.text,
+            key=key,
+            help=about,
+            persist_state="session",
+            width=230,
+        )
+    else:
+        chosen = row.segmented_control(
+            "Level",
+            options,
+            default=usual,
+            required=True,
+            format_func=scale.text,
+            key=key,
+            help=about,
+            persist_state="session",
+        )
     return chosen if chosen in options else usual
-
-
-def _press_level(
-    row: st.delta_generator.DeltaGenerator, key: str, kind: str, options: tuple[float, ...], usual: float
-) -> float:
-    return row.segmented_control(
-        "Level",
-        options,
-        default=usual,
-        required=True,
-        format_func=lambda level: fmt.level(kind, level),
-        key=key,
-        help=COMPRESSIONS[kind].levels_help,
-        persist_state="session",
-    )
-
-
-def _slide_level(
-    row: st.delta_generator.DeltaGenerator, key: str, kind: str, options: tuple[float, ...], usual: float
-) -> float:
-    chosen: float = row.select_slider(
-        "Level",
-        options,
-        value=usual,
-        format_func=lambda level: fmt.level(kind, level),
-        key=key,
-        help=COMPRESSIONS[kind].levels_help,
-        persist_state="session",
-        width=230,
-    )
-    return chosen

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import streamlit as st
 
+from senseapp.compressions import BudgetKind, LevelScale
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.results import ResourceBudget, SensitivityResult
 from senseapp.results.resolution import hides_losses
-from senseapp.results.schedule import BudgetKind
-from senseapp.schedule import Limits, budget_kinds
+from senseapp.schedule import Limits
 from senseapp.service import DropLimit
 from senseapp.ui.components.partner_choice import choose_partner
 from senseapp.ui.components.schedule_settings import ScheduleSettings
-from senseapp.ui.frames import metrics_of, ordered_levels
+from senseapp.ui.frames import metrics_of
 from senseapp.ui.state import layer_edits
 
 _METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
@@ -34,7 +34,6 @@ _BUDGET_HELP = (
     "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "
     "for each position and what is not zero, at its bits; the files say their own sizes."
 )
-_BITS = (2, 8)
 _USUAL_PERCENT = 50
 _ROOM_LEFT = 2 / 3
 """Of the strongest level measured; at all of it, every layer would be taken to its end."""
@@ -42,15 +41,15 @@ _ROOM_LEFT = 2 / 3
 
 def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     """Show the controls that fit the run's compression."""
-    quantizes = result.spec.sensitivity.compression.kind == "quantization"
-    method = _choose_method(run_id, quantizes=quantizes)
+    scale = result.spec.sensitivity.compression.scale
+    method = _choose_method(run_id, scale)
     partner = choose_partner(run_id) if method == "optimal" else None
     kind = "bytes" if partner is not None else _choose_budget(run_id, result)
     target = 0.5 if kind != "bits" else 4.0
     allowed = _choose_loss(run_id, result) if method == "strongest" else None
     if allowed is None:
         target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
-    limits = _bit_limits(run_id, result) if quantizes else _fraction_limits(run_id)
+    limits = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
     return ScheduleSettings(
         method="gamma" if method == "gamma" else "optimal",
         budget=ResourceBudget(kind=kind, target=target),
@@ -61,19 +60,20 @@ def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     )
 
 
-def take_target(run_id: str, kind: str, figure: float) -> None:
+def take_target(run_id: str, result: SensitivityResult, kind: str, figure: float) -> None:
     """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
     method = f"schedule.method.{run_id}"
     if st.session_state.get(method) != "optimal":
         st.session_state[method] = "optimal"
     if kind == "bits":
-        st.session_state[f"schedule.bits.{run_id}"] = min(float(_BITS[1]), max(float(_BITS[0]), round(figure, 1)))
+        choices = result.spec.sensitivity.compression.scale.choices
+        st.session_state[f"schedule.bits.{run_id}"] = min(max(choices), max(min(choices), round(figure, 1)))
     else:
         st.session_state[f"schedule.target.{run_id}"] = min(99, max(1, int(100 * figure + 1e-6)))
 
 
-def _choose_method(run_id: str, *, quantizes: bool) -> str:
-    methods = [name for name in _METHODS if not (quantizes and name == "gamma")]
+def _choose_method(run_id: str, scale: LevelScale) -> str:
+    methods = [name for name in _METHODS if scale.any_between or name != "gamma"]
     chosen = st.segmented_control(
         "How to choose",
         methods,
@@ -88,7 +88,7 @@ def _choose_method(run_id: str, *, quantizes: bool) -> str:
 
 
 def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
-    kinds = budget_kinds(result.spec.sensitivity.compression.kind)[:: -1 if _quantizes(result) else 1]
+    kinds = result.spec.sensitivity.compression.description.budgets
     chosen = st.selectbox(
         "Budget",
         kinds,
@@ -98,10 +98,6 @@ def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
         persist_state="session",
     )
     return chosen if chosen in kinds else kinds[0]
-
-
-def _quantizes(result: SensitivityResult) -> bool:
-    return result.spec.sensitivity.compression.kind == "quantization"
 
 
 def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
@@ -120,18 +116,19 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
 
 def _first_percent(result: SensitivityResult) -> int:
     """Return a target to begin with: no layer is taken further than it was measured, so neither are all of them."""
-    if _quantizes(result):
+    if result.spec.sensitivity.compression.description.sets_bits:
         return _USUAL_PERCENT
     strongest = 100 * max(result.levels)
     return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
 
 
 def _choose_bits(run_id: str, result: SensitivityResult) -> float:
-    measured = [int(level) for level in ordered_levels(result)]
+    measured = [int(level) for level in result.levels]
+    choices = result.spec.sensitivity.compression.scale.choices
     found: float = st.slider(
         "Average bits",
-        float(_BITS[0]),
-        float(_BITS[1]),
+        min(choices),
+        max(choices),
         float(min(max(4, min(measured)), max(measured))),
         0.1,
         key=f"schedule.bits.{run_id}",
@@ -156,12 +153,14 @@ def _fraction_limits(run_id: str) -> Limits:
 
 
 def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
+    scale = result.spec.sensitivity.compression.scale
+    untouched = int(scale.untouched)
     low, high = st.select_slider(
         "Fewest and most bits per layer",
-        [*range(_BITS[0], _BITS[1] + 1), 32],
-        (min(int(level) for level in result.levels), 32),
+        [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched],
+        (min(int(level) for level in result.levels), untouched),
         key=f"schedule.limits.{run_id}",
-        help="32 lets a layer stay as it is. The table below limits single layers.",
+        help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
         persist_state="session",
     )
     return _with_edits(run_id, float(low), float(high))

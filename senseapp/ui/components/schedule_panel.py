@@ -11,7 +11,6 @@ from senseapp.metrics import METRICS
 from senseapp.results import Schedule, SensitivityResult, StrongestFound
 from senseapp.results.coupling import CoupledGroup
 from senseapp.results.resolution import baseline_warning
-from senseapp.spec import PruningConfig
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
@@ -29,23 +28,12 @@ from senseapp.ui.components.strongest_block import strongest_block
 from senseapp.ui.components.trade_off_view import trade_off_view
 from senseapp.ui.components.waiting import wait_for
 from senseapp.ui.fragility import fragility_legend
-from senseapp.ui.frames import UNTOUCHED_BITS, editing_frame, mixed_frame, schedule_frame
+from senseapp.ui.frames import amount_bars, editing_frame
 from senseapp.ui.spared import spared_sentences
 from senseapp.ui.state import layer_edits
 from senseapp.ui.wording import caveat_of
 
-_AXES = {
-    "sparsity": "Weights at zero (%)",
-    "pruning": "Channels removed (%)",
-    "quantization": "Bits per weight",
-}
-_MOST_BITS = 8.0
-_COMPACT = {
-    "sparsity": "Size if stored sparse",
-    "pruning": "Size left, as float32",
-    "quantization": "Size if stored as integers",
-    "mixed": "Size if stored sparse, as integers",
-}
+_MIXED_SIZE = "Size if stored sparse, as integers"
 
 
 @st.fragment
@@ -77,7 +65,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
 
 def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
     """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
-    if not isinstance(result.spec.sensitivity.compression, PruningConfig):
+    if not result.spec.sensitivity.compression.description.removes_channels:
         return (), True
     try:
         groups = backend.couplings_of(run_id)
@@ -110,7 +98,7 @@ def _schedule(
             "Take the nearest target",
             key=f"schedule.nearest.{run_id}",
             on_click=take_target,
-            args=(run_id, kind, nearest),
+            args=(run_id, result, kind, nearest),
         )
     except SenseError as error:
         complain(str(error))
@@ -127,8 +115,9 @@ def _figures(
 ) -> None:
     metric = METRICS[schedule.metric]
     weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
-    achieved = schedule.achieved
-    if settings.partner is None and result.spec.sensitivity.compression.kind == "quantization":
+    achieved, compression = schedule.achieved, result.spec.sensitivity.compression.description
+    compact = _MIXED_SIZE if settings.partner is not None else compression.size_label
+    if settings.partner is None and compression.sets_bits:
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
     elif not result.profile.sizes_known:
         changed = {"Mean amount over layers": fmt.percent(achieved["params"], digits=1)}
@@ -140,7 +129,6 @@ def _figures(
     if weight_bytes:
         before = result.profile.num_bytes or weight_bytes
         after = fmt.bytes_size(before - achieved["bytes"] * weight_bytes)
-        compact = _COMPACT["mixed" if settings.partner is not None else result.spec.sensitivity.compression.kind]
         changed = {compact: f"{fmt.bytes_size(before)} → {after}", **changed}
     figures = {
         **changed,
@@ -155,11 +143,8 @@ def _figures(
         f"Predicted {metric.change_inside}": "Sum of what the layers lose alone, each measured at its level. "
         "Layers together may lose more or less: measure the compressed model before you rely on it.",
         "Verified": "The same, measured on the whole compressed model: press Verify below.",
-        **dict.fromkeys(
-            _COMPACT.values(),
-            "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer and "
-            "what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
-        ),
+        compact: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
+        "and what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
         "MACs": "Of a kernel that skips what is zero or gone.",
         "Uniform would give": "The prediction for the same level in every layer at the same budget.",
     }
@@ -178,14 +163,7 @@ def _uniform(
 
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
-    kind = result.spec.sensitivity.compression.kind
-    largest = 100.0
-    if settings.partner is not None:
-        rows, title = mixed_frame(schedule, result), "Bytes left if stored compactly (%)"
-    else:
-        rows, title = schedule_frame(schedule, result), _AXES[kind]
-        if kind == "quantization":
-            largest = UNTOUCHED_BITS if (rows["amount"] > _MOST_BITS).any() else _MOST_BITS
+    rows, title, largest = amount_bars(schedule, result, mixed=settings.partner is not None)
     spared = rows.loc[rows["amount_text"] == "left alone", "row"]
     figure(
         "How much is each layer compressed?",
@@ -201,7 +179,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     if settings.partner is None:
         _spared(schedule, result, run_id)
     elif settings.limits.fixed:
-        locked = ", ".join(settings.limits.fixed)
+        locked, kind = ", ".join(settings.limits.fixed), result.spec.sensitivity.compression.kind
         st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
     for note in schedule.notes:
         st.caption(f":material/info: {note}")
@@ -210,7 +188,6 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
 def _spared(schedule: Schedule, result: SensitivityResult, run_id: str) -> None:
     edits = layer_edits(run_id)
     rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-    quantizes = result.spec.sensitivity.compression.kind == "quantization"
-    sentences = spared_sentences(rows, quantizes=quantizes)
+    sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
     if sentences:
         st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))

@@ -55,11 +55,4 @@ class ScheduleSettings:
 
     def _mixed(self, result: SensitivityResult, partner: SensitivityResult) -> Schedule:
         own = result.spec.sensitivity.compression.kind
-        sparse, quantized = both_kinds(result, partner)
-        return mixed_schedule(sparse, quantized, budget=self.budget, limits={own: self.limits})
-
-
-def both_kinds(result: SensitivityResult, partner: SensitivityResult) -> tuple[SensitivityResult, SensitivityResult]:
-    """Return the results of sparsity and those of quantization, whichever of the two runs is looked at."""
-    sparse_first = result.spec.sensitivity.compression.kind == "sparsity"
-    return (result, partner) if sparse_first else (partner, result)
+        return mixed_schedule(result, partner, budget=self.budget, limits={own: self.limits})

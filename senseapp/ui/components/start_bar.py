@@ -16,7 +16,6 @@ from senseapp.ui.components.measure_options import matching_layers
 from senseapp.ui.components.notices import complain, errors_here
 from senseapp.ui.components.waiting import wait_for
 from senseapp.ui.state import RUN_PARAMETER, remember_run, session
-from senseapp.ui.vocabulary import COMPRESSIONS
 
 
 def start_bar(
@@ -57,7 +56,7 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
 
 def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
     """Return what pruning takes together; None for other compressions, while it is looked for, and if it fails."""
-    if spec.sensitivity.compression.kind != "pruning":
+    if not spec.sensitivity.compression.description.removes_channels:
         return None
     try:
         groups = backend.pruning_groups_of(spec)
@@ -98,7 +97,7 @@ def plan_text(
 def run_title(spec: RunSpec) -> str:
     """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
     model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
-    return f"{model} · {COMPRESSIONS[spec.sensitivity.compression.kind].label.lower()}"
+    return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
 
 
 def _start(spec: RunSpec) -> None:

@@ -70,7 +70,7 @@ def trade_off_view(
         chart,
         alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
         key=key,
-        on_pick=lambda: _take(key, run_id, kind),
+        on_pick=lambda: _take(key, run_id, result, kind),
         reading="Lines are predicted from the layers alone; marks are whole schedules that were measured, with their "
         "95 % interval. Click a dot to take its schedule. The dashed line is where you are.",
         caveat=caveat_of(result),
@@ -78,11 +78,11 @@ def trade_off_view(
     )
 
 
-def _take(key: str, run_id: str, kind: str) -> None:
+def _take(key: str, run_id: str, result: SensitivityResult, kind: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     if picked:
         figure = float(picked[0]["figure"])
-        take_target(run_id, kind, figure if kind == "bits" else figure / 100)
+        take_target(run_id, result, kind, figure if kind == "bits" else figure / 100)
 
 
 def _curves(
@@ -96,7 +96,7 @@ def _curves(
         *(tuple(sorted(limits.layers.items())), tuple(sorted(limits.fixed.items()))),
     )
     methods = ["optimal", "uniform"]
-    if result.spec.sensitivity.compression.kind != "quantization":
+    if result.spec.sensitivity.compression.scale.any_between:
         methods.append("gamma")
     return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
 

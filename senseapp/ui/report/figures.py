@@ -19,7 +19,6 @@ from senseapp.ui.frames import at_level, measurement_frame, ordered_levels, top_
 from senseapp.ui.level_frames import drop_domain, marked
 from senseapp.ui.network import network_frame, opened_to
 from senseapp.ui.report.chart_data import ChartData
-from senseapp.ui.vocabulary import COMPRESSIONS, usual_level
 
 _LOOK = {
     "config": {
@@ -94,9 +93,9 @@ def _each_level(
     result: SensitivityResult, levels: list[float], draw: Callable[[float, str], Drawing]
 ) -> tuple[tuple[Drawing, ...], int]:
     """Return a drawing of each level, and the place of the one to show first."""
-    kind = result.spec.sensitivity.compression.kind
-    drawings = tuple(draw(level, fmt.level(kind, level)) for level in levels)
-    return drawings, levels.index(usual_level(kind, levels))
+    scale = result.spec.sensitivity.compression.scale
+    drawings = tuple(draw(level, scale.text(level)) for level in levels)
+    return drawings, levels.index(scale.nearest_usual(levels))
 
 
 def _bars(
@@ -128,17 +127,16 @@ def _worst_in_words(rows: pd.DataFrame, metric: Metric, level: str) -> str:
 def _curves(
     result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
-    kind = result.spec.sensitivity.compression.kind
-    bits = kind == "quantization"
+    scale = result.spec.sensitivity.compression.scale
     fragile = list(top_frame(at_level(frame, levels[-1], by_sensitivity=True), _CURVES, fragile=True)["row"])
     chart = sensitivity_curves(
-        curve_rows(frame[frame["row"].isin(fragile)], metric, CURVE_AXES["drop"], bits=bits),
+        curve_rows(frame[frame["row"].isin(fragile)], metric, CURVE_AXES["drop"], scale),
         all_layers=list(dict.fromkeys(frame["row"])),
-        x_title=COMPRESSIONS[kind].level_axis,
+        x_title=scale.axis,
         y_title=metric.axis,
-        falling_bits=bits,
+        falling=scale.stronger_is_lower,
     )
-    words = f"{metric.change_title} of {', '.join(fragile)} over {fmt.levels(kind, levels)}."
+    words = f"{metric.change_title} of {', '.join(fragile)} over {scale.texts(levels)}."
     return Figure(
         question="How fast does the loss grow with compression?",
         reading=f"The {fmt.plural(len(fragile), 'most fragile layer')} at the strongest level; bands are 95 % "
@@ -150,12 +148,12 @@ def _curves(
 def _heatmap(
     result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
-    kind = result.spec.sensitivity.compression.kind
+    scale = result.spec.sensitivity.compression.scale
     chart = sensitivity_heatmap(
         frame,
         metric,
         order=list(dict.fromkeys(frame["row"])),
-        level_texts=[fmt.level(kind, level) for level in levels],
+        level_texts=[scale.text(level) for level in levels],
     )
     return Figure(
         question="Where in the network, and from which level on, does compression hurt?",

@@ -11,12 +11,11 @@ from senseapp.results.measurement import change_in
 from senseapp.ui import format as fmt
 from senseapp.ui.charts import schedule_bars
 from senseapp.ui.fragility import fragility_legend
-from senseapp.ui.frames import UNTOUCHED_BITS, mixed_frame, schedule_frame
+from senseapp.ui.frames import amount_bars
 from senseapp.ui.proof_wording import delivery, size_changes
 from senseapp.ui.report.chart_data import ChartData
 from senseapp.ui.report.figures import Figure, drawn
 from senseapp.ui.report.tables import Table, is_mixed, schedule_table
-from senseapp.ui.vocabulary import COMPRESSIONS
 
 _METHODS = {
     "optimal": "Least damage for the budget",
@@ -98,14 +97,7 @@ def _budget(schedule: Schedule) -> str:
 
 
 def _figure(schedule: Schedule, result: SensitivityResult, data: ChartData) -> Figure:
-    kind = result.spec.sensitivity.compression.kind
-    if is_mixed(schedule):
-        rows, title = mixed_frame(schedule, result), "Bytes left if stored compactly (%)"
-    else:
-        rows, title = schedule_frame(schedule, result), COMPRESSIONS[kind].level_axis
-    largest = 100.0
-    if kind == "quantization" and not is_mixed(schedule):
-        largest = UNTOUCHED_BITS if (rows["amount"] > 8).any() else 8.0
+    rows, title, largest = amount_bars(schedule, result, mixed=is_mixed(schedule))
     chart = schedule_bars(rows, title=title, largest=largest)
     most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "drop")["description"].astype(str)
     spared = int((rows["amount_text"] == "left alone").sum())

@@ -54,9 +54,9 @@ def layer_tables(result: SensitivityResult) -> tuple[tuple[Table, ...], str]:
 
 def _layer_table(result: SensitivityResult, name: str) -> Table:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
-    metric, kind = METRICS[name], result.spec.sensitivity.compression.kind
+    metric, scale = METRICS[name], result.spec.sensitivity.compression.scale
     frame = measurement_frame(result, name)
-    levels = [fmt.level(kind, level) for level in ordered_levels(result)]
+    levels = [scale.text(level) for level in ordered_levels(result)]
     sized = result.profile.sizes_known
     layers = {layer.name: layer for layer in result.profile.layers}
     cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))

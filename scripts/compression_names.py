@@ -1,0 +1,80 @@
+"""Find code that asks which compression it has in front of it, instead of asking its description.
+
+``python -m scripts.compression_names`` exits with 1 and one line per place where a module outside the folders of the
+compressions writes the name of one as a value (compared, a key, an element, an argument) or tests for the class of its
+settings. Readers and writers of other tools' files may name compressions: those files do.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from senseapp import compressions
+
+_ROOT = Path(__file__).resolve().parent.parent
+_SEARCHED = ("senseapp", "pages", "app.py")
+_OWN_FOLDERS = {"compressions", "transforms"}
+_OTHER_TOOLS = {"exchange", "distiller", "fasterai", "modelopt", "nni", "sparseml", "torch_pruning", "torchao"}
+"""Folders and modules that read or write files of other tools."""
+_TYPE_TESTS = {"isinstance", "issubclass"}
+
+
+def names_in(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and reason of each place in ``source`` that depends on which compression there is.
+
+    A default of a parameter is none: it says what is usual, and nothing is decided by it.
+    """
+    tree = ast.parse(source)
+    kinds = set(compressions.names())
+    classes = {description.config.__name__ for description in compressions.all_descriptions()}
+    defaults = {id(node) for node in _defaults(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in kinds and id(node) not in defaults:
+            yield node.lineno, f"names {node.value!r}"
+        elif isinstance(node, ast.MatchClass) and (tested := _named(node.cls) & classes):
+            yield node.cls.lineno, f"tests for {', '.join(sorted(tested))}"
+        elif _tests_types(node) and (tested := _named(node) & classes):
+            yield getattr(node, "lineno", 0), f"tests for {', '.join(sorted(tested))}"
+
+
+def _defaults(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            yield from (each for each in (*node.defaults, *node.kw_defaults) if each is not None)
+
+
+def _tests_types(node: ast.AST) -> bool:
+    """Return whether ``node`` is ``isinstance(…)``, ``issubclass(…)`` or a comparison, as of ``type(…)``."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TYPE_TESTS
+    return called or isinstance(node, ast.Compare)
+
+
+def _named(node: ast.AST) -> set[str]:
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def _searched() -> Iterator[Path]:
+    for name in _SEARCHED:
+        path = _ROOT / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            if not {*file.relative_to(_ROOT).with_suffix("").parts} & (_OWN_FOLDERS | _OTHER_TOOLS):
+                yield file
+
+
+def main() -> int:
+    """Print what is found; return the exit status."""
+    found = [
+        f"{file.relative_to(_ROOT)}:{line}: {reason}; ask its description in senseapp.compressions instead"
+        for file in _searched()
+        for line, reason in names_in(file.read_text())
+    ]
+    print("\n".join(found) or "No code outside its folder depends on which compression there is.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

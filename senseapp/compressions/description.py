@@ -1,0 +1,186 @@
+"""One description for each compression; the engine, the pages and the command line derive everything from it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Any, ClassVar, Literal
+
+from senseapp.compressions.levels import LevelScale
+from senseapp.compressions.option import options_of
+from senseapp.errors import InvalidSpec
+
+BudgetKind = Literal["params", "bytes", "macs", "bits"]
+"""What a budget counts: weights that are not zero, bytes of weights, multiply-accumulates, or average bits."""
+
+
+class Effect(Enum):
+    """What becomes of the weights of a layer, which decides what a level saves and what a file may store."""
+
+    ZEROS = "zeros"
+    CHANNELS = "channels"
+    BITS = "bits"
+
+
+class CompressionConfig(ABC):
+    """Settings of a compression: a frozen dataclass whose fields are options, see :mod:`senseapp.compressions.option`.
+
+    Attributes:
+        kind: the name of the compression.
+        scale: of its levels.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    scale: ClassVar[LevelScale]
+
+    def __post_init__(self) -> None:
+        for name, option in options_of(self).items():
+            value = getattr(self, name)
+            if value not in option.choices:
+                what = f"{self.kind.capitalize()} {name.replace('_', ' ')}"
+                raise InvalidSpec(f"{what} must be one of {', '.join(map(str, option.choices))}, got {value!r}.")
+
+    @property
+    def description(self) -> CompressionDescription:
+        """The compression that these are settings of."""
+        return get(self.kind)
+
+    @property
+    def only_level(self) -> tuple[float, str] | None:
+        """The one level that these settings have and why; None where they have all."""
+        return None
+
+    @property
+    def schedule_notes(self) -> tuple[str, ...]:
+        """Sentences on what a schedule and its target files, which hold one number per layer, do not say."""
+        return ()
+
+    @property
+    def whole_units(self) -> str:
+        """What happens to units that are only compressed whole, so that levels are reached in steps; empty if none."""
+        return ""
+
+    @property
+    def scales_per_channel(self) -> bool:
+        """Whether repair may give each output channel of a layer a scale of its own."""
+        return True
+
+    def check_levels(self, levels: Sequence[float]) -> None:
+        """Raise InvalidSpec unless every level can be measured with these settings."""
+        self.scale.check(levels)
+        if self.only_level is None:
+            return
+        level, why = self.only_level
+        if tuple(levels) != (level,):
+            raise InvalidSpec(f"{why}: its only level is {self.scale.shown(level):g}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionDescription:
+    """Everything that is known of one compression.
+
+    Attributes:
+        config: its settings.
+        label: the name people see.
+        line: what it does, in one plain line.
+        at: phrase of a level in a question, to be formatted with ``level``.
+        levels_help: what a level means.
+        amount: heading of a column of levels.
+        size_label: what the size that a schedule predicts is called.
+        effect: what becomes of the weights.
+        order: place when several compressions are applied to one network, lowest first.
+        partners: names of the compressions that a layer may get as well.
+        compressor: ``module:name`` of the factory, taking settings and a ``CompressionRequest``; it may load torch.
+    """
+
+    config: type[CompressionConfig]
+    label: str
+    line: str
+    at: str
+    levels_help: str
+    amount: str
+    size_label: str
+    effect: Effect
+    order: int
+    partners: tuple[str, ...] = ()
+    compressor: str
+
+    @property
+    def name(self) -> str:
+        """What files and the command line call it."""
+        return self.config.kind
+
+    @property
+    def scale(self) -> LevelScale:
+        """Of its levels."""
+        return self.config.scale
+
+    @property
+    def zeroes_weights(self) -> bool:
+        """Whether weights become zero and stay in their tensors."""
+        return self.effect is Effect.ZEROS
+
+    @property
+    def removes_channels(self) -> bool:
+        """Whether tensors become smaller; what neighbouring layers save then overlaps, and layers go in groups."""
+        return self.effect is Effect.CHANNELS
+
+    @property
+    def sets_bits(self) -> bool:
+        """Whether weights stay and take fewer bits each."""
+        return self.effect is Effect.BITS
+
+    @property
+    def budgets(self) -> tuple[BudgetKind, ...]:
+        """The budgets that it can serve, the usual one first."""
+        return ("bits", "bytes") if self.sets_bits else ("params", "bytes", "macs")
+
+    @property
+    def equal_cost(self) -> BudgetKind:
+        """The budget in which a schedule without one is compared with a uniform schedule."""
+        return {Effect.ZEROS: "params", Effect.CHANNELS: "macs", Effect.BITS: "bits"}[self.effect]  # type: ignore[return-value]
+
+    def load_compressor(self) -> Callable[..., Any]:
+        """Import and return the factory of its compressor."""
+        module, _, name = self.compressor.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
+
+
+_registered: dict[str, CompressionDescription] = {}
+
+
+def register(description: CompressionDescription) -> None:
+    """Offer a compression everywhere, after those registered before."""
+    _registered[description.name] = description
+
+
+def unregister(name: str) -> None:
+    """Take a compression back, if it is there."""
+    _registered.pop(name, None)
+
+
+def get(name: str) -> CompressionDescription:
+    """Return a compression by its name.
+
+    Raises:
+        InvalidSpec: there is none; names those that there are.
+    """
+    try:
+        return _registered[name]
+    except KeyError:
+        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.") from None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all compressions, in the order in which they are offered."""
+    return tuple(_registered)
+
+
+def all_descriptions() -> tuple[CompressionDescription, ...]:
+    """Return all compressions, in the order in which they are offered."""
+    return tuple(_registered.values())

@@ -1,0 +1,288 @@
+"""Scales of compression levels: what a level is, how people write it, and how damage runs between two of them.
+
+The engine counts a level as a fraction (of weights or channels) or as a number of bits; people and files say percent
+and bits. Everything that depends on which of the two it is belongs to the scale of the compression.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from senseapp.errors import InvalidSchedule, InvalidSpec
+
+if TYPE_CHECKING:  # numpy and scipy load with the first schedule, not with the app
+    import numpy as np
+    from numpy.typing import NDArray
+    from scipy.interpolate import PchipInterpolator
+
+DENSE_BITS = 32.0
+"""Bits of a weight that was left alone."""
+FRACTIONS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
+
+_LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
+_SHOWN_DIGITS = 10  # takes the binary dust off a percentage, and keeps what people typed
+_GRID_POINTS = 20
+_TIDY_STEPS = (10, 5, 2, 1)
+_LOG_FLOOR = 1e-12  # damage below this is no damage; keeps its logarithm finite
+
+
+def parse_numbers(text: str, *, what: str) -> tuple[float, ...]:
+    """Read ``"25,50,75"``.
+
+    Raises:
+        InvalidSpec: an entry is not a number, or there is none.
+    """
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    try:
+        numbers = tuple(float(entry) for entry in entries)
+    except ValueError as error:
+        raise InvalidSpec(f"{what} must be numbers separated by commas, got {text!r}.") from error
+    if not numbers:
+        raise InvalidSpec(f"{what} must name at least one number, got none.")
+    return numbers
+
+
+def tidy_level(level: float) -> float:
+    """Return ``level`` at the precision that files keep."""
+    return round(float(level), _LEVEL_DIGITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelScale(ABC):
+    """What the levels of one compression are.
+
+    Attributes:
+        noun: of the compression, for error messages: ``sparsity``.
+        axis: title of an axis of levels, with its unit.
+        choices: levels offered, weakest first.
+        default: levels chosen at first.
+        unit: of a level in files.
+        suffix: of a level in a sentence.
+        per_level: people's units for one engine unit: 100 for percent.
+        untouched: the level that leaves a layer as it is.
+        usual: the level to show first.
+        example: levels as a person may type them.
+        step: between levels that a person may set, in people's unit.
+        reached_format: of a level that was truly reached, which may lie between those that can be asked for.
+        stronger_is_lower: whether a lower level compresses more.
+        any_between: whether every number between two levels is a level.
+    """
+
+    noun: str
+    axis: str
+    choices: tuple[float, ...]
+    default: tuple[float, ...]
+
+    unit: ClassVar[str]
+    suffix: ClassVar[str]
+    per_level: ClassVar[float]
+    untouched: ClassVar[float]
+    usual: ClassVar[float]
+    example: ClassVar[str]
+    step: ClassVar[float]
+    reached_format: ClassVar[str]
+    stronger_is_lower: ClassVar[bool]
+    any_between: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest limit that a layer may be given."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """Which levels there are, to follow "must be"."""
+
+    @abstractmethod
+    def allows(self, level: float) -> bool:
+        """Return whether a layer can be compressed to ``level``; the untouched level does not compress."""
+
+    @abstractmethod
+    def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
+        """Return the levels that a solver may choose, gentlest first, beginning with the untouched one."""
+
+    @abstractmethod
+    def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
+        """Interpolate damage at ``wanted`` levels, (L,), from pairs (level, damage), gentlest first.
+
+        Beyond the strongest measurement damage stays at its last value.
+        """
+
+    @abstractmethod
+    def reference(self, levels: Sequence[float], target: float) -> float:
+        """Return the one of ``levels`` whose damage tells layers apart best where ``target`` is aimed at."""
+
+    def check(self, levels: Iterable[float]) -> None:
+        """Require that every level can be measured.
+
+        Raises:
+            InvalidSpec: one cannot; names the rule and examples.
+        """
+        for level in levels:
+            if not self.allows(level):
+                raise InvalidSpec(
+                    f"A {self.noun} level must be {self.rule}, got {self.text(level)}. "
+                    f"Choose levels such as {', '.join(f'{self.shown(each):g}' for each in self.default)}."
+                )
+
+    def fixed(self, level: float, layer: str) -> float:
+        """Return the level of a layer that a person fixed; 0 and the untouched level leave it alone.
+
+        Raises:
+            InvalidSchedule: it is out of range.
+        """
+        if level in (0, self.untouched):
+            return self.untouched
+        if not self.allows(level):
+            raise InvalidSchedule(f"The level of {layer} must be {self.rule}, or 0 for none; got {self.text(level)}.")
+        return tidy_level(level)
+
+    def strength(self, level: float) -> float:
+        """Return a number that grows with the strength of compression."""
+        return -level if self.stronger_is_lower else level
+
+    def sorted(self, levels: Iterable[float]) -> list[float]:
+        """Return ``levels``, gentlest first."""
+        return sorted(levels, key=self.strength)
+
+    def nearest_usual(self, levels: Iterable[float]) -> float:
+        """Return the level to show first: the one nearest to :attr:`usual`, of two the gentler."""
+        return min(levels, key=lambda level: (abs(level - self.usual), self.strength(level)))
+
+    def shown(self, level: float) -> float:
+        """Return ``level`` in people's unit, without binary dust (0.07 becomes 7.0)."""
+        return round(self.per_level * level, _SHOWN_DIGITS)
+
+    def from_shown(self, number: float) -> float:
+        """Return the level that ``number`` in people's unit means; the exact inverse of :meth:`shown`."""
+        return round(number / self.per_level, _SHOWN_DIGITS + 2)
+
+    def parse(self, text: str, *, what: str) -> tuple[float, ...]:
+        """Read levels as people write them: ``25,50`` percent, ``8,4`` bits.
+
+        Raises:
+            InvalidSpec: an entry is not a number, or there is none.
+        """
+        return tuple(self.from_shown(number) for number in parse_numbers(text, what=what))
+
+    def text(self, level: float) -> str:
+        """Return a level as people say it: ``50 %``, ``4 bits``."""
+        return f"{self.shown(level):g} {self.suffix}"
+
+    def texts(self, levels: Iterable[float]) -> str:
+        """Return several levels in one phrase: ``25, 50, 75 %``, ``8, 4 bits``."""
+        return ", ".join(f"{self.shown(level):g}" for level in self.sorted(levels)) + f" {self.suffix}"
+
+    def reached_text(self, level: float) -> str:
+        """Return a level that was truly reached: ``12.5 %``, ``4 bits``."""
+        return f"{self.shown(level):{self.reached_format}} {self.suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FractionScale(LevelScale):
+    """Levels are shares of a layer's weights or channels, strictly between 0 and 1; people say percent."""
+
+    choices: tuple[float, ...] = FRACTIONS
+    default: tuple[float, ...] = (0.25, 0.5, 0.75)
+
+    unit: ClassVar[str] = "percent"
+    suffix: ClassVar[str] = "%"
+    per_level: ClassVar[float] = 100.0
+    untouched: ClassVar[float] = 0.0
+    usual: ClassVar[float] = 0.5
+    example: ClassVar[str] = "35, 85"
+    step: ClassVar[float] = 0.1
+    reached_format: ClassVar[str] = ".1f"
+    stronger_is_lower: ClassVar[bool] = False
+    any_between: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 0.99)
+    rule: ClassVar[str] = "above 0 % and below 100 %"
+
+    def allows(self, level: float) -> bool:
+        """Return whether ``level`` lies strictly between 0 and 1."""
+        return 0.0 < level < 1.0
+
+    def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
+        """Cut each gap between measured levels into 10, 5, 2 or 1 equal steps, for about 20 levels in all."""
+        import numpy as np
+
+        steps = next(steps for steps in _TIDY_STEPS if steps * len(measured) <= _GRID_POINTS or steps == 1)
+        gaps = zip([self.untouched, *measured], measured, strict=False)
+        between = np.concatenate([np.linspace(low, high, steps + 1)[:-1] for low, high in gaps])
+        return (*map(tidy_level, between), measured[-1])
+
+    def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
+        """Follow a monotone cubic through zero."""
+        import numpy as np
+
+        inside = np.clip(np.asarray(wanted, dtype=np.float64), 0.0, measured[-1][0])
+        found: NDArray[np.float64] = np.maximum(_cubic_through_zero(measured)(inside), 0.0)
+        return found
+
+    def reference(self, levels: Sequence[float], target: float) -> float:
+        """Return the level nearest to ``target``."""
+        return min(levels, key=lambda level: abs(level - target))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitScale(LevelScale):
+    """Levels are whole numbers of bits kept of each weight, between the fewest and the most that are offered."""
+
+    choices: tuple[float, ...] = (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
+    default: tuple[float, ...] = (8.0, 4.0, 2.0)
+
+    unit: ClassVar[str] = "bits"
+    suffix: ClassVar[str] = "bits"
+    per_level: ClassVar[float] = 1.0
+    untouched: ClassVar[float] = DENSE_BITS
+    usual: ClassVar[float] = 4.0
+    example: ClassVar[str] = "6, 5"
+    step: ClassVar[float] = 1.0
+    reached_format: ClassVar[str] = "g"
+    stronger_is_lower: ClassVar[bool] = True
+    any_between: ClassVar[bool] = False
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """From the fewest bits to those of a layer left alone."""
+        return min(self.choices), self.untouched
+
+    @property
+    def rule(self) -> str:
+        """Which levels there are, to follow "must be"."""
+        return f"a whole number of bits from {min(self.choices):g} to {max(self.choices):g}"
+
+    def allows(self, level: float) -> bool:
+        """Return whether ``level`` is a whole number between the fewest and the most bits."""
+        return level % 1 == 0 and min(self.choices) <= level <= max(self.choices)
+
+    def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
+        """Return whole bits from the gentlest measured to the strongest."""
+        return (self.untouched, *(float(bits) for bits in range(int(measured[0]), int(measured[-1]) - 1, -1)))
+
+    def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
+        """Follow straight lines in the logarithm, since each bit less multiplies the noise power by about 4."""
+        import numpy as np
+
+        (bits, damages), levels = np.array(measured[::-1]).T, np.asarray(wanted, dtype=np.float64)
+        between = np.exp(np.interp(levels, bits, np.log(np.maximum(damages, _LOG_FLOOR))))
+        between[between <= 2 * _LOG_FLOOR] = 0.0
+        return np.where(levels >= self.untouched, 0.0, between)
+
+    def reference(self, levels: Sequence[float], target: float) -> float:
+        """Return the level in the middle: a target in fractions says nothing about bits."""
+        return levels[(len(levels) - 1) // 2]
+
+
+@lru_cache(maxsize=4096)
+def _cubic_through_zero(measured: tuple[tuple[float, float], ...]) -> PchipInterpolator:
+    """Fit the damage of fractions; kept, since a slider asks for the same curves again and again."""
+    from scipy.interpolate import PchipInterpolator
+
+    levels, damages = zip((0.0, 0.0), *measured, strict=True)
+    return PchipInterpolator(levels, damages)

@@ -1,0 +1,62 @@
+"""Pruning: whole channels are removed from layers that depend on each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.levels import FRACTIONS, FractionScale, LevelScale
+from senseapp.compressions.option import option
+
+PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "random"]
+
+_CRITERIA: dict[PruningCriterion, str] = {
+    "magnitude": "Magnitude (L2)",
+    "magnitude_l1": "Magnitude (L1)",
+    "lamp": "LAMP",
+    "fpgm": "FPGM: distance to the median filter",
+    "bn_scale": "BatchNorm scale",
+    "random": "Random (for comparison)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruningConfig(CompressionConfig):
+    """Remove the least important output channels of a coupled group. A level is the fraction removed.
+
+    ``criterion`` names an importance of torch-pruning: L2 (``magnitude``) or L1 norm of the group, LAMP, FPGM
+    (distance to the geometric median), the scale of the BatchNorm that follows, or seeded random.
+    Attention heads are removed whole.
+    """
+
+    kind: ClassVar[str] = "pruning"
+    scale: ClassVar[LevelScale] = FractionScale(
+        noun="pruning", axis="Channels removed (%)", choices=FRACTIONS[:-1], default=(0.1, 0.3, 0.5)
+    )
+
+    criterion: PruningCriterion = option(
+        "magnitude",
+        label="Criterion",
+        help="How the channels to remove are found, over all layers that must go together.",
+        choices=_CRITERIA,
+    )
+
+    @property
+    def whole_units(self) -> str:
+        """Channels, of which a layer may have few."""
+        return "Whole channels are removed"
+
+
+PRUNING = CompressionDescription(
+    config=PruningConfig,
+    label="Pruning",
+    line="Remove whole channels",
+    at="with {level} of its channels removed",
+    levels_help="Share of a layer's output channels that is removed. Layers that depend on each other go together.",
+    amount="Removed",
+    size_label="Size left, as float32",
+    effect=Effect.CHANNELS,
+    order=0,
+    compressor="senseapp.transforms.pruning:PruningCompressor",
+)

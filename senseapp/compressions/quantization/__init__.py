@@ -1,0 +1,98 @@
+"""Quantization: the weights of a layer are stored with fewer bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.levels import BitScale, LevelScale
+from senseapp.compressions.option import option
+
+NumberFormat = Literal["int", "fp8_e4m3"]
+QuantizationGranularity = Literal["channel", "tensor"]
+ActivationObserver = Literal["minmax", "percentile", "mse"]
+
+_FORMATS: dict[NumberFormat, str] = {"int": "Integers", "fp8_e4m3": "8-bit float (E4M3)"}
+_GRANULARITIES: dict[QuantizationGranularity, str] = {"channel": "One per channel", "tensor": "One per layer"}
+_OBSERVERS: dict[ActivationObserver, str] = {
+    "mse": "Smallest error",
+    "percentile": "Percentile",
+    "minmax": "Smallest to largest",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationConfig(CompressionConfig):
+    """Round the weights of one layer to few bits (and its input, on request). A level is the number of bits.
+
+    ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output
+    channel or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits.
+    Activation ranges come from calibration images, through ``observer``, never from the images measured.
+    """
+
+    kind: ClassVar[str] = "quantization"
+    scale: ClassVar[LevelScale] = BitScale(noun="quantization", axis="Bits per weight")
+
+    number_format: NumberFormat = option(
+        "int", label="Number format", help="The 8-bit float has one level: 8 bits.", choices=_FORMATS
+    )
+    granularity: QuantizationGranularity = option(
+        "channel",
+        label="One scale per channel",
+        help="A scale of its own for each output channel; off: one for the whole layer, which costs more accuracy.",
+        choices=_GRANULARITIES,
+        switch=True,
+        title="Scale",
+        flag_of={"--per-tensor": "tensor"},
+    )
+    activations: bool = option(
+        False,
+        label="Quantize activations too",
+        help="Also round the layer's input to the same number of bits, with ranges from calibration images.",
+        choices={True: "Quantized too", False: "Left alone"},
+        switch=True,
+        title="Activations",
+        flag_of={"--activations": True},
+    )
+    observer: ActivationObserver = option(
+        "mse",
+        label="Activation range",
+        help="How the range is chosen from the calibration images; a range that ignores outliers is often better.",
+        choices=_OBSERVERS,
+        when=lambda values: bool(values["activations"]),
+    )
+
+    @property
+    def only_level(self) -> tuple[float, str] | None:
+        """8 bits, for the 8-bit float."""
+        return None if self.number_format == "int" else (8.0, f"The {self.number_format} format always has 8 bits")
+
+    @property
+    def schedule_notes(self) -> tuple[str, ...]:
+        """What files take for granted: integers, and one scale per output channel."""
+        if self.number_format != "int":
+            return (f"Measured in {self.number_format}; target files say 8 bits and mean integers.",)
+        if self.granularity == "tensor":
+            return ("Measured with one scale per tensor; target files ask for one per output channel.",)
+        return ()
+
+    @property
+    def scales_per_channel(self) -> bool:
+        """Not where one scale holds for the whole tensor."""
+        return self.granularity == "channel"
+
+
+QUANTIZATION = CompressionDescription(
+    config=QuantizationConfig,
+    label="Quantization",
+    line="Store weights with fewer bits",
+    at="with its weights in {level}",
+    levels_help="Number of bits for each weight of a layer. Each level is measured on its own.",
+    amount="Bits",
+    size_label="Size if stored as integers",
+    effect=Effect.BITS,
+    order=2,
+    partners=("sparsity",),
+    compressor="senseapp.transforms.quantization:QuantizationCompressor",
+)

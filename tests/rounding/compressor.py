@@ -1,0 +1,33 @@
+"""What rounding does to a network."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from senseapp.transforms import Applied, CompressionRequest, Prepared, Target
+from senseapp.transforms.weights import PreparedCompressor, find_weights, ordinary_tensors, swapped
+from tests.rounding import RoundingConfig
+
+
+class RoundingCompressor(PreparedCompressor):
+    def __init__(self, config: RoundingConfig, request: CompressionRequest) -> None:
+        found = find_weights(request.model, request.layers)
+        self._nearest = config.mode == "nearest"
+        self._weights, self.not_applicable = found.weights, found.not_applicable
+        self.targets = tuple(weight.target for weight in self._weights.values())
+
+    def prepare(self, target: Target, level: float) -> Prepared:
+        parameter = self._weights[target.layer].parameter
+        with ordinary_tensors():
+            rounded = self._rounded(parameter.detach(), int(level))
+        return Prepared(
+            applied=Applied(achieved_level=level), active=partial(swapped, parameter, rounded), weight=lambda: rounded
+        )
+
+    def _rounded(self, values: Tensor, digits: int) -> Tensor:
+        mantissa, exponent = torch.frexp(values)
+        scaled = mantissa * 2**digits
+        return torch.ldexp(scaled.round() if self._nearest else scaled.trunc(), exponent - digits)
