@@ -225,7 +225,7 @@ class Backend:
 
     def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:
         self.cards.keep(spec.model, result.profile)
-        if "cluster" in result.environment:
+        if result.passes.workers:
             return  # says nothing about this machine
         members = {member for item in result.shown for member in item.members or (item.layer,)}
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
