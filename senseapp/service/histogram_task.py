@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.service.engine import load_engine
+from senseapp.service.run_task import TaskContext, key_of
 from senseapp.spec import dumps
 from senseapp.spec.histogram import HistogramSpec
-from senseapp.store import RunFolder
-
-_KEY_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +26,15 @@ class HistogramTask:
     @property
     def key(self) -> str:
         """Names its file: the same for the same question, whoever asks."""
-        return hashlib.sha256(dumps(self.spec).encode()).hexdigest()[:_KEY_DIGITS]
+        return key_of(dumps(self.spec))
 
     @property
     def job_id(self) -> str:
         """Names the job; no run and no proof has such an id."""
         return f"{self.run_id}:histogram:{self.key}"
 
-    def carry_out(
-        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
-    ) -> QuantizationHistogram:
-        """Look at the tensor, keep the outcome in ``folder``, and return it.
+    def carry_out(self, context: TaskContext) -> QuantizationHistogram:
+        """Look at the tensor, keep the outcome in the run's folder, and return it.
 
         Raises:
             NotFound: the run is not finished.
@@ -49,12 +42,15 @@ class HistogramTask:
             MeasurementFailed: the layer has no finite values.
             StorageFailed: the file cannot be written.
         """
+        folder = context.folder
         known = folder.load_histogram(self.key)
         if known is not None:
             return known
         load_engine()
         from senseapp.sensitivity.histograms import histogram_of
 
-        histogram = histogram_of(folder.load_result(), self.spec, data_roots=data_roots, progress=progress)
+        histogram = histogram_of(
+            folder.load_result(), self.spec, data_roots=context.data_roots, progress=context.observer.phase
+        )
         folder.save_histogram(self.key, histogram)
         return histogram

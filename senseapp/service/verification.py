@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,11 +9,12 @@ from senseapp.errors import NotFound
 from senseapp.results import Schedule, ValidationResult
 from senseapp.results.model_files import MODEL_FILES
 from senseapp.service.engine import load_engine
+from senseapp.service.run_task import TaskContext, key_of
 from senseapp.spec import CompressionConfig, dumps
 from senseapp.store import RunFolder
 
-_KEY_DIGITS = 16
-_REPAIR = "matched"  # how repairs are made: proofs of models that were repaired otherwise are not these
+REPAIR = "matched"
+"""How repairs are made: proofs and searches of models that were repaired otherwise are not these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +37,15 @@ class Verification:
     def key(self) -> str:
         """Names its files: the same for the same schedule, whoever asks."""
         other = f" other={self.other}" if self.other else ""
-        asked = f"{dumps(self.schedule)} repair={_REPAIR if self.repair else False}{other}"
-        return hashlib.sha256(asked.encode()).hexdigest()[:_KEY_DIGITS]
+        return key_of(f"{dumps(self.schedule)} repair={REPAIR if self.repair else False}{other}")
 
     @property
     def job_id(self) -> str:
         """Names the job; no run has a colon in its id."""
         return f"{self.run_id}:{self.key}"
 
-    def carry_out(
-        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
-    ) -> ValidationResult:
-        """Prove the schedule, keep the outcome and the compressed model in ``folder``, and return the outcome.
+    def carry_out(self, context: TaskContext) -> ValidationResult:
+        """Prove the schedule, keep the outcome and the compressed model in the run's folder, and return the outcome.
 
         Raises:
             NotFound: the run is not finished.
@@ -57,18 +53,20 @@ class Verification:
             StorageFailed: a file cannot be written.
         """
         load_engine()
-        from senseapp.validation import (  # torch loads here, not when the app starts
-            validate,
-            with_file_sizes,
-            write_compressed,
-        )
+        from senseapp.validation import validate, with_file_sizes, write_compressed  # torch loads here
 
+        folder, progress = context.folder, context.observer.phase
         known = folder.load_validation(self.key)
         if known is not None:
             return known
         result = folder.load_result()
         proven = validate(
-            result, self.schedule, repair=self.repair, other=self.other, data_roots=data_roots, progress=progress
+            result,
+            self.schedule,
+            repair=self.repair,
+            other=self.other,
+            data_roots=context.data_roots,
+            progress=progress,
         )
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)

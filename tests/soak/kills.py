@@ -22,7 +22,7 @@ from pathlib import Path
 
 from senseapp.results import LayerMeasurement, RunState, SensitivityResult
 from senseapp.results.passes import PassSettings
-from senseapp.service import Backend, OpenSession, Service, open_engine_session
+from senseapp.service import Backend, OpenSession, Service
 from senseapp.spec import RunSpec, SensitivitySpec
 from tests.fake_session import FakeEngine, fake_calibration
 
@@ -42,7 +42,7 @@ class Kind:
     """
 
     spec: RunSpec
-    open_session: OpenSession
+    open_session: OpenSession | None
     opening: float
     prepare: Callable[[], None] = lambda: None
 
@@ -77,7 +77,7 @@ KINDS = {
     ),
     "real": Kind(
         spec=RunSpec(sensitivity=SensitivitySpec(levels=_percents(*range(5, 100, 10)), num_samples=96)),
-        open_session=open_engine_session,
+        open_session=None,
         opening=2.0,
         prepare=_load_torch,
     ),
