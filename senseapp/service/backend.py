@@ -24,7 +24,7 @@ from senseapp.service.live import LiveRun
 from senseapp.service.machine_speed import SpeedBook, time_convolutions
 from senseapp.service.memory import MemoryGuard
 from senseapp.service.model_cards import ModelCards
-from senseapp.service.pace import Pace
+from senseapp.service.pace import RateLimiter
 from senseapp.service.run_log import RunLogs, during_run
 from senseapp.service.run_room import remove_untouched
 from senseapp.service.run_task import RunTask, TaskContext
@@ -85,7 +85,7 @@ class Backend:
         self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
         self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
-        self.pace = Pace(
+        self.rate_limiter = RateLimiter(
             {
                 "runs": settings.runs_per_minute,
                 "jobs on runs": settings.jobs_per_minute,
@@ -127,7 +127,7 @@ class Backend:
         """
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
-            self.pace.count(self.store.record(task.run_id).owner, "jobs on runs")
+            self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
                 del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files

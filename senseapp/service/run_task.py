@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.results import LayerMeasurement, SensitivityResult
 from senseapp.results.reuse import Reused
+from senseapp.service.engine import load_engine
 from senseapp.service.session import OpenSession, open_local_session
 from senseapp.store import RunFolder
 
@@ -84,6 +86,59 @@ class RunTask(Protocol):
 
     def carry_out(self, context: TaskContext) -> object:
         """Do the work and keep its outcome in the folder; nothing is done twice."""
+
+
+OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRunTask(ABC, Generic[OutcomeT_co]):
+    """Work on a finished run; its outcome is a file of the run, and the run keeps its state whatever comes of it.
+
+    Attributes:
+        run_id: of the run whose model and images are taken.
+    """
+
+    keeps_model: ClassVar[bool] = False
+    """Whether it leaves files as large as a model, for which there must be room."""
+
+    run_id: str
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Names the file of the outcome: the same for the same question, whoever asks."""
+
+    @abstractmethod
+    def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
+        """Return what is kept in ``folder``, or None before it is.
+
+        Raises:
+            InvalidFile: the file is damaged.
+        """
+
+    @abstractmethod
+    def find_out(self, context: TaskContext) -> OutcomeT_co:
+        """Do the work, keep the outcome and return it; the engine is loaded."""
+
+    @property
+    def job_id(self) -> str:
+        """Names the job; no run has a colon in its id."""
+        return f"{self.run_id}:{type(self).__name__}:{self.key}"
+
+    def carry_out(self, context: TaskContext) -> OutcomeT_co:
+        """Return the outcome, found now or before.
+
+        Raises:
+            NotFound: the run is not finished.
+            InvalidInput: the model, the images or what is asked for cannot be used.
+            StorageFailed: a file cannot be written.
+        """
+        known = self.outcome(context.folder)
+        if known is not None:
+            return known
+        load_engine()
+        return self.find_out(context)
 
 
 def key_of(question: str) -> str:

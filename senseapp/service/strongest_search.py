@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from senseapp.results import StrongestFound
 from senseapp.results.schedule import BudgetKind
-from senseapp.service.engine import load_engine
-from senseapp.service.run_task import TaskContext, key_of
+from senseapp.service.run_task import FinishedRunTask, TaskContext, key_of
 from senseapp.service.verification import REPAIR
 from senseapp.spec.limits import Limits
+from senseapp.store import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,14 @@ class DropLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrongestSearch:
+class StrongestSearch(FinishedRunTask[StrongestFound]):
     """One such search in the results of a run."""
 
-    run_id: str
     drop: DropLimit
 
     @property
     def key(self) -> str:
-        """Names its file: the same for the same question, whoever asks."""
+        """Names its file."""
         drop, limits = self.drop, self.drop.limits
         asked = (
             *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and REPAIR),
@@ -48,27 +47,19 @@ class StrongestSearch:
         )
         return key_of(repr(asked))
 
-    @property
-    def job_id(self) -> str:
-        """Names the job; no run, proof or histogram has such an id."""
-        return f"{self.run_id}:strongest:{self.key}"
+    def outcome(self, folder: RunFolder) -> StrongestFound | None:
+        """Return the schedule found, or None before it is."""
+        return folder.load_strongest(self.key)
 
-    def carry_out(self, context: TaskContext) -> StrongestFound:
-        """Search, keep the outcome in the run's folder, and return it.
+    def find_out(self, context: TaskContext) -> StrongestFound:
+        """Search.
 
         Raises:
-            NotFound: the run is not finished.
             InfeasibleBudget: even the gentlest schedule drops more.
-            InvalidInput: the model, the images or the metric cannot be used.
-            StorageFailed: the file cannot be written.
         """
-        load_engine()
         from senseapp.validation import TestBench, strongest_schedule  # torch loads here, not when the app starts
 
         folder, progress = context.folder, context.observer.phase
-        known = folder.load_strongest(self.key)
-        if known is not None:
-            return known
         progress("Loading the model and the images")
         found = strongest_schedule(
             TestBench.open(folder.load_result(), data_roots=context.data_roots, progress=progress),

@@ -16,6 +16,7 @@ from senseapp.exchange import read_run_file
 from senseapp.export import read_schedule
 from senseapp.results import RunState
 from senseapp.service import Backend, Service
+from senseapp.service.verification import Verification
 from senseapp.store import RunStore
 from senseapp.ui import backend as ui_backend
 from tests.pages.conftest import APP, ScriptedService
@@ -100,7 +101,9 @@ def test_a_finished_run_has_the_figures_that_it_had(service: Service, title: str
     check_proofs(service.validations(run_id), expected["proofs"])
     assert sorted(sum(histogram.counts) for histogram in service.histograms(run_id)) == sorted(expected["histograms"])
     for proof in service.validations(run_id):
-        assert [path.suffix for path in service.compressed_model(run_id, proof.schedule)] == [".safetensors"]
+        assert [
+            path.suffix for path in service.work.compressed_model(Verification(run_id=run_id, schedule=proof.schedule))
+        ] == [".safetensors"]
 
 
 def test_a_search_for_the_strongest_schedule_keeps_its_outcome(backend: Backend) -> None:

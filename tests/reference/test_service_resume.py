@@ -100,7 +100,7 @@ def test_the_service_runs_the_demo_and_its_estimate_has_the_right_order_of_magni
     service = Service(backend)
     spec = spec_of(SparsityConfig(), 0.5)
     run_id = service.start(spec)
-    predicted = service.estimate_time(spec)
+    predicted = service.inputs.estimate_time(spec)
     backend.runner.run_next()
     snapshot = service.snapshot(run_id)
     assert snapshot.error == ""
@@ -108,4 +108,4 @@ def test_the_service_runs_the_demo_and_its_estimate_has_the_right_order_of_magni
     result = service.result(run_id)
     assert predicted / 20 < result.seconds < 20 * predicted
     assert service.run(run_id).headline
-    assert service.estimate_time(spec) == pytest.approx(result.seconds, rel=0.01)
+    assert service.inputs.estimate_time(spec) == pytest.approx(result.seconds, rel=0.01)
