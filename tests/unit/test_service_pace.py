@@ -45,7 +45,7 @@ def test_who_asks_no_more_is_forgotten() -> None:
     for number in range(1000):
         clock.seconds = float(number)
         limiter.count(f"person {number}", "runs")
-    assert len(pace._asked) <= 60
+    assert len(limiter._asked) <= 60
 
 
 @pytest.fixture
