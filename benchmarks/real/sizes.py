@@ -21,6 +21,7 @@ from senseapp.compressions import BudgetKind
 from senseapp.results import ResourceBudget, ValidationResult
 from senseapp.results.model_files import CHECKPOINT, model_file, small_form
 from senseapp.schedule import make_schedule
+from senseapp.service.run_task import RunObserver, TaskContext
 from senseapp.service.verification import Verification
 from senseapp.store import RunFolder
 from senseapp.ui.proof_wording import size_changes
@@ -79,12 +80,16 @@ def _analyze(home: Path, compression: str, levels: str, checkpoint: Path, photog
     return run
 
 
+class _Silent(RunObserver):
+    """Shows nothing."""
+
+
 def _proven(case: _Case, run: Path) -> tuple[ValidationResult, tuple[Path, ...]]:
     """Return what the app keeps of a proof, and the files it offers."""
     folder = RunFolder(run)
     budget = ResourceBudget(kind=case.kind, target=case.target)
     asked = Verification(run_id="run", schedule=make_schedule(folder.load_result(), budget=budget), repair=False)
-    return asked.carry_out(folder, progress=lambda _sentence: None), asked.files(folder)
+    return asked.carry_out(TaskContext(folder=folder, observer=_Silent())), asked.files(folder)
 
 
 def _page_rows(case: _Case, validation: ValidationResult, files: tuple[Path, ...]) -> Iterator[Row]:

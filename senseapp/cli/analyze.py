@@ -13,12 +13,13 @@ from senseapp.cli.run_arguments import run_spec_from
 from senseapp.metrics import METRICS
 from senseapp.results import SensitivityResult
 from senseapp.service import (
-    execute,
     headline,
-    open_engine_session,
     open_local_session,
     write_outputs,
 )
+from senseapp.service.execution import Measurement, cluster_for
+from senseapp.service.job_process import carry_out_on_cluster
+from senseapp.service.run_task import TaskContext
 from senseapp.spec import ModelSpec, RunSpec
 from senseapp.store import RunFolder
 from senseapp.tasks import TASKS
@@ -133,7 +134,14 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResul
     folder = RunFolder(item.folder)
     folder.make()
     with ProgressBar() as bar:
-        result = execute(spec, folder, bar, open_session=open_local_session if arguments.local else open_engine_session)
+        task = Measurement(run_id="", spec=spec)
+        context = TaskContext(folder=folder, observer=bar, open_session=open_local_session)
+        address = "" if arguments.local else cluster_for(spec)
+        if address:
+            carry_out_on_cluster(task, context, device=spec.sensitivity.device, address=address)
+        else:
+            task.carry_out(context)
+    result = folder.load_result()
     write_outputs(result, folder.path)
     return result
 

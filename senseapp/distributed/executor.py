@@ -118,6 +118,11 @@ class RayExecutor:
         )
 
     @property
+    def workers(self) -> int:
+        """How many workers the cluster has."""
+        return self.cluster.workers
+
+    @property
     def _most_running(self) -> int:
         return 2 * self.cluster.workers  # one under way and one at hand for each, also once nodes have joined
 

@@ -9,9 +9,12 @@ from functools import cached_property
 
 from senseapp.metrics import MetricChange
 from senseapp.results.measurement import LayerMeasurement, Status
+from senseapp.results.passes import PassSettings
 from senseapp.results.profile import ModelProfile
 from senseapp.spec.codec import register
 from senseapp.spec.run import RunSpec
+
+_USUAL_PASSES = PassSettings()
 
 
 def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, ...]:
@@ -39,7 +42,8 @@ class SensitivityResult:
         method: ``replay`` or ``plain``, with the reason in ``notes`` when plain.
         agreement: Spearman between estimate and measurement, by level, where both exist.
         notes: sentences about anything approximated, skipped or failed.
-        environment: versions, device, threads.
+        environment: versions, device, threads; for reading only.
+        passes: how the forward passes were made.
         seconds: time of the whole run.
         summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
     """
@@ -57,8 +61,13 @@ class SensitivityResult:
     agreement: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    passes: PassSettings = _USUAL_PASSES
     seconds: float = 0.0
     summary: str = ""
+
+    def __post_init__(self) -> None:
+        if self.environment and self.passes == _USUAL_PASSES:
+            object.__setattr__(self, "passes", PassSettings.from_environment(self.environment))
 
     @property
     def levels(self) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -40,11 +40,16 @@ class Executor(Protocol):
     def environment(self) -> dict[str, str]:
         """Return what a result should say about it."""
 
+    @property
+    def workers(self) -> int:
+        """How many workers of a cluster measure; 0 for this machine alone."""
+
 
 @dataclass(slots=True)
 class LocalExecutor:
     """Everything in the calling thread, one measurement after the other."""
 
+    workers: ClassVar[int] = 0
     _latest: Probe | None = None
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:

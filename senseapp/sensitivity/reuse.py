@@ -81,14 +81,14 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 def arithmetic_of(result: SensitivityResult) -> tuple[Layout, int]:
     """Return how the passes of a run were made: their layout, and the most images measured together (0: as fits)."""
-    ran = result.environment
+    ran = result.passes
     layout = Layout(
-        channels_last=ran["memory_layout"] == "channels_last",
-        micro_batch=int(ran["micro_batch"]),
-        precision=ran["precision"],
-        levels_together=int(ran.get("levels_together", 1)),
+        channels_last=ran.channels_last,
+        micro_batch=ran.micro_batch,
+        precision=result.precision,
+        levels_together=ran.levels_together,
     )
-    return layout, int(ran.get("images_at_once", 0))
+    return layout, ran.images_at_once
 
 
 def images_in_span(sweep: Sweep) -> int:
@@ -105,9 +105,7 @@ def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement
     if sweep.spec.until_settled:
         return ()
     layout, _ = arithmetic_of(earlier)
-    same_passes = layout == sweep.bench.layout and earlier.environment.get("images_in_span") == str(
-        images_in_span(sweep)
-    )
+    same_passes = layout == sweep.bench.layout and earlier.passes.images_in_span == images_in_span(sweep)
     if layout.levels_together > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
         return ()  # other levels share the passes, of another size, which may round otherwise
     if not same_passes or (earlier.method == "plain") != bool(sweep.bench.unsafe):

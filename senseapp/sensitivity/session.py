@@ -15,6 +15,7 @@ from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult, Status, latest
+from senseapp.results.passes import PassSettings
 from senseapp.results.profile_notes import counting_notes
 from senseapp.results.ranking import spearman
 from senseapp.results.resolution import visible_words
@@ -25,7 +26,7 @@ from senseapp.sensitivity.quick.true_passes import correction_note
 from senseapp.sensitivity.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.sensitivity.split import split
 from senseapp.sensitivity.sweep import Sweep
-from senseapp.sensitivity.workbench import choose_device
+from senseapp.sensitivity.workbench import Workbench, choose_device
 from senseapp.spec import RunSpec
 from senseapp.tasks import task_named
 
@@ -217,6 +218,7 @@ class Session:
         notes = (*self.notes, *correction_note(guessed))
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
         bench = self.sweep.bench
+        passes = _pass_settings(self.sweep)
         return SensitivityResult(
             spec=self.spec,
             profile=self.profile,
@@ -230,9 +232,8 @@ class Session:
             method="plain" if bench.unsafe else "replay",
             agreement=estimate_agreement(guessed, final),
             notes=notes,
-            environment=_environment(bench.layout, bench.device)
-            | {"images_at_once": str(self.sweep.span_images), "images_in_span": str(images_in_span(self.sweep))}
-            | self.sweep.executor.environment(),
+            environment=_environment(passes, bench) | self.sweep.executor.environment(),
+            passes=passes,
             seconds=seconds,
         )
 
@@ -260,12 +261,26 @@ def estimate_agreement(
     }
 
 
-def _environment(layout: Layout, device: torch.device) -> dict[str, str]:
-    return _versions(device) | {
-        "memory_layout": "channels_last" if layout.channels_last else "contiguous",
-        "micro_batch": str(layout.micro_batch),
-        "levels_together": str(layout.levels_together),
-        "precision": layout.precision,
+def _pass_settings(sweep: Sweep) -> PassSettings:
+    layout = sweep.bench.layout
+    return PassSettings(
+        channels_last=layout.channels_last,
+        micro_batch=layout.micro_batch,
+        levels_together=layout.levels_together,
+        images_at_once=sweep.span_images,
+        images_in_span=images_in_span(sweep),
+        workers=sweep.executor.workers,
+    )
+
+
+def _environment(passes: PassSettings, bench: Workbench) -> dict[str, str]:
+    return _versions(bench.device) | {
+        "memory_layout": "channels_last" if passes.channels_last else "contiguous",
+        "micro_batch": str(passes.micro_batch),
+        "levels_together": str(passes.levels_together),
+        "precision": bench.layout.precision,
+        "images_at_once": str(passes.images_at_once),
+        "images_in_span": str(passes.images_in_span),
     }
 
 

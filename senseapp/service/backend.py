@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,19 +16,19 @@ from senseapp.results import JobSnapshot, RunRecord, RunState, SensitivityResult
 from senseapp.service.access import check_paths, configured_data_roots, uploads_folder
 from senseapp.service.earlier_runs import StoredRuns
 from senseapp.service.engine import load_engine, runs_on_processor
-from senseapp.service.execution import execute
+from senseapp.service.execution import Measurement, cluster_for
 from senseapp.service.headline import headline
-from senseapp.service.job_process import JobProcesses
+from senseapp.service.job_process import JobProcesses, carry_out_on_cluster
 from senseapp.service.leaderboard import Leaderboard
 from senseapp.service.live import LiveRun
 from senseapp.service.machine_speed import SpeedBook, time_convolutions
 from senseapp.service.memory import MemoryGuard
 from senseapp.service.model_cards import ModelCards
-from senseapp.service.pace import Pace
+from senseapp.service.pace import RateLimiter
 from senseapp.service.run_log import RunLogs, during_run
 from senseapp.service.run_room import remove_untouched
-from senseapp.service.run_task import RunTask
-from senseapp.service.session import OpenSession, open_engine_session, open_local_session
+from senseapp.service.run_task import RunTask, TaskContext
+from senseapp.service.session import OpenSession, open_local_session
 from senseapp.service.settings import ServerSettings
 from senseapp.service.state_keeper import StateKeeper
 from senseapp.service.time_estimate import MachineSpeed, work_of
@@ -44,7 +44,7 @@ class Backend:
 
     Args:
         home: folder of the database and the runs; made if it is missing.
-        open_session: prepares the engine for a run; None does so on the cluster that the environment
+        open_session: prepares the engine for a run, in this process; None measures on the cluster that the environment
             names, or where ``settings`` say.
         data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
         workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
@@ -75,8 +75,7 @@ class Backend:
         self.cards = ModelCards()
         self.speeds = SpeedBook(home / "speed.json", calibrate=calibrate)
         self._processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
-        self._open_here: OpenSession = self._processes.open if self._processes else open_local_session
-        self._open_session = open_session or partial(open_engine_session, here=self._open_here)
+        self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
         self._here: set[str] = set()  # runs that do without the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
@@ -86,7 +85,7 @@ class Backend:
         self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
         self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
-        self.pace = Pace(
+        self.rate_limiter = RateLimiter(
             {
                 "runs": settings.runs_per_minute,
                 "jobs on runs": settings.jobs_per_minute,
@@ -128,7 +127,7 @@ class Backend:
         """
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
-            self.pace.count(self.store.record(task.run_id).owner, "jobs on runs")
+            self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
                 del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
@@ -182,50 +181,52 @@ class Backend:
             _log.exception("the warm-up failed; the first run will show why")
 
     def _work(self, job_id: str, control: JobControl) -> None:
-        task = self._tasks.get(job_id)
-        run_id = job_id if task is None else task.run_id
-        record = self.store.record(run_id)
+        known = self._tasks.get(job_id)
+        record = self.store.record(known.run_id if known else job_id)
+        task = known or Measurement(run_id=record.run_id, spec=record.spec)
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any file
+        here = record.run_id in self._here
+        live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
+        context = TaskContext(
+            folder=self.store.folder(record.run_id),
+            observer=live,
+            data_roots=folders,
+            earlier_runs=StoredRuns(self.store, record.run_id),
+            open_session=open_local_session if here else self._open_session or open_local_session,
+        )
+        self._live[job_id] = live
         try:
-            with during_run(run_id), self._within_memory(record.spec):
-                _log.info("%s of %s begins", "Run" if task is None else type(task).__name__, record.spec.model.title)
-                if task is None:
-                    self._measure(record, folders, control)
-                else:
-                    carry_out = partial(self._processes.carry_out, task) if self._processes else task.carry_out
-                    carry_out(self.store.folder(run_id), progress=control.phase, data_roots=folders)
+            with during_run(record.run_id):
+                _log.info("%s of %s begins", _word_for(task), record.spec.model.title)
+                self._carry_out(task, context, record.spec, here=here)
+            if isinstance(task, Measurement):
+                self._conclude(record, context.folder.load_result())
         finally:
+            del self._live[job_id]
             with suppress(StorageFailed):  # of no importance beside what ended the job
-                self.store.weigh(run_id)
+                self.store.weigh(record.run_id)
 
-    def _within_memory(self, spec: RunSpec) -> AbstractContextManager[None]:
-        """Limit the memory of work in this process; other processes limit their own."""
-        if self._processes:
-            return nullcontext()
-        return self._memory.job(limited=runs_on_processor(spec.sensitivity.device))
+    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, here: bool) -> None:
+        """Do the task on the cluster, in a further process, or in this one with its memory limited."""
+        device, measures = spec.sensitivity.device, isinstance(task, Measurement)
+        given = measures and self._open_session is not None
+        address = cluster_for(spec) if measures and not (given or here) else ""
+        if address:
+            carry_out_on_cluster(task, context, device=device, address=address)
+        elif self._processes and not given:
+            self._processes.carry_out(task, context, device=device)
+        else:
+            with self._memory.job(limited=runs_on_processor(device)):
+                task.carry_out(context)
 
-    def _measure(self, record: RunRecord, folders: tuple[Path, ...], control: JobControl) -> None:
-        run_id = record.run_id
-        live = LiveRun(control, on_plan=lambda done, total: self._keep_plan(run_id, done, total))
-        self._live[run_id] = live
-        try:
-            result = execute(
-                record.spec,
-                self.store.folder(run_id),
-                live,
-                open_session=self._open_here if run_id in self._here else self._open_session,
-                data_roots=folders,
-                earlier_runs=StoredRuns(self.store, run_id),
-            )
-            self.store.set_headline(run_id, headline(result))
-        finally:
-            del self._live[run_id]
+    def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
+        self.store.set_headline(record.run_id, headline(result))
         self._learn(record.spec, result)
 
     def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:
         self.cards.keep(spec.model, result.profile)
-        if "cluster" in result.environment:
+        if result.passes.workers:
             return  # says nothing about this machine
         members = {member for item in result.shown for member in item.members or (item.layer,)}
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
@@ -237,6 +238,10 @@ class Backend:
     def _keep_state(self, snapshot: JobSnapshot) -> None:
         if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
             self._states.keep(snapshot)
+
+
+def _word_for(task: RunTask) -> str:
+    return "Run" if isinstance(task, Measurement) else type(task).__name__
 
 
 def kind_of(spec: RunSpec) -> str:

@@ -4,53 +4,45 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
+from senseapp.distributed.cluster import cluster_address
 from senseapp.results import LayerMeasurement, SensitivityResult, Status, latest
-from senseapp.results.reuse import Reused
 from senseapp.service.headline import headline
+from senseapp.service.run_task import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext
 from senseapp.service.session import AnalysisSession, OpenSession
 from senseapp.spec import RunSpec
 from senseapp.store import RunFolder
 
 
-class RunObserver(Protocol):
-    """Is told what happens, in the thread that does it; raising from any call stops the run where it is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A run's own task: to measure what its settings ask for."""
 
-    def phase(self, sentence: str) -> None:
-        """A long step begins; an empty sentence only gives the chance to stop."""
+    run_id: str
+    spec: RunSpec
 
-    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""
+    @property
+    def job_id(self) -> str:
+        """Names the job: the run itself."""
+        return self.run_id
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """The quick scan found one estimate."""
-
-    def measured(self, measurement: LayerMeasurement) -> None:
-        """One measurement was made, or a layer passed over as not applicable, and is already on the disk."""
-
-
-class EarlierRuns(Protocol):
-    """Knows runs whose measurements may be taken over."""
-
-    def find(self, content_key: str) -> SensitivityResult | None:
-        """Return what an earlier run with this key has measured, and remember that this run has the key too."""
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Return the record of ``count`` of ``total`` measurements having been taken from the run found."""
+    def carry_out(self, context: TaskContext) -> SensitivityResult:
+        """Measure and keep the result, see :func:`execute`."""
+        return execute(
+            self.spec,
+            context.folder,
+            context.observer,
+            open_session=context.open_session,
+            data_roots=context.data_roots,
+            earlier_runs=context.earlier_runs,
+        )
 
 
-class NoEarlierRuns:
-    """Every run measures everything itself."""
-
-    def find(self, content_key: str) -> None:
-        """Know none."""
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Never called: there is nothing to take."""
-        raise LookupError("there is no earlier run")
+def cluster_for(spec: RunSpec) -> str:
+    """Return the address of the cluster that measures a run; empty for this machine, which suffices for estimates."""
+    return cluster_address() if spec.sensitivity.mode == "exact" else ""
 
 
 def execute(

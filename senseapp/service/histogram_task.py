@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from senseapp.results.histogram import QuantizationHistogram
-from senseapp.service.engine import load_engine
+from senseapp.service.run_task import FinishedRunTask, TaskContext, key_of
 from senseapp.spec import dumps
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import RunFolder
 
-_KEY_DIGITS = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramTask:
-    """What is to be looked at.
+class HistogramTask(FinishedRunTask[QuantizationHistogram]):
+    """What is to be looked at: which tensor, on which grid."""
 
-    Attributes:
-        run_id: of the run whose model and images are taken.
-        spec: which tensor, on which grid.
-    """
-
-    run_id: str
     spec: HistogramSpec
 
     @property
     def key(self) -> str:
-        """Names its file: the same for the same question, whoever asks."""
-        return hashlib.sha256(dumps(self.spec).encode()).hexdigest()[:_KEY_DIGITS]
+        """Names its file."""
+        return key_of(dumps(self.spec))
 
-    @property
-    def job_id(self) -> str:
-        """Names the job; no run and no proof has such an id."""
-        return f"{self.run_id}:histogram:{self.key}"
+    def outcome(self, folder: RunFolder) -> QuantizationHistogram | None:
+        """Return the histogram, or None before it is made."""
+        return folder.load_histogram(self.key)
 
-    def carry_out(
-        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
-    ) -> QuantizationHistogram:
-        """Look at the tensor, keep the outcome in ``folder``, and return it.
+    def find_out(self, context: TaskContext) -> QuantizationHistogram:
+        """Look at the tensor.
 
         Raises:
-            NotFound: the run is not finished.
-            InvalidInput: the model, the layer or the images cannot be used.
             MeasurementFailed: the layer has no finite values.
-            StorageFailed: the file cannot be written.
         """
-        known = folder.load_histogram(self.key)
-        if known is not None:
-            return known
-        load_engine()
         from senseapp.sensitivity.histograms import histogram_of
 
-        histogram = histogram_of(folder.load_result(), self.spec, data_roots=data_roots, progress=progress)
+        folder = context.folder
+        histogram = histogram_of(
+            folder.load_result(), self.spec, data_roots=context.data_roots, progress=context.observer.phase
+        )
         folder.save_histogram(self.key, histogram)
         return histogram

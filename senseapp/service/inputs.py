@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from senseapp.results import ModelProfile
 from senseapp.service.access import check_paths, uploads_folder
-from senseapp.service.backend import Backend
+from senseapp.service.backend import Backend, kind_of
 from senseapp.service.checkpoint_report import (
     CheckpointFit,
     CheckpointReport,
@@ -19,6 +19,7 @@ from senseapp.service.checkpoint_report import (
 from senseapp.service.engine import load_engine
 from senseapp.service.image_report import PreviewReport, preview_images
 from senseapp.service.pruning_groups import find_pruning_groups
+from senseapp.service.time_estimate import work_of
 from senseapp.service.upload_room import UploadLimits, discard_upload, reserve_upload
 from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import task_named
@@ -36,7 +37,7 @@ class Inputs:
 
     def __init__(self, backend: Backend, owner: str) -> None:
         self._backend = backend
-        self.owner = owner
+        self._owner = owner
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return what is known about a model; the first time this loads it, which may take seconds.
@@ -44,7 +45,7 @@ class Inputs:
         Raises:
             InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
         """
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
         return self._backend.cards.card(model)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
@@ -53,7 +54,7 @@ class Inputs:
         Raises:
             InvalidInput: the model cannot be used, or no layer is selected.
         """
-        check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self.owner))
+        check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self._owner))
         with self._backend.looking:
             return find_pruning_groups(spec)
 
@@ -64,7 +65,7 @@ class Inputs:
             InvalidCheckpoint: it may not be read here, cannot be read or trusted, or holds no weights.
         """
         model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
         return identify_checkpoint(path, use_ema=use_ema)
 
     def compare_checkpoint(self, model: ModelSpec) -> CheckpointFit:
@@ -73,7 +74,7 @@ class Inputs:
         Raises:
             InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
         """
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self.owner))
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
         return compare_checkpoint(model)
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
@@ -84,7 +85,7 @@ class Inputs:
         Raises:
             InvalidInput: the images may not be read here or cannot be read, or the model cannot be loaded.
         """
-        roots = self._backend.readable_folders(self.owner)
+        roots = self._backend.readable_folders(self._owner)
         check_paths(RunSpec(model=model, data=data), roots)
         load_engine()
         from senseapp.data import survey_images  # torch loads on first use, not when the app starts
@@ -108,7 +109,7 @@ class Inputs:
         Raises:
             InvalidInput: the model or the images cannot be used.
         """
-        roots = self._backend.readable_folders(self.owner)
+        roots = self._backend.readable_folders(self._owner)
         check_paths(spec, roots)
         with self._backend.looking:
             return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
@@ -121,6 +122,25 @@ class Inputs:
         counted: int = sum(count for name, count in survey.label_counts if name in kept)
         return counted or survey.num_images
 
+    def estimate_time(self, spec: RunSpec) -> float | None:
+        """Predict the seconds a run takes here; None where the number of images is not known beforehand.
+
+        Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
+
+        Raises:
+            InvalidInput: the model cannot be used, or no layer is selected.
+        """
+        count = num_images(spec, self._backend.image_counts)
+        if count is None:
+            return None
+        from senseapp.layers import select_layers  # the model card has loaded torch already
+
+        profile = self.model_card(spec.model)
+        settings = spec.sensitivity
+        selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
+        work = work_of(profile, settings, num_images=count, selected=selected)
+        return self._backend.speeds.predict(work, kind=kind_of(spec))
+
     def reserve_upload(self, num_bytes: int) -> Path:
         """Return a new file among this person's uploads, for ``num_bytes`` that are about to come.
 
@@ -129,10 +149,10 @@ class Inputs:
             RateLimited: this person sends too many files in a minute.
             StorageFailed: the disk refuses.
         """
-        self._backend.pace.count(self.owner, "uploads")
+        self._backend.rate_limiter.count(self._owner, "uploads")
         with self._backend.receiving:
             return reserve_upload(
-                uploads_folder(self._backend.home, self.owner),
+                uploads_folder(self._backend.home, self._owner),
                 num_bytes,
                 is_read=self._backend.store.reads_upload,
                 limits=UploadLimits.configured(),
@@ -142,7 +162,7 @@ class Inputs:
         """Remove an upload of this person, unless a run reads it."""
         with self._backend.receiving:
             discard_upload(
-                path, uploads_folder(self._backend.home, self.owner), is_read=self._backend.store.reads_upload
+                path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
             )
 
 

@@ -15,7 +15,7 @@ Action = Literal["runs", "jobs on runs", "uploads"]
 _WINDOW_SECONDS = 60.0
 
 
-class Pace:
+class RateLimiter:
     """Counts what each person asked for in the last minute; safe to use from any thread.
 
     Args:

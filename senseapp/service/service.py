@@ -4,39 +4,58 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.errors import QueueFull, SenseError
-from senseapp.exchange import notes_on_names, read_distiller_csv
+from senseapp.errors import NotFound, QueueFull, SenseError
+from senseapp.exchange import notes_on_names, read_distiller_csv, read_run_file, write_run_file
 from senseapp.results import (
     JobSnapshot,
+    RunRecord,
     RunState,
+    SensitivityResult,
+    ValidationResult,
 )
 from senseapp.results.histogram import QuantizationHistogram
 from senseapp.service.access import check_paths
-from senseapp.service.backend import Backend, backend_at, kind_of
+from senseapp.service.backend import Backend, backend_at
 from senseapp.service.headline import headline
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.service.inputs import num_images
+from senseapp.service.inputs import Inputs
 from senseapp.service.leaderboard import LeaderboardRow
+from senseapp.service.run_files import keep_run_file
 from senseapp.service.run_log import LogEntry, read_run_log
-from senseapp.service.run_room import check_run_room
+from senseapp.service.run_room import DiskUse, check_run_room, disk_use
 from senseapp.service.scheduling import Scheduling
 from senseapp.service.system_report import SystemReport, system_report
-from senseapp.service.time_estimate import work_of
+from senseapp.service.upload_room import UploadLimits
+from senseapp.service.work import Work
 from senseapp.spec import ModelSpec, RunSpec
-from senseapp.spec.histogram import HistogramSpec
 from senseapp.store import home as default_home
 
 LOCAL_OWNER = "local"
 """The one person of a server without login."""
 
 
-class Service(Scheduling):
-    """One person's view of the server. Cheap to make; holds no state of its own."""
+class Service:
+    """One person's view of the server: their runs, and parts for everything around them. Cheap to make.
+
+    Ids come from URLs: any text is answered, with NotFound unless this person may see the run. Whoever has a run's link
+    may read it through the link in place of its id, and can change nothing.
+
+    Attributes:
+        owner: whose runs these are.
+        inputs: models and images, before a run.
+        work: proofs, searches and histograms of finished runs.
+        schedules: what schedules of finished runs need to know, and their files.
+    """
 
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER) -> None:
-        super().__init__(backend, owner)
+        self.owner = owner
+        self.inputs = Inputs(backend, owner)
+        self.work = Work(backend, owner)
+        self.schedules = Scheduling(backend, owner)
+        self._backend = backend
+        self._store = backend.store
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER) -> Service:
@@ -46,6 +65,105 @@ class Service(Scheduling):
             StorageFailed: the home cannot be used.
         """
         return cls(backend_at(home or default_home()), owner)
+
+    def run(self, run_id: str) -> RunRecord:
+        """Return what is kept about a run.
+
+        Raises:
+            NotFound: there is no such run for this person.
+        """
+        return self._backend.up_to_date(self._store.get(run_id, self.owner))
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Return this person's runs, the newest first."""
+        return tuple(self._backend.up_to_date(record) for record in self._store.list(self.owner))
+
+    def result(self, run_id: str) -> SensitivityResult | None:
+        """Return the result, or, of a run that has not finished, what it has found so far.
+
+        A partial one has the same form with fewer measurements, so every view can show it; None before the
+        model was loaded.
+
+        Raises:
+            NotFound: there is no such run for this person.
+            InvalidFile: its files are damaged.
+        """
+        record = self._store.get(run_id, self.owner)
+        result = self._backend.so_far(self._store.readable(run_id, self.owner))
+        if result is None or not record.read_only:
+            return result
+        return result.without_folders()
+
+    def rename(self, run_id: str, title: str) -> None:
+        """Change the title of a run.
+
+        Raises:
+            NotFound: there is no such run of this person.
+            InvalidSpec: the title is empty or too long.
+        """
+        self._store.rename(run_id, self.owner, title)
+
+    def share(self, run_id: str, *, shared: bool) -> str:
+        """Let anybody with the link read a run, and return the link; or nobody else, for which it is empty.
+
+        A link that was taken back never works again.
+
+        Raises:
+            NotFound: there is no such run of this person.
+        """
+        return self._store.share(run_id, self.owner, shared=shared)
+
+    def delete(self, run_id: str) -> None:
+        """Stop a run if need be, and remove it with its files.
+
+        Raises:
+            NotFound: there is no such run of this person.
+        """
+        known = self._store.owned(run_id, self.owner).run_id
+        self._backend.stop_all(known)
+        self._store.delete(known, self.owner)
+
+    def pack(self, run_id: str, stream: BinaryIO) -> None:
+        """Write a finished run as one file, for :meth:`import_run` here or on another server.
+
+        Raises:
+            NotFound: there is no such run for this person, or it is not finished.
+            StorageFailed: there is no room for the file.
+        """
+        folder = self._store.folder(self._store.readable(run_id, self.owner))
+        write_run_file(folder, self.run(run_id).title, stream)
+
+    def import_run(self, stream: BinaryIO) -> str:
+        """Make a finished run of a file that :meth:`pack` wrote, and return its id; anybody may have made the file.
+
+        Raises:
+            InvalidFile: it is no such file, damaged, too large, or holds anything unexpected.
+            QuotaExceeded: there is no room for it.
+            StorageFailed: it cannot be stored.
+        """
+        self.require_owner()
+        use = self.disk_use()
+        check_run_room(use)
+        read = read_run_file(stream, most_bytes=UploadLimits.configured().file_bytes)
+        check_run_room(use, read.num_bytes)
+        return keep_run_file(self._store, read, owner=self.owner)
+
+    def disk_use(self) -> DiskUse:
+        """Return what this person's runs and everybody's take, and may take."""
+        return disk_use(self._store, self.owner, self._backend.settings)
+
+    def require_owner(self) -> None:
+        """Check that this is somebody whom runs can belong to: the last guard, should a page let a stranger in.
+
+        Raises:
+            NotFound: it is not.
+        """
+        if not self.owner:
+            raise NotFound("Nobody is logged in, so there is nobody to keep a run for. Log in first.")
+
+    def introduce(self, name: str) -> None:
+        """Keep what this person is called, to be shown beside what they share."""
+        self._store.introduce(self.owner, name)
 
     def start(self, spec: RunSpec, *, title: str = "") -> str:
         """Put a run in the queue and return its id; the model is loaded by the worker, never here.
@@ -57,7 +175,7 @@ class Service(Scheduling):
             RateLimited: this person starts too many in a minute.
             StorageFailed: the run cannot be stored.
         """
-        self._backend.pace.count(self.owner, "runs")
+        self._backend.rate_limiter.count(self.owner, "runs")
         self.require_owner()
         check_paths(spec, self._backend.readable_folders(self.owner))
         self._backend.tidy()
@@ -79,7 +197,7 @@ class Service(Scheduling):
             title: of the run.
             text: the table.
             granularity: what was zeroed as a unit.
-            model: the one that was measured, for the sizes of its layers; asks for :meth:`model_card`, which may
+            model: the one that was measured, for the sizes of its layers; asks for its card, which may
                 take seconds. What the table names and the model lacks is left out, and the run's origin says so.
 
         Raises:
@@ -88,7 +206,7 @@ class Service(Scheduling):
             StorageFailed: the run cannot be stored.
         """
         self.require_owner()
-        profile = self.model_card(model) if model is not None else None
+        profile = self.inputs.model_card(model) if model is not None else None
         result = read_distiller_csv(text, title=title, granularity=granularity, profile=profile)
         check_run_room(self.disk_use())
         record = self._store.create(result.spec, owner=self.owner, title=title)
@@ -141,7 +259,7 @@ class Service(Scheduling):
         if record.state is RunState.DONE or not record.state.finished:
             return
         check_paths(record.spec, self._backend.readable_folders(self.owner))
-        self._backend.pace.count(self.owner, "runs")
+        self._backend.rate_limiter.count(self.owner, "runs")
         self._backend.measure_here(record.run_id, here=here)
         self._store.set_state(record.run_id, RunState.QUEUED)
         try:
@@ -163,33 +281,14 @@ class Service(Scheduling):
         """
         return read_run_log(self._store.folder(self._store.owned(run_id, self.owner).run_id).path)
 
-    def start_histogram(self, run_id: str, spec: HistogramSpec) -> None:
-        """Look at a tensor of a finished run's model in the background; then :meth:`histogram` has an answer.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            QueueFull: too many jobs wait.
-        """
-        self._store.owned(run_id, self.owner)
-        self._backend.carry_out(self._histogram_task(run_id, spec))
-
-    def histogram_progress(self, run_id: str, spec: HistogramSpec) -> JobSnapshot | None:
-        """Return this moment of a histogram's job; None if none was asked for since the app started.
+    def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
+        """Return every proof of the run, the oldest first.
 
         Raises:
             NotFound: there is no such run for this person.
+            InvalidFile: one is damaged.
         """
-        return self._backend.runner.snapshot(self._histogram_task(run_id, spec).job_id)
-
-    def histogram(self, run_id: str, spec: HistogramSpec) -> QuantizationHistogram | None:
-        """Return a histogram that was made, or None before it is.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: the file is damaged.
-        """
-        task = self._histogram_task(run_id, spec)
-        return self._store.folder(task.run_id).load_histogram(task.key)
+        return self._store.folder(self._store.readable(run_id, self.owner)).validations()
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
         """Return every histogram that was made of a run, the oldest first.
@@ -199,28 +298,6 @@ class Service(Scheduling):
             InvalidFile: a file is damaged.
         """
         return self._store.folder(self._store.readable(run_id, self.owner)).histograms()
-
-    def _histogram_task(self, run_id: str, spec: HistogramSpec) -> HistogramTask:
-        return HistogramTask(run_id=self._store.readable(run_id, self.owner), spec=spec)
-
-    def estimate_time(self, spec: RunSpec) -> float | None:
-        """Predict the seconds a run takes here; None where the number of images is not known beforehand.
-
-        Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
-
-        Raises:
-            InvalidInput: the model cannot be used, or no layer is selected.
-        """
-        count = num_images(spec, self._backend.image_counts)
-        if count is None:
-            return None
-        from senseapp.layers import select_layers  # the model card has loaded torch already
-
-        profile = self.model_card(spec.model)
-        settings = spec.sensitivity
-        selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
-        work = work_of(profile, settings, num_images=count, selected=selected)
-        return self._backend.speeds.predict(work, kind=kind_of(spec))
 
     def system(self) -> SystemReport:
         """Return how the server is right now, for anybody who may open the app."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from senseapp.distributed.cluster import cluster_address
 from senseapp.results import LayerMeasurement, ModelProfile, SensitivityResult
 from senseapp.service.engine import load_engine
-from senseapp.service.job_process import JobProcess, ProcessSession, cluster_lost
 from senseapp.spec import RunSpec
+
+if TYPE_CHECKING:
+    from senseapp.sensitivity.executor import Executor
 
 
 class AnalysisSession(Protocol):
@@ -78,8 +79,9 @@ def open_local_session(
     progress: Callable[[str], None],
     earlier: SensitivityResult | None,
     find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
+    executor: Executor | None = None,
 ) -> AnalysisSession:
-    """Prepare the engine's own session on this machine; this is where torch is loaded.
+    """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine.
 
     Raises:
         InvalidInput: the model, the images or the settings cannot be used.
@@ -94,35 +96,6 @@ def open_local_session(
         progress=progress,
         layout=layout,
         span_images=span_images,
-        find_alike=find_alike,
-    )
-
-
-def open_engine_session(
-    spec: RunSpec,
-    *,
-    data_roots: tuple[Path, ...],
-    progress: Callable[[str], None],
-    earlier: SensitivityResult | None,
-    find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
-    here: OpenSession = open_local_session,
-) -> AnalysisSession:
-    """Prepare an exact run on the cluster that ``SENSEAPP_RAY_ADDRESS`` names, everything else by ``here``.
-
-    Raises:
-        InvalidInput: the model, the images or the settings cannot be used.
-        ClusterFailed: the cluster cannot be used.
-    """
-    address = cluster_address() if spec.sensitivity.mode == "exact" else ""
-    if not address:
-        return here(spec, data_roots=data_roots, progress=progress, earlier=earlier, find_alike=find_alike)
-    progress("Joining the cluster")
-    return ProcessSession(
-        JobProcess(cluster_lost),
-        spec,
-        address=address,
-        data_roots=data_roots,
-        progress=progress,
-        earlier=earlier,
+        executor=executor,
         find_alike=find_alike,
     )

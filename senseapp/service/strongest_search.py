@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from senseapp.compressions import BudgetKind
 from senseapp.results import StrongestFound
-from senseapp.service.engine import load_engine
+from senseapp.service.run_task import FinishedRunTask, TaskContext, key_of
+from senseapp.service.verification import REPAIR
 from senseapp.spec.limits import Limits
 from senseapp.store import RunFolder
-
-_KEY_DIGITS = 16
-_REPAIR = "matched"  # how repairs are made: a search with another repair found something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,47 +32,37 @@ class DropLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrongestSearch:
+class StrongestSearch(FinishedRunTask[StrongestFound]):
     """One such search in the results of a run."""
 
-    run_id: str
     drop: DropLimit
 
     @property
     def key(self) -> str:
-        """Names its file: the same for the same question, whoever asks."""
+        """Names its file."""
         drop, limits = self.drop, self.drop.limits
         asked = (
-            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and _REPAIR),
+            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and REPAIR),
             *(limits.min_level, limits.max_level, sorted(limits.layers.items()), sorted(limits.fixed.items())),
         )
-        return hashlib.sha256(repr(asked).encode()).hexdigest()[:_KEY_DIGITS]
+        return key_of(repr(asked))
 
-    @property
-    def job_id(self) -> str:
-        """Names the job; no run, proof or histogram has such an id."""
-        return f"{self.run_id}:strongest:{self.key}"
+    def outcome(self, folder: RunFolder) -> StrongestFound | None:
+        """Return the schedule found, or None before it is."""
+        return folder.load_strongest(self.key)
 
-    def carry_out(
-        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
-    ) -> StrongestFound:
-        """Search, keep the outcome in ``folder``, and return it.
+    def find_out(self, context: TaskContext) -> StrongestFound:
+        """Search.
 
         Raises:
-            NotFound: the run is not finished.
             InfeasibleBudget: even the gentlest schedule drops more.
-            InvalidInput: the model, the images or the metric cannot be used.
-            StorageFailed: the file cannot be written.
         """
-        load_engine()
         from senseapp.validation import TestBench, strongest_schedule  # torch loads here, not when the app starts
 
-        known = folder.load_strongest(self.key)
-        if known is not None:
-            return known
+        folder, progress = context.folder, context.observer.phase
         progress("Loading the model and the images")
         found = strongest_schedule(
-            TestBench.open(folder.load_result(), data_roots=data_roots, progress=progress),
+            TestBench.open(folder.load_result(), data_roots=context.data_roots, progress=progress),
             self.drop.kind,
             self.drop.allowed_drop,
             metric=self.drop.metric,

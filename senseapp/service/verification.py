@@ -2,73 +2,62 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from senseapp.errors import NotFound
 from senseapp.results import Schedule, ValidationResult
 from senseapp.results.model_files import MODEL_FILES
-from senseapp.service.engine import load_engine
+from senseapp.service.run_task import FinishedRunTask, TaskContext, key_of
 from senseapp.spec import CompressionConfig, dumps
 from senseapp.store import RunFolder
 
-_KEY_DIGITS = 16
-_REPAIR = "matched"  # how repairs are made: proofs of models that were repaired otherwise are not these
+REPAIR = "matched"
+"""How repairs are made: proofs and searches of models that were repaired otherwise are not these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(FinishedRunTask[ValidationResult]):
     """What is to be proven.
 
+    The compressed model is measured on images that the curves have not seen, beside a uniform schedule of equal cost.
+
     Attributes:
-        run_id: of the run that the schedule was made from.
         schedule: what is applied and measured.
         repair: whether it is repaired without training, where it measures better so.
         other: how the second run compresses, where the schedule was made from two.
     """
 
-    run_id: str
+    keeps_model: ClassVar[bool] = True
+
     schedule: Schedule
     repair: bool = True
     other: CompressionConfig | None = None
 
     @property
     def key(self) -> str:
-        """Names its files: the same for the same schedule, whoever asks."""
+        """Names its files."""
         other = f" other={self.other}" if self.other else ""
-        asked = f"{dumps(self.schedule)} repair={_REPAIR if self.repair else False}{other}"
-        return hashlib.sha256(asked.encode()).hexdigest()[:_KEY_DIGITS]
+        return key_of(f"{dumps(self.schedule)} repair={REPAIR if self.repair else False}{other}")
 
-    @property
-    def job_id(self) -> str:
-        """Names the job; no run has a colon in its id."""
-        return f"{self.run_id}:{self.key}"
+    def outcome(self, folder: RunFolder) -> ValidationResult | None:
+        """Return what was measured, or None before it is."""
+        return folder.load_validation(self.key)
 
-    def carry_out(
-        self, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...] = ()
-    ) -> ValidationResult:
-        """Prove the schedule, keep the outcome and the compressed model in ``folder``, and return the outcome.
+    def find_out(self, context: TaskContext) -> ValidationResult:
+        """Prove the schedule, and keep the compressed model too."""
+        from senseapp.validation import validate, with_file_sizes, write_compressed  # torch loads here
 
-        Raises:
-            NotFound: the run is not finished.
-            InvalidInput: the schedule, the model or the images cannot be used.
-            StorageFailed: a file cannot be written.
-        """
-        load_engine()
-        from senseapp.validation import (  # torch loads here, not when the app starts
-            validate,
-            with_file_sizes,
-            write_compressed,
-        )
-
-        known = folder.load_validation(self.key)
-        if known is not None:
-            return known
+        folder, progress = context.folder, context.observer.phase
         result = folder.load_result()
         proven = validate(
-            result, self.schedule, repair=self.repair, other=self.other, data_roots=data_roots, progress=progress
+            result,
+            self.schedule,
+            repair=self.repair,
+            other=self.other,
+            data_roots=context.data_roots,
+            progress=progress,
         )
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
@@ -84,6 +73,6 @@ class Verification:
             NotFound: the schedule is not proven yet.
         """
         weights = folder.compressed_model(self.key)
-        if folder.load_validation(self.key) is None or not weights.is_file():
+        if self.outcome(folder) is None or not weights.is_file():
             raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
         return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())

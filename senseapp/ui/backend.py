@@ -84,8 +84,8 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
     owned = service()
 
     def load() -> ModelProfile:
-        profile = owned.model_card(model)
-        owned.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
+        profile = owned.inputs.model_card(model)
+        owned.inputs.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
         return profile
 
     return _ask(("card", model), load)
@@ -98,7 +98,9 @@ def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
         InvalidInput: the model cannot be loaded.
     """
     owned, settings = service(), spec.sensitivity
-    return _ask(("groups", spec.model, settings.layers, settings.layer_types), lambda: owned.pruning_groups(spec))
+    return _ask(
+        ("groups", spec.model, settings.layers, settings.layer_types), lambda: owned.inputs.pruning_groups(spec)
+    )
 
 
 def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | None:
@@ -108,7 +110,7 @@ def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | No
         InvalidCheckpoint: it cannot be used.
     """
     owned = service()
-    return _ask(("checkpoint", path, use_ema), lambda: owned.identify_checkpoint(str(path), use_ema=use_ema))
+    return _ask(("checkpoint", path, use_ema), lambda: owned.inputs.identify_checkpoint(str(path), use_ema=use_ema))
 
 
 def fit_of(model: ModelSpec) -> CheckpointFit | None:
@@ -118,7 +120,7 @@ def fit_of(model: ModelSpec) -> CheckpointFit | None:
         InvalidInput: they cannot be compared.
     """
     owned = service()
-    return _ask(("fit", model), lambda: owned.compare_checkpoint(model))
+    return _ask(("fit", model), lambda: owned.inputs.compare_checkpoint(model))
 
 
 def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
@@ -128,7 +130,7 @@ def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
         InvalidInput: the images or the model cannot be used.
     """
     owned = service()
-    return _ask(("survey", data, model), lambda: owned.survey_images(data, model))
+    return _ask(("survey", data, model), lambda: owned.inputs.survey_images(data, model))
 
 
 def preview_of(spec: RunSpec) -> PreviewReport | None:
@@ -138,7 +140,7 @@ def preview_of(spec: RunSpec) -> PreviewReport | None:
         InvalidInput: the images or the model cannot be used.
     """
     owned = service()
-    return _ask(("preview", spec), lambda: owned.preview(spec))
+    return _ask(("preview", spec), lambda: owned.inputs.preview(spec))
 
 
 def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
@@ -149,7 +151,7 @@ def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
         InvalidInput: the model cannot be loaded any more.
     """
     owned = service()
-    return _ask(("couplings", run_id), lambda: owned.couplings(run_id))
+    return _ask(("couplings", run_id), lambda: owned.schedules.couplings(run_id))
 
 
 def graph_of(run_id: str) -> GraphFiles | None:
@@ -160,7 +162,7 @@ def graph_of(run_id: str) -> GraphFiles | None:
         InvalidInput: the model cannot be loaded any more, or not be exported.
     """
     owned = service()
-    return _ask(("graph", run_id), lambda: owned.graph(run_id))
+    return _ask(("graph", run_id), lambda: owned.schedules.graph(run_id))
 
 
 def leaderboard() -> tuple[LeaderboardRow, ...] | None:

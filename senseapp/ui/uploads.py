@@ -80,7 +80,7 @@ def store_upload(uploaded: UploadedFile) -> Path:
 
 def refuse_upload(purpose: str, sentence: str) -> NoReturn:
     """Remove the file that was uploaded for ``purpose`` and say why, beside the uploader that comes back."""
-    backend.service().discard_upload(session().uploads.pop(purpose))
+    backend.service().inputs.discard_upload(session().uploads.pop(purpose))
     session().refused[purpose] = sentence
     st.rerun()
 
@@ -99,7 +99,7 @@ def _show_held(path: Path, purpose: str) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(f":material/description: `{path.name}`", width="content")
     if row.button("Choose another file", key=f"analyze.{purpose}.replace", type="tertiary"):
-        backend.service().discard_upload(session().uploads.pop(purpose))
+        backend.service().inputs.discard_upload(session().uploads.pop(purpose))
         st.rerun()
 
 

@@ -225,8 +225,4 @@ class TestBench:
 
 def _layout_of(result: SensitivityResult) -> Layout:
     """Return how the run's passes were laid out, in float32: a proof is not rounded."""
-    ran = result.environment
-    return Layout(
-        channels_last=ran.get("memory_layout") == "channels_last",
-        micro_batch=int(ran.get("micro_batch", Layout().micro_batch)),
-    )
+    return Layout(channels_last=result.passes.channels_last, micro_batch=result.passes.micro_batch)

@@ -15,7 +15,8 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
 from senseapp.results import ModelProfile
-from senseapp.service import Backend, PreviewReport, SeenPicture, Service
+from senseapp.service import LOCAL_OWNER, Backend, PreviewReport, SeenPicture, Service
+from senseapp.service.inputs import Inputs
 from senseapp.spec import ModelSpec, RunSpec
 from senseapp.ui import backend as ui_backend
 from tests.pages.records import opener, profile
@@ -23,8 +24,8 @@ from tests.pages.records import opener, profile
 APP = str(Path(__file__).parents[2] / "app.py")
 
 
-class ScriptedService(Service):
-    """The real service, but it knows every model without loading torch."""
+class ScriptedInputs(Inputs):
+    """It knows every model without loading torch."""
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
         return profile()
@@ -41,6 +42,14 @@ class ScriptedService(Service):
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         return 40.0
+
+
+class ScriptedService(Service):
+    """The real service, but it knows every model without loading torch."""
+
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER) -> None:
+        super().__init__(backend, owner)
+        self.inputs = ScriptedInputs(backend, owner)
 
     def warm_up(self) -> None:
         """Nothing to load."""

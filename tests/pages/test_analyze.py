@@ -178,8 +178,9 @@ def test_opening_the_page_and_typing_read_no_network_but_the_demo(
     analyze: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[ModelSpec] = []
-    known = type(service).model_card
-    monkeypatch.setattr(type(service), "model_card", lambda self, model: [read.append(model), known(self, model)][1])
+    inputs = type(service.inputs)
+    known = inputs.model_card
+    monkeypatch.setattr(inputs, "model_card", lambda self, model: [read.append(model), known(self, model)][1])
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
     for length in range(1, len("resnet18") + 1):
         analyze.text_input(key="analyze.model.library.search").set_value("resnet18"[:length]).run()
@@ -219,7 +220,7 @@ def test_a_model_that_cannot_be_loaded_is_said_at_its_field(
     def refuse(self: Service, model: ModelSpec) -> ModelProfile:
         raise UnknownModel("timm has no architecture named 'x'. The closest names are y.")
 
-    monkeypatch.setattr(type(service), "model_card", refuse)
+    monkeypatch.setattr(type(service.inputs), "model_card", refuse)
     app.run()
     wait_for_card(app)
     assert [error.value for error in app.error] == ["timm has no architecture named 'x'. The closest names are y."]

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.results.preparation import PreparationChoice, PreparationTrial
 from senseapp.service import PreviewReport, Service
 from senseapp.spec import RunSpec
-from tests.pages.conftest import ScriptedService, wait_for_card
+from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pages.test_analyze_uploads import CLASSES, archive, started, texts, upload_checkpoint, upload_images
 from tests.pictures import class_files
 
@@ -36,12 +36,12 @@ def chosen_for(spec: RunSpec) -> PreparationChoice:
 
 @pytest.fixture
 def service(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
-    def preview(self: ScriptedService, spec: RunSpec) -> PreviewReport:
+    def preview(self: ScriptedInputs, spec: RunSpec) -> PreviewReport:
         choice = chosen_for(spec) if spec.data.preparation == "auto" else None
         score = 0.94 if spec.model.img_size == 32 or choice else 0.08
         return PreviewReport(pictures=(), num_scored=50, score=score, warning="", notes=(), choice=choice)
 
-    monkeypatch.setattr(ScriptedService, "preview", preview)
+    monkeypatch.setattr(ScriptedInputs, "preview", preview)
     return service
 
 

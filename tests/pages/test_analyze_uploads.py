@@ -243,7 +243,7 @@ def test_the_files_of_a_run_are_there_when_its_settings_are_used_again(
 ) -> None:
     upload_images(analyze, "first.zip", archive(class_files(CLASSES, each=1)))
     analyze.button(key="analyze.run").click().run()
-    service.discard_upload(Path(started(service).data.path))
+    service.inputs.discard_upload(Path(started(service).data.path))
     assert kept_files(tmp_path / "home") == ["first.zip"]
 
 

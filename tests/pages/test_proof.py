@@ -54,10 +54,10 @@ def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, show
     assert "Measure what they lose together" in texts(app)
     app.button(key=f"schedule.verify.{finished_run}").click().run()
     assert not app.exception
-    assert service.verification(finished_run, shown_schedule).state is RunState.QUEUED
+    assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.QUEUED
     assert "Place 1 in the queue" in texts(app)
     app.button(key=f"schedule.stop.{finished_run}").click().run()
-    assert service.verification(finished_run, shown_schedule).state is RunState.CANCELLED
+    assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.CANCELLED
 
 
 def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, shown_schedule) -> None:
@@ -128,7 +128,7 @@ def test_a_proof_that_failed_says_why(app, finished_run, service, backend, shown
         raise InvalidSchedule("The network has changed.")
 
     monkeypatch.setattr(Verification, "carry_out", refuse)
-    service.verify(finished_run, shown_schedule)
+    service.work.start(Verification(run_id=finished_run, schedule=shown_schedule))
     backend.runner.run_next()
     open_page(app, PAGE, run=finished_run)
     assert "The network has changed." in app.error[0].value

@@ -147,11 +147,11 @@ def test_the_largest_loss_is_searched_in_the_background(
     schedule.number_input(key=f"schedule.drop.top1.{finished_run}").set_value(2.0).run()
     limits = Limits(min_level=0.0, max_level=0.9)
     drop = DropLimit(kind="params", allowed_drop=0.02, metric="top1", repair=True, limits=limits)
-    assert service.search_progress(finished_run, drop) is None
+    assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)) is None
     schedule.button(key=f"schedule.search.{finished_run}").click().run()
-    assert service.search_progress(finished_run, drop).state is RunState.QUEUED
+    assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)).state is RunState.QUEUED
     schedule.button(key=f"schedule.search_stop.{finished_run}").click().run()
-    assert service.search_progress(finished_run, drop).state is RunState.CANCELLED
+    assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)).state is RunState.CANCELLED
     keep_found(service, backend, finished_run, drop)
     schedule.run()
     assert (
@@ -201,7 +201,7 @@ def test_pruning_meets_its_budget_once_it_is_known_what_shrinks_together(
         for name in NAMES
         if name not in ("layer2.0.downsample.0",)
     )
-    monkeypatch.setattr(service, "couplings", lambda _: groups)
+    monkeypatch.setattr(service.schedules, "couplings", lambda _: groups)
     wait_for_card(open_page(app, PAGE, run=run_id))
     app.slider(key=f"schedule.target.{run_id}").set_value(30).run()
     assert not app.exception
@@ -219,7 +219,7 @@ def test_a_network_that_is_gone_leaves_estimates_and_says_so(
 
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.25, 0.5, 0.75)))
     run_id = finish(service, backend, spec)
-    monkeypatch.setattr(service, "couplings", gone)
+    monkeypatch.setattr(service.schedules, "couplings", gone)
     wait_for_card(open_page(app, PAGE, run=run_id))
     assert "estimates: The checkpoint is gone." in app.info[0].value
     assert "is estimated; applying" in texts(app)

@@ -137,7 +137,7 @@ def test_pictures_are_surveyed_and_previewed_in_its_words(images: DataSpec, back
     service = Service(backend)
     survey = service.survey_images(images, a_network())
     assert (survey.layout, survey.num_images, survey.proposal) == ("table", NUM_IMAGES, None)
-    report = service.preview(RunSpec(model=a_network(), data=images))
+    report = service.inputs.preview(RunSpec(model=a_network(), data=images))
     assert {float(picture.label) for picture in report.pictures} <= {number / 10 for number in range(NUM_IMAGES)}
     assert all(float(picture.prediction) < 100 for picture in report.pictures)
     assert report.num_scored == NUM_IMAGES
@@ -147,12 +147,12 @@ def test_pictures_are_surveyed_and_previewed_in_its_words(images: DataSpec, back
 def test_what_does_not_fit_the_task_is_refused(images: DataSpec, backend: Backend, tmp_path: Path) -> None:
     service = Service(backend)
     with pytest.raises(UnsupportedModel, match=r"one number per image.*tensor of shape \(1, 3\)"):
-        service.model_card(a_network(3))
+        service.inputs.model_card(a_network(3))
     with pytest.raises(UnsupportedModel, match="one row of class scores per image"):
-        service.model_card(ModelSpec(library="timm", name="test_vit", num_classes=1))
+        service.inputs.model_card(ModelSpec(library="timm", name="test_vit", num_classes=1))
     (tmp_path / "images" / "labels.csv").write_text("0.png,cat")
     with pytest.raises(InvalidDataset, match="Labels must be numbers"):
-        service.preview(RunSpec(model=a_network(), data=images))
+        service.inputs.preview(RunSpec(model=a_network(), data=images))
 
 
 def test_a_run_says_its_task_and_older_ones_are_of_classification() -> None:

@@ -14,8 +14,11 @@ import pytest
 from senseapp.results import ResourceBudget, RunState, SensitivityResult
 from senseapp.schedule import Limits, make_schedule
 from senseapp.service import Backend, DropLimit, Service
+from senseapp.service.histogram_task import HistogramTask
 from senseapp.service.job_process import JobProcesses
 from senseapp.service.settings import ServerSettings
+from senseapp.service.strongest_search import StrongestSearch
+from senseapp.service.verification import Verification
 from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.spec.histogram import HistogramSpec
 from tests.fake_session import fake_calibration
@@ -78,14 +81,14 @@ def test_work_on_a_run_is_done_there_too(backend: Backend, finished: str) -> Non
     histogram = HistogramSpec(layer=result.profile.layers[0].name, num_images=8)
     drop = DropLimit(kind="params", allowed_drop=0.05, metric="top1", repair=False, limits=Limits(max_level=0.8))
     pids = processes_of(backend).pids()
-    service.verify(finished, schedule)
-    service.start_histogram(finished, histogram)
-    service.start_search(finished, drop)
+    service.work.start(Verification(run_id=finished, schedule=schedule))
+    service.work.start(HistogramTask(run_id=finished, spec=histogram))
+    service.work.start(StrongestSearch(run_id=finished, drop=drop))
     while backend.runner.run_next():
         pass
-    assert service.validation(finished, schedule) is not None
-    assert service.histogram(finished, histogram) is not None
-    assert service.strongest(finished, drop) is not None
+    assert service.work.outcome(Verification(run_id=finished, schedule=schedule)) is not None
+    assert service.work.outcome(HistogramTask(run_id=finished, spec=histogram)) is not None
+    assert service.work.outcome(StrongestSearch(run_id=finished, drop=drop)) is not None
     assert processes_of(backend).pids() == pids
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from senseapp.service import Backend, Service, execute, open_engine_session
+from senseapp.service import Backend, Service, execute, open_local_session
 from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
 from senseapp.store import RunFolder
 
@@ -59,7 +59,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     folder = RunFolder(tmp_path / "whole")
     folder.make()
     observer = Quiet()
-    whole = execute(spec, folder, observer, open_session=open_engine_session)
+    whole = execute(spec, folder, observer, open_session=open_local_session)
     assert observer.measured_now == len(whole.measurements) == observer.total
 
     kept = len(whole.measurements) // 2
@@ -70,7 +70,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     (stopped.path / "measurements.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
 
     observer = Quiet()
-    resumed = execute(spec, stopped, observer, open_session=open_engine_session)
+    resumed = execute(spec, stopped, observer, open_session=open_local_session)
     assert observer.done == kept
     assert observer.measured_now == len(whole.measurements) - kept
     assert without_times(resumed) == without_times(whole)
@@ -84,7 +84,7 @@ def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, m
     spec = RunSpec(sensitivity=settings)
     folder = RunFolder(tmp_path / "whole")
     folder.make()
-    whole = execute(spec, folder, Quiet(), open_session=open_engine_session)
+    whole = execute(spec, folder, Quiet(), open_session=open_local_session)
     lines = (folder.path / "measurements.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) > len(whole.measurements)
     for kept in (len(lines) // 3, len(lines) - 2):
@@ -92,7 +92,7 @@ def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, m
         stopped = RunFolder(tmp_path / str(kept))
         (stopped.path / "result.json").unlink()
         (stopped.path / "measurements.jsonl").write_bytes(b"".join(lines[:kept]))
-        resumed = execute(spec, stopped, Quiet(), open_session=open_engine_session)
+        resumed = execute(spec, stopped, Quiet(), open_session=open_local_session)
         assert stopped.measurements.count() == len(lines)
         assert without_times(resumed) == without_times(whole)
 
@@ -102,7 +102,7 @@ def test_the_service_runs_the_demo_and_its_estimate_has_the_right_order_of_magni
     service = Service(backend)
     spec = spec_of(SparsityConfig(), 0.5)
     run_id = service.start(spec)
-    predicted = service.estimate_time(spec)
+    predicted = service.inputs.estimate_time(spec)
     backend.runner.run_next()
     snapshot = service.snapshot(run_id)
     assert snapshot.error == ""
@@ -110,4 +110,4 @@ def test_the_service_runs_the_demo_and_its_estimate_has_the_right_order_of_magni
     result = service.result(run_id)
     assert predicted / 20 < result.seconds < 20 * predicted
     assert service.run(run_id).headline
-    assert service.estimate_time(spec) == pytest.approx(result.seconds, rel=0.01)
+    assert service.inputs.estimate_time(spec) == pytest.approx(result.seconds, rel=0.01)

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from senseapp.results import LayerMeasurement, RunState, SensitivityResult
-from senseapp.service import Backend, OpenSession, Service, open_engine_session
+from senseapp.results.passes import PassSettings
+from senseapp.service import Backend, OpenSession, Service
 from senseapp.spec import RunSpec, SensitivitySpec
 from tests.fake_session import FakeEngine, fake_calibration
 
 Numbers = dict[tuple[str, float], LayerMeasurement]
 _MOST_NEW = 40
-_PASSES = ("memory_layout", "micro_batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Kind:
     """
 
     spec: RunSpec
-    open_session: OpenSession
+    open_session: OpenSession | None
     opening: float
     prepare: Callable[[], None] = lambda: None
 
@@ -77,7 +77,7 @@ KINDS = {
     ),
     "real": Kind(
         spec=RunSpec(sensitivity=SensitivitySpec(levels=_percents(*range(5, 100, 10)), num_samples=96)),
-        open_session=open_engine_session,
+        open_session=None,
         opening=2.0,
         prepare=_load_torch,
     ),
@@ -96,7 +96,7 @@ class Trial:
     after_the_end: int = 0
     finished: int = 0
     compared: int = 0
-    _whole: dict[tuple[str, ...], Numbers] = field(default_factory=dict)
+    _whole: dict[PassSettings, Numbers] = field(default_factory=dict)
 
     def server(self, home: Path) -> Service:
         """A server whose worker does nothing by itself."""
@@ -187,7 +187,7 @@ class Trial:
 
     def left_alone(self, found: SensitivityResult) -> Numbers:
         """Return what a run finds that was not killed and makes its passes alike: how is chosen by timing them."""
-        passes = tuple(found.environment.get(name, "") for name in _PASSES)
+        passes = found.passes
         if passes not in self._whole:
             home = self.folder / f"whole{len(self._whole)}"
             service = self.server(home)

@@ -19,7 +19,7 @@ DEMO = ("analyze", "--model", "demo", "--data", "demo", "--compression", "sparsi
 @pytest.fixture
 def engine(monkeypatch):
     made = FakeEngine()
-    monkeypatch.setattr(analyze, "open_engine_session", made)
+    monkeypatch.setattr(analyze, "open_local_session", made)
     return made
 
 

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,24 @@ import pytest
 
 from senseapp.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.jobs import JobCancelled
-from senseapp.results import Schedule, SensitivityResult
-from senseapp.service import DropLimit, open_engine_session
+from senseapp.results import LayerMeasurement, Schedule, SensitivityResult
+from senseapp.results.reuse import Reused
+from senseapp.service import DropLimit
+from senseapp.service.execution import Measurement, cluster_for
 from senseapp.service.histogram_task import HistogramTask
-from senseapp.service.job_process import JobProcess, JobProcesses, ProcessSession, cluster_lost
+from senseapp.service.job_process import JobProcess, JobProcesses, carry_out_on_cluster, cluster_lost, tasks
 from senseapp.service.job_process import process as process_module
+from senseapp.service.job_process.messages import Line
 from senseapp.service.job_process.process import process_lost
-from senseapp.service.job_process.tasks import decode_task, encode_task
-from senseapp.service.run_task import RunTask
+from senseapp.service.job_process.tasks import AppObserver, carry_out_in, decode_task
+from senseapp.service.run_task import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
 from senseapp.service.strongest_search import StrongestSearch
 from senseapp.service.verification import Verification
 from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, dumps
+from senseapp.spec.codec import encode
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.spec.limits import Limits
+from senseapp.store import RunFolder
 from tests.fake_session import a_measurement, a_result
 
 PRELUDE = """
@@ -42,9 +47,6 @@ def say(kind, body=None):
 def hear():
     return json.loads(sys.stdin.readline())
 kind, request = hear()
-"""
-OPENED = """
-say("opened", {"head": HEAD, "targets": 8, "predicted_seconds": 5.0, "reusable": []})
 """
 
 
@@ -73,73 +75,125 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProces
         process.close()
 
 
-def session_in(
-    process: JobProcess,
-    *,
-    progress: Callable[[str], None] = lambda sentence: None,
-    find_alike: Callable[[str], SensitivityResult | None] = lambda key: None,
-    **options: Any,
-) -> ProcessSession:
-    try:
-        return ProcessSession(
-            process,
-            RunSpec(),
-            address="auto",
-            data_roots=(Path("/data"),),
-            progress=progress,
-            earlier=None,
-            find_alike=find_alike,
-            **options,
-        )
-    except BaseException:
-        assert "leave" in options or not process.alive  # nothing is left behind
-        raise
+class Observer:
+    """Remembers what a task told, and stops it where ``stop`` says so."""
+
+    def __init__(self, stop: Callable[[str], None] = lambda sentence: None) -> None:
+        self.told: list[Any] = []
+        self.stop = stop
+
+    def phase(self, sentence: str) -> None:
+        self.told += [sentence] if sentence else []
+        self.stop(sentence)
+
+    def opened(self, head: SensitivityResult, **figures: float) -> None:
+        self.told.append((head, figures))
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        self.told.append(("estimated", estimate))
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        self.told.append(("measured", measurement))
 
 
-def test_what_the_process_finds_is_what_the_session_yields(started: Callable[..., JobProcess]) -> None:
-    told: list[str] = []
+class Alike(NoEarlierRuns):
+    """Knows one run for every key."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def find(self, content_key: str) -> SensitivityResult:
+        self.asked.append(content_key)
+        return a_result()
+
+    def taken(self, count: int, total: int) -> Reused:
+        return Reused(title="Monday", taken=count, total=total)
+
+
+TASK = Measurement(run_id="r", spec=RunSpec())
+
+
+def context_of(observer: Observer | None = None, earlier_runs: EarlierRuns | None = None) -> TaskContext:
+    return TaskContext(
+        folder=RunFolder(Path("/runs/r")),
+        observer=observer or Observer(),
+        data_roots=(Path("/data"),),
+        earlier_runs=earlier_runs or NoEarlierRuns(),
+    )
+
+
+def carry_out(process: JobProcess, observer: Observer | None = None, earlier_runs: EarlierRuns | None = None) -> None:
+    carry_out_in(process, TASK, context_of(observer, earlier_runs), device="cpu", address="auto")
+
+
+def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobProcess]) -> None:
+    observer = Observer()
     found = dumps(a_measurement("stem", 0.25))
     process = started(
-        """
-        assert request["address"] == "auto" and request["data_roots"] == ["/data"]
-        say("phase", "Loading the model")
-        """,
-        OPENED,
         f"""
-        while True:
-            kind, body = hear()
-            if kind == "result":
-                say("result", HEAD)
-            else:
-                assert kind == "estimates" or len(body) == 1
-                say("phase", "Measuring on 2 workers")
-                say("found", json.loads({found!r}))
-                assert hear()[0] == "taken"
-                say("end")
-        """,
+        assert kind == "task" and request["task"]["type"] == "Measurement"
+        assert (request["address"], request["device"], request["job_mb"]) == ("auto", "cpu", 0)
+        assert (request["folder"], request["data_roots"]) == ("/runs/r", ["/data"])
+        say("phase", "Loading the model")
+        say("opened", [HEAD, {{"done": 1, "total": 8, "predicted_seconds": 5.0}}])
+        say("estimated", json.loads({found!r}))
+        say("measured", json.loads({found!r}))
+        say("done")
+        """
     )
-    session = session_in(process, progress=told.append)
-    assert session.targets == 8
-    assert session.predicted_seconds() == 5.0
-    assert session.profile == a_result().profile
-    assert session.reusable() == ()
-    assert list(session.estimates()) == [a_measurement("stem", 0.25)]
-    assert list(session.measure([a_measurement()])) == [a_measurement("stem", 0.25)]
-    assert session.result(()) == a_result()
-    assert {"Loading the model", "Measuring on 2 workers"} <= set(told)
-    session.close()
-    assert not process.alive
+    carry_out(process, observer)
+    assert observer.told == [
+        "Loading the model",
+        (a_result(), {"done": 1, "total": 8, "predicted_seconds": 5.0}),
+        ("estimated", a_measurement("stem", 0.25)),
+        ("measured", a_measurement("stem", 0.25)),
+    ]
 
 
 def test_an_earlier_run_is_looked_for_by_the_app(started: Callable[..., JobProcess]) -> None:
-    asked: list[str] = []
+    script = """
+        say("find", "abc")
+        assert hear() == ["answer", HEAD]
+        say("taken", [3, 8])
+        assert hear()[1]["data"] == {"title": "Monday", "taken": 3, "total": 8}
+        say("done")
+    """
+    known = Alike()
+    carry_out(started(script), earlier_runs=known)
+    assert known.asked == ["abc"]
 
-    def find(key: str) -> SensitivityResult:
-        asked.append(key)
-        return a_result()
 
-    session_in(started('say("find", "abc")\nassert hear()[1] == HEAD', OPENED), find_alike=find).close()
-    assert asked == ["abc"]
+def test_the_process_tells_what_the_task_tells_it() -> None:
+    """The two ends of the conversation fit together."""
+    told, said, known = Observer(), [], Alike()
+    answers: list[Any] = []
+
+    class Ear:
+        def ask(self, kind: str, body: Any) -> None:
+            answers.append(body)
+
+    def say(kind: str, body: Any) -> None:
+        said.append(kind)
+        if kind == "phase":
+            told.phase(body)
+        else:
+            tasks._pass_on(Line(kind=kind, body=json.loads(json.dumps(body))), Ear(), told, known)  # type: ignore[arg-type]
+
+    app = AppObserver(say, lambda: answers.pop())
+    app.phase("Loading")
+    app.phase("")
+    app.opened(a_result(), done=0, total=8, predicted_seconds=1.5)
+    app.estimated(a_measurement("stem", 0.25))
+    app.measured(a_measurement("head", 0.5))
+    assert app.find("abc") == a_result()
+    assert app.taken(3, 8) == Reused(title="Monday", taken=3, total=8)
+    assert said == ["phase", "opened", "estimated", "measured", "find", "taken"]
+    assert told.told == [
+        "Loading",
+        (a_result(), {"done": 0, "total": 8, "predicted_seconds": 1.5}),
+        ("estimated", a_measurement("stem", 0.25)),
+        ("measured", a_measurement("head", 0.5)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +207,11 @@ def test_an_earlier_run_is_looked_for_by_the_app(started: Callable[..., JobProce
     ],
     ids=["ended", "refused", "other error", "crashed", "torn line"],
 )
-def test_a_session_that_cannot_be_opened_says_why(
+def test_a_task_that_cannot_be_done_says_why(
     script: str, kind: type[Exception], words: str, started: Callable[..., JobProcess]
 ) -> None:
     with pytest.raises(kind, match=words):
-        session_in(started(script, lost=cluster_lost))
+        carry_out(started(script, lost=cluster_lost))
 
 
 @pytest.mark.parametrize(
@@ -172,19 +226,16 @@ def test_a_session_that_cannot_be_opened_says_why(
 def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
     ending: str, lost: Callable[[int], SenseError], words: str, started: Callable[..., JobProcess]
 ) -> None:
-    found = dumps(a_measurement())
-    process = started(OPENED, f"hear()\nsay('found', json.loads({found!r}))\nhear()\n{ending}", lost=lost)
-    session = session_in(process)
-    run = session.measure(())
-    assert next(run) == a_measurement()
+    observer = Observer()
+    process = started(f"say('measured', json.loads({dumps(a_measurement())!r}))\n{ending}", lost=lost)
     with pytest.raises(SenseError, match=words):
-        next(run)
-    for _ in range(2):  # even where the question could still be written
+        carry_out(process, observer)
+    assert observer.told == [("measured", a_measurement())]
+    for _ in range(2):  # even where the request could still be written
         with pytest.raises(SenseError, match="What was measured is kept"):
-            process.hear("result", progress=lambda sentence: None)
-    with pytest.raises(SenseError, match="What was measured is kept"):
-        session.result(())
-    session.close()
+            process.hear("done", progress=lambda sentence: None)
+        with pytest.raises(SenseError, match="What was measured is kept"):
+            carry_out(process)
 
 
 def test_a_cancel_ends_a_process_that_is_silent_and_deaf(started: Callable[..., JobProcess]) -> None:
@@ -195,9 +246,13 @@ def test_a_cancel_ends_a_process_that_is_silent_and_deaf(started: Callable[..., 
         if len(heard) == 3:
             raise JobCancelled
 
+    process = started("time.sleep(600)")
+    pool = JobProcesses(start=lambda: process)
     with pytest.raises(JobCancelled):
-        session_in(started("time.sleep(600)"), progress=cancel_at_third)
+        pool.carry_out(TASK, context_of(Observer(cancel_at_third)), device="cpu")
     assert heard == ["", "", ""]  # there was nothing new to say
+    assert not process.alive
+    pool.close()
 
 
 def test_what_the_process_logs_is_logged_here(
@@ -205,24 +260,21 @@ def test_what_the_process_logs_is_logged_here(
 ) -> None:
     script = 'say("log", ["senseapp.sensitivity", 30, "100 % of 3 layers"])'
     with caplog.at_level("INFO"):
-        session_in(started(script, OPENED)).close()
+        carry_out(started(script, 'say("done")'))
     assert ("senseapp.sensitivity", 30, "100 % of 3 layers") in caplog.record_tuples
 
 
 SERVES_MANY = """
 while True:
-    if kind == "open":
-        say("opened", {"head": HEAD, "targets": 8, "predicted_seconds": 5.0, "reusable": []})
-    elif kind == "task":
+    if kind == "task":
+        say("phase", "at work")
         say("done")
     kind, request = hear()
 """
 
 
-def open_in(pool: JobProcesses) -> ProcessSession:
-    return pool.open(
-        RunSpec(), data_roots=(), progress=lambda sentence: None, earlier=None, find_alike=lambda key: None
-    )
+def work_in(pool: JobProcesses, stop: Callable[[str], None] = lambda sentence: None) -> None:
+    pool.carry_out(TASK, context_of(Observer(stop)), device="cpu")
 
 
 def test_a_process_is_used_again_and_again(started: Callable[..., JobProcess]) -> None:
@@ -231,7 +283,7 @@ def test_a_process_is_used_again_and_again(started: Callable[..., JobProcess]) -
     pool.warm_up()
     (first,) = pool.pids()
     for _ in range(3):
-        open_in(pool).close()
+        work_in(pool)
         assert pool.pids() == (first,)
     pool.close()
     assert pool.pids() == ()
@@ -241,28 +293,35 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
     started: Callable[..., JobProcess],
 ) -> None:
     pool = JobProcesses(1, start=lambda: started(SERVES_MANY))
-    sessions = [open_in(pool), open_in(pool)]
-    assert len(set(pool.pids())) == 2
-    for session in sessions:
-        session.close()
+    counted: list[int] = []
+
+    def while_at_work(sentence: str) -> None:
+        if sentence and not counted:
+            counted.append(0)
+            work_in(pool, lambda inner: counted.append(len(set(pool.pids()))) if inner else None)
+
+    work_in(pool, while_at_work)
+    assert counted == [0, 2]
     assert len(pool.pids()) == 1
     pool.close()
 
 
-@pytest.mark.parametrize("leave_early", [True, False], ids=["in the middle of something", "ended meanwhile"])
-def test_a_process_that_cannot_go_on_is_replaced(started: Callable[..., JobProcess], leave_early: bool) -> None:
+@pytest.mark.parametrize("cancelled", [True, False], ids=["in the middle of something", "ended meanwhile"])
+def test_a_process_that_cannot_go_on_is_replaced(started: Callable[..., JobProcess], cancelled: bool) -> None:
     pool = JobProcesses(start=lambda: started(SERVES_MANY))
-    session = open_in(pool)
+    work_in(pool)
     (first,) = pool.pids()
-    if leave_early:
-        session._process.ask("estimates")
-        session._answered = False
-        session.close()
+    if cancelled:
+
+        def cancel(sentence: str) -> None:
+            raise JobCancelled
+
+        with pytest.raises(JobCancelled):
+            work_in(pool, cancel)
     else:
-        session.close()
         os.kill(first, signal.SIGKILL)
-        session._process._process.wait()
-    open_in(pool).close()
+        psutil.wait_procs([psutil.Process(first)], timeout=5)
+    work_in(pool)
     (second,) = pool.pids()
     assert second != first
     pool.close()
@@ -280,14 +339,14 @@ def test_what_ended_the_work_is_told_even_where_no_other_process_can_be_started(
             raise OSError("cannot allocate memory") from None
 
     with pytest.raises(ProcessLost, match="ended unexpectedly"):
-        open_in(JobProcesses(start=start))
+        work_in(JobProcesses(start=start))
 
 
 def test_a_closed_pool_keeps_nothing(started: Callable[..., JobProcess]) -> None:
     pool = JobProcesses(start=lambda: started(SERVES_MANY))
-    session = open_in(pool)
-    pool.close()
-    session.close()
+    with suppress(ProcessLost):  # it may have answered before it was ended
+        work_in(pool, lambda sentence: pool.close() if sentence else None)
+    assert pool.pids() == ()
     pool.warm_up()
     assert pool.pids() == ()
 
@@ -323,23 +382,21 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
         process.hear("done", progress=lambda sentence: None)
 
 
-def test_an_unreachable_cluster_is_told_by_the_real_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "127.0.0.1:1")
+def test_an_unreachable_cluster_is_told_by_the_real_process() -> None:
     with pytest.raises(ClusterFailed, match=r"No Ray cluster answers at 127\.0\.0\.1:1"):
-        open_engine_session(RunSpec(), data_roots=(), progress=lambda sentence: None, earlier=None)
+        carry_out_on_cluster(TASK, context_of(), device="cpu", address="127.0.0.1:1")
 
 
 def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "127.0.0.1:1")
-    spec = RunSpec(sensitivity=SensitivitySpec(mode="quick", num_samples=8))
-    session = open_engine_session(spec, data_roots=(), progress=lambda sentence: None, earlier=None)
-    assert session.targets == 0
-    session.close()
+    assert cluster_for(RunSpec()) == "127.0.0.1:1"
+    assert cluster_for(RunSpec(sensitivity=SensitivitySpec(mode="quick", num_samples=8))) == ""
 
 
 @pytest.mark.parametrize(
     "task",
     [
+        TASK,
         Verification(run_id="r", schedule=Schedule(model="demo", method="manual", entries=()), repair=False),
         Verification(
             run_id="r", schedule=Schedule(model="demo", method="manual", entries=()), other=QuantizationConfig()
@@ -356,8 +413,8 @@ def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
             ),
         ),
     ],
-    ids=["proof", "proof of two runs", "histogram", "search"],
+    ids=["run", "proof", "proof of two runs", "histogram", "search"],
 )
 def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
-    sent = json.dumps(encode_task(task), allow_nan=False)
+    sent = json.dumps(encode(task), allow_nan=False)
     assert decode_task(json.loads(sent)) == task

@@ -19,6 +19,7 @@ from senseapp.data import TensorImages
 from senseapp.distributed import remote
 from senseapp.layers import profile_model
 from senseapp.results import LayerMeasurement, Status
+from senseapp.results.passes import PassSettings
 from senseapp.sensitivity import Layout, Sweep
 from senseapp.sensitivity.probe import Order, Outcome
 from senseapp.sensitivity.reuse import arithmetic_of, images_in_span, reusable
@@ -245,15 +246,12 @@ def test_resuming_measures_what_is_left(passes: list[int]) -> None:
 
 def test_only_a_run_of_the_same_levels_repeats_what_was_measured_together() -> None:
     sweep, found = swept(small_network(), images_for(8), SPARSITY, 3)
-    environment = {
-        "memory_layout": "contiguous",
-        "micro_batch": "4",
-        "precision": "fp32",
-        "levels_together": "3",
-        "images_in_span": str(images_in_span(sweep)),
-    }
     earlier: Any = SimpleNamespace(
-        spec=SimpleNamespace(sensitivity=SPARSITY), environment=environment, method="replay", measurements=found
+        spec=SimpleNamespace(sensitivity=SPARSITY),
+        passes=PassSettings(micro_batch=4, levels_together=3, images_in_span=images_in_span(sweep)),
+        precision="fp32",
+        method="replay",
+        measurements=found,
     )
     assert arithmetic_of(earlier)[0] == sweep.bench.layout
     assert reusable(sweep, earlier) == tuple(found)
@@ -261,7 +259,7 @@ def test_only_a_run_of_the_same_levels_repeats_what_was_measured_together() -> N
     assert reusable(sweep, earlier) == ()
     sweep.bench.layout = replace(sweep.bench.layout, levels_together=1)
     assert reusable(sweep, earlier) == ()  # other passes
-    environment["levels_together"] = "1"
+    earlier.passes = replace(earlier.passes, levels_together=1)
     assert {item.level for item in reusable(sweep, earlier)} == {0.3, 0.5}
 
 

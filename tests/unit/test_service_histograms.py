@@ -7,6 +7,7 @@ import pytest
 from senseapp.errors import NotFound
 from senseapp.results import RunState
 from senseapp.service import Backend, Service
+from senseapp.service.histogram_task import HistogramTask
 from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
 from senseapp.spec.histogram import HistogramSpec
 from tests.fake_session import fake_calibration
@@ -37,16 +38,16 @@ def run_id(service, backend):
 
 
 def make(service, backend, run_id, spec):
-    service.start_histogram(run_id, spec)
+    service.work.start(HistogramTask(run_id=run_id, spec=spec))
     backend.runner.run_next()
-    return service.histogram(run_id, spec)
+    return service.work.outcome(HistogramTask(run_id=run_id, spec=spec))
 
 
 def test_a_histogram_is_made_once_and_kept(service, backend, run_id):
     layer = service.result(run_id).profile.layers[1].name
     spec = HistogramSpec(layer=layer, tensor="activations", bits=4)
-    assert service.histogram(run_id, spec) is None
-    assert service.histogram_progress(run_id, spec) is None
+    assert service.work.outcome(HistogramTask(run_id=run_id, spec=spec)) is None
+    assert service.work.progress(HistogramTask(run_id=run_id, spec=spec)) is None
     found = make(service, backend, run_id, spec)
     assert (found.spec, found.num_images) == (spec, 32)
     assert sum(found.gradient_magnitudes) > 0
@@ -55,7 +56,12 @@ def test_a_histogram_is_made_once_and_kept(service, backend, run_id):
     written = file.stat().st_mtime_ns
     assert make(service, backend, run_id, spec) == found
     assert file.stat().st_mtime_ns == written
-    assert service.histogram(run_id, HistogramSpec(layer=layer, tensor="activations", bits=5)) is None
+    assert (
+        service.work.outcome(
+            HistogramTask(run_id=run_id, spec=HistogramSpec(layer=layer, tensor="activations", bits=5))
+        )
+        is None
+    )
 
 
 def test_folding_the_demo_is_possible(service, backend, run_id):
@@ -69,11 +75,12 @@ def test_folding_the_demo_is_possible(service, backend, run_id):
 def test_a_layer_that_is_not_there_is_told_and_the_run_stays(service, backend, run_id):
     spec = HistogramSpec(layer="nowhere")
     assert make(service, backend, run_id, spec) is None
-    assert "no layer 'nowhere'" in service.histogram_progress(run_id, spec).error
+    assert "no layer 'nowhere'" in service.work.progress(HistogramTask(run_id=run_id, spec=spec)).error
     assert service.run(run_id).state is RunState.DONE
 
 
 def test_another_persons_run_is_not_found(backend, run_id):
-    for ask in ("histogram", "start_histogram", "histogram_progress"):
+    work = Service(backend, "bob").work
+    for ask in (work.start, work.progress, work.cancel, work.outcome):
         with pytest.raises(NotFound):
-            getattr(Service(backend, "bob"), ask)(run_id, HistogramSpec(layer="stem"))
+            ask(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="stem")))

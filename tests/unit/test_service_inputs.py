@@ -53,7 +53,7 @@ def digits(folder: Path) -> Path:
 
 def test_a_checkpoint_without_a_name_is_recognised(service, tmp_path):
     path = save(tmp_path / "files" / "net.pth")
-    report = service.identify_checkpoint(str(path))
+    report = service.inputs.identify_checkpoint(str(path))
     assert report.proposal == ModelSpec(library="timm", name=MODEL, checkpoint=str(path))
     best = report.candidates[0]
     assert (best.score, best.exact, best.num_classes, best.in_chans) == (1.0, True, 4, 3)
@@ -67,7 +67,7 @@ def test_weights_that_are_not_finite_are_named(service, tmp_path):
     def break_one(tensors):
         tensors["layer2.0.conv1.weight"][0, 0, 0, 0] = float("nan")
 
-    report = service.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=break_one)))
+    report = service.inputs.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=break_one)))
     assert any("NaN" in note and "layer2.0.conv1.weight" in note for note in report.notes)
     assert report.proposal is not None
 
@@ -75,8 +75,8 @@ def test_weights_that_are_not_finite_are_named(service, tmp_path):
 def test_averaged_weights_are_told(service, tmp_path):
     averaged = timm.create_model(MODEL, num_classes=4).state_dict()
     path = str(save(tmp_path / "files" / "net.pth", state_dict_ema=averaged))
-    assert service.identify_checkpoint(path).has_ema
-    proposal = service.identify_checkpoint(path, use_ema=True).proposal
+    assert service.inputs.identify_checkpoint(path).has_ema
+    proposal = service.inputs.identify_checkpoint(path, use_ema=True).proposal
     assert proposal is not None
     assert proposal.use_ema
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_no_architecture_has_the_closest_ones(service, tmp_path)
     def widen(tensors):
         tensors["layer4.0.extra.weight"] = torch.zeros(3, 3)
 
-    report = service.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=widen)))
+    report = service.inputs.identify_checkpoint(str(save(tmp_path / "files" / "net.pth", change=widen)))
     assert report.proposal is None
     assert report.candidates[0].model.name == MODEL
     assert "no architecture of timm or torchvision" in report.verdict
@@ -98,7 +98,7 @@ def test_differences_come_in_a_table_with_their_cause(service, tmp_path):
         tensors["layer2.0.conv1.weight"] = torch.zeros(128, 64, 5, 5)
 
     path = save(tmp_path / "files" / "net.pth", change=damage)
-    fit = service.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+    fit = service.inputs.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
     assert not fit.fits
     assert [(row.kind, row.name, row.expected, row.found) for row in fit.rows] == [
         ("missing", "layer1.0.conv1.weight", "64 × 64 × 3 × 3", ""),
@@ -111,25 +111,25 @@ def test_differences_come_in_a_table_with_their_cause(service, tmp_path):
 
 def test_a_head_for_another_number_of_classes_fits(service, tmp_path):
     path = save(tmp_path / "files" / "net.pth", num_classes=7)
-    fit = service.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+    fit = service.inputs.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
     assert (fit.fits, fit.rows, fit.cause) == (True, (), "")
 
 
 def test_files_elsewhere_on_the_server_are_not_looked_at(service, tmp_path):
     path = save(tmp_path / "secret.pth")
     with pytest.raises(InvalidCheckpoint, match="only from uploads"):
-        service.identify_checkpoint(str(path))
+        service.inputs.identify_checkpoint(str(path))
     with pytest.raises(InvalidCheckpoint, match="only from uploads"):
-        service.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
+        service.inputs.compare_checkpoint(ModelSpec(library="timm", name=MODEL, checkpoint=str(path)))
     archive = write_zip(tmp_path / "secret.zip", class_files())
     with pytest.raises(InvalidDataset, match="only from uploads"):
-        service.survey_images(DataSpec(kind="archive", path=str(archive)), ModelSpec())
+        service.inputs.survey_images(DataSpec(kind="archive", path=str(archive)), ModelSpec())
 
 
 def test_a_survey_counts_and_proposes(service, tmp_path):
     files = {**class_files(("zero", "1"), each=3), "truth.csv": b"file,label\n"}
     archive = write_zip(tmp_path / "files" / "a.zip", files)
-    survey = service.survey_images(DataSpec(kind="archive", path=str(archive)), ModelSpec())
+    survey = service.inputs.survey_images(DataSpec(kind="archive", path=str(archive)), ModelSpec())
     assert (survey.num_images, survey.label_counts) == (6, (("1", 3), ("zero", 3)))
     assert survey.proposal.pairs == (("1", 1),)
     assert survey.proposal.unmatched == ("zero",)
@@ -138,17 +138,17 @@ def test_a_survey_counts_and_proposes(service, tmp_path):
 
 def test_the_time_is_known_once_the_images_have_been_counted(service, tmp_path):
     spec = RunSpec(data=DataSpec(kind="archive", path=str(digits(tmp_path / "files"))))
-    assert service.estimate_time(spec) is None
-    service.survey_images(spec.data, spec.model)
-    seconds = service.estimate_time(spec)
-    assert seconds == pytest.approx(service.estimate_time(RunSpec()))
+    assert service.inputs.estimate_time(spec) is None
+    service.inputs.survey_images(spec.data, spec.model)
+    seconds = service.inputs.estimate_time(spec)
+    assert seconds == pytest.approx(service.inputs.estimate_time(RunSpec()))
     chosen = replace(spec, data=replace(spec.data, class_map=(("0", 0),)))
-    assert service.estimate_time(chosen) == seconds
+    assert service.inputs.estimate_time(chosen) == seconds
 
 
 def test_a_preview_shows_twelve_pictures_with_label_prediction_and_baseline(service, tmp_path):
     data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")))
-    report = service.preview(RunSpec(data=data))
+    report = service.inputs.preview(RunSpec(data=data))
     assert len(report.pictures) == 12
     assert len({picture.label for picture in report.pictures}) >= 9
     assert all(picture.png.startswith(b"\x89PNG") for picture in report.pictures)
@@ -162,7 +162,7 @@ def test_a_preview_shows_twelve_pictures_with_label_prediction_and_baseline(serv
 def test_labels_that_do_not_line_up_are_warned_about(service, tmp_path):
     shifted = tuple((str(index), (index + 1) % 10) for index in range(10))
     data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")), class_map=shifted)
-    report = service.preview(RunSpec(data=data))
+    report = service.inputs.preview(RunSpec(data=data))
     assert report.score is not None
     assert report.score < 0.1
     assert "labels and outputs probably do not line up" in report.warning
@@ -170,7 +170,7 @@ def test_labels_that_do_not_line_up_are_warned_about(service, tmp_path):
 
 def test_a_preview_without_labels_has_predictions_only(service, tmp_path):
     data = DataSpec(kind="archive", path=str(digits(tmp_path / "files")), labels="none")
-    report = service.preview(RunSpec(data=data))
+    report = service.inputs.preview(RunSpec(data=data))
     assert (report.score, report.num_scored, report.warning) == (None, 0, "")
     assert {picture.label for picture in report.pictures} == {""}
     assert all(picture.prediction in set("0123456789") for picture in report.pictures)
@@ -184,22 +184,22 @@ def test_an_image_set_is_counted_and_only_a_part_of_it_previewed(service, tmp_pa
     data = DataSpec(kind="torchvision", name="svhn")
     known = IMAGE_SETS["svhn"].num_images
     assert num_images(RunSpec(data=data)) == known - num_held_out(known)
-    survey = service.survey_images(data, ModelSpec())
+    survey = service.inputs.survey_images(data, ModelSpec())
     assert survey.num_images == 20
     assert survey.class_names == tuple("0123456789")
     assert num_images(RunSpec(data=data), service._backend.image_counts) == 20
-    report = service.preview(RunSpec(data=data))
+    report = service.inputs.preview(RunSpec(data=data))
     assert len(report.pictures) == 12
     assert report.num_scored == 20
     monkeypatch.setattr(image_report, "_MOST_SCORED", 5)
-    report = service.preview(RunSpec(data=data))
+    report = service.inputs.preview(RunSpec(data=data))
     assert (len(report.pictures), report.num_scored) == (5, 5)
 
 
 def test_a_preview_lists_what_was_left_out(service, tmp_path):
     files = {**class_files(("0", "1"), each=3), "1/broken.png": b"no picture"}
     archive = write_zip(tmp_path / "files" / "a.zip", files)
-    report = service.preview(RunSpec(data=DataSpec(kind="archive", path=str(archive))))
+    report = service.inputs.preview(RunSpec(data=DataSpec(kind="archive", path=str(archive))))
     assert any("1/broken.png" in note for note in report.notes)
     assert len(report.pictures) == 6
 
@@ -334,8 +334,8 @@ def test_the_upload_of_a_run_is_kept(service, tmp_path):
     folder = uploads_folder(tmp_path / "home", service.owner)
     path = write_zip(uploaded(folder, "a" * 32, 1), class_files())
     run_id = service.start(RunSpec(data=DataSpec(kind="archive", path=str(path))))
-    service.discard_upload(path)
+    service.inputs.discard_upload(path)
     assert path.exists()
     service.delete(run_id)
-    service.discard_upload(path)
+    service.inputs.discard_upload(path)
     assert not path.exists()

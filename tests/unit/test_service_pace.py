@@ -8,7 +8,8 @@ import pytest
 
 from senseapp.errors import RateLimited
 from senseapp.service import Backend, Service
-from senseapp.service.pace import Pace
+from senseapp.service.histogram_task import HistogramTask
+from senseapp.service.pace import RateLimiter
 from senseapp.service.settings import ServerSettings
 from senseapp.spec import RunSpec
 from senseapp.spec.histogram import HistogramSpec
@@ -24,27 +25,27 @@ class Clock:
 
 def test_the_last_minute_counts_for_each_person_and_thing() -> None:
     clock = Clock()
-    pace = Pace({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
-    pace.count("ann", "runs")
+    limiter = RateLimiter({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
+    limiter.count("ann", "runs")
     clock.seconds = 20
-    pace.count("ann", "runs")
-    pace.count("ann", "uploads")
-    pace.count("bob", "runs")
+    limiter.count("ann", "runs")
+    limiter.count("ann", "uploads")
+    limiter.count("bob", "runs")
     with pytest.raises(RateLimited, match=r"Up to 2 runs a minute.*Try again in 40 seconds"):
-        pace.count("ann", "runs")
+        limiter.count("ann", "runs")
     clock.seconds = 60
-    pace.count("ann", "runs")
+    limiter.count("ann", "runs")
     with pytest.raises(RateLimited, match="in 20 seconds"):
-        pace.count("ann", "runs")
+        limiter.count("ann", "runs")
 
 
 def test_who_asks_no_more_is_forgotten() -> None:
     clock = Clock()
-    pace = Pace({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
+    limiter = RateLimiter({"runs": 2, "uploads": 1, "jobs on runs": 9}, clock)
     for number in range(1000):
         clock.seconds = float(number)
-        pace.count(f"person {number}", "runs")
-    assert len(pace._asked) <= 60
+        limiter.count(f"person {number}", "runs")
+    assert len(limiter._asked) <= 60
 
 
 @pytest.fixture
@@ -73,9 +74,9 @@ def test_runs_are_limited_and_the_refused_one_leaves_nothing(service: Service) -
 
 def test_uploads_are_limited(service: Service) -> None:
     for _ in range(2):
-        service.reserve_upload(10)
+        service.inputs.reserve_upload(10)
     with pytest.raises(RateLimited):
-        service.reserve_upload(10)
+        service.inputs.reserve_upload(10)
 
 
 def test_jobs_on_runs_are_limited_but_asking_again_for_one_that_waits_is_not(service: Service) -> None:
@@ -83,10 +84,10 @@ def test_jobs_on_runs_are_limited_but_asking_again_for_one_that_waits_is_not(ser
     service._backend.runner.run_next()
     first = HistogramSpec(layer="conv0")
     for _ in range(5):
-        service.start_histogram(run_id, first)
-    service.start_histogram(run_id, HistogramSpec(layer="conv1"))
+        service.work.start(HistogramTask(run_id=run_id, spec=first))
+    service.work.start(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="conv1")))
     with pytest.raises(RateLimited):
-        service.start_histogram(run_id, HistogramSpec(layer="conv2"))
+        service.work.start(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="conv2")))
 
 
 def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

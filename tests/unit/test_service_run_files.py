@@ -18,6 +18,7 @@ from senseapp.errors import InvalidFile, NotFound, QuotaExceeded
 from senseapp.results import RunState, Schedule, ValidationResult
 from senseapp.service import Backend, Service
 from senseapp.service.settings import ServerSettings
+from senseapp.service.verification import Verification
 from senseapp.spec import DataSpec, ModelSpec, RunSpec
 from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
 
@@ -110,9 +111,9 @@ def test_an_imported_run_may_not_read_files_of_this_server(tmp_path, finished, s
     run_id = other.import_run(io.BytesIO(packed(service, finished)))
     spec = other.run(run_id).spec
     assert (spec.model.checkpoint, spec.data.path) == ("net.pth", "photos.zip")
-    other.verify(run_id, PROOF.schedule)
+    other.work.start(Verification(run_id=run_id, schedule=PROOF.schedule))
     other._backend.runner.run_next()
-    assert "net.pth" in other.verification(run_id, PROOF.schedule).error
+    assert "net.pth" in other.work.progress(Verification(run_id=run_id, schedule=PROOF.schedule)).error
 
 
 def broken(content, **changed):

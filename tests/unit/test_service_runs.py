@@ -266,11 +266,11 @@ def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
 
     monkeypatch.setattr(module.ModelCards, "card", lambda cards, model: a_profile())
     spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5), num_samples=100))
-    before = service.estimate_time(spec)
+    before = service.inputs.estimate_time(spec)
     assert before > 0
     service.start(spec)
     backend.runner.run_next()
-    assert service.estimate_time(spec) != before
+    assert service.inputs.estimate_time(spec) != before
 
 
 def test_no_torch_when_the_app_or_the_command_line_starts():

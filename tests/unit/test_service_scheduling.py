@@ -73,32 +73,32 @@ def a_schedule(service, run_id):
 
 
 def test_a_search_waits_is_cancelled_and_is_found_by_the_same_question(service, backend, run_id):
-    assert service.strongest(run_id, DROP) is None
-    service.start_search(run_id, DROP)
-    assert service.search_progress(run_id, DROP).queue_place == 1
-    service.cancel_search(run_id, DROP)
-    assert service.search_progress(run_id, DROP).state is RunState.CANCELLED
+    assert service.work.outcome(StrongestSearch(run_id=run_id, drop=DROP)) is None
+    service.work.start(StrongestSearch(run_id=run_id, drop=DROP))
+    assert service.work.progress(StrongestSearch(run_id=run_id, drop=DROP)).queue_place == 1
+    service.work.cancel(StrongestSearch(run_id=run_id, drop=DROP))
+    assert service.work.progress(StrongestSearch(run_id=run_id, drop=DROP)).state is RunState.CANCELLED
     tried = TriedTarget(figure=0.1, changes=(change("top1", 0.004, 0.002),))
     found = StrongestFound(schedule=a_schedule(service, run_id), allowed_drop=0.01, repaired=True, tried=(tried,))
     backend.store.folder(run_id).save_strongest(StrongestSearch(run_id=run_id, drop=DROP).key, found)
-    assert service.strongest(run_id, DROP) == found
+    assert service.work.outcome(StrongestSearch(run_id=run_id, drop=DROP)) == found
     other = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.5}))
-    assert service.strongest(run_id, other) is None
+    assert service.work.outcome(StrongestSearch(run_id=run_id, drop=other)) is None
 
 
 def test_nobody_else_searches_in_a_run(backend, run_id):
     stranger = Service(backend, owner="somebody else")
-    for ask in (stranger.start_search, stranger.cancel_search, stranger.strongest):
+    for ask in (stranger.work.start, stranger.work.cancel, stranger.work.outcome):
         with pytest.raises(NotFound):
-            ask(run_id, DROP)
-    for look in (stranger.validations, stranger.couplings, stranger.graph):
+            ask(StrongestSearch(run_id=run_id, drop=DROP))
+    for look in (stranger.validations, stranger.schedules.couplings, stranger.schedules.graph):
         with pytest.raises(NotFound):
             look(run_id)
 
 
 def test_couplings_are_those_of_the_runs_network(service, backend):
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
-    groups = {group.layer: group for group in service.couplings(keep(service, backend, spec))}
+    groups = {group.layer: group for group in service.schedules.couplings(keep(service, backend, spec))}
     assert {axis.layer for axis in groups["layer4.1.conv1"].axes} == {"layer4.1.conv1", "layer4.1.conv2"}
     assert groups["layer4.1.conv1"].num_units == 64
 
@@ -108,11 +108,11 @@ def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, t
     elsewhere = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "x.pth")))
     folder.save_result(a_demo_result(elsewhere))
     with pytest.raises(InvalidCheckpoint, match="only from uploads"):
-        service.graph(run_id)
+        service.schedules.graph(run_id)
 
 
 def test_the_zip_holds_the_overlay_and_its_graph(service, run_id):
-    with zipfile.ZipFile(io.BytesIO(service.target_zip(run_id, a_schedule(service, run_id)))) as archive:
+    with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, a_schedule(service, run_id)))) as archive:
         overlay = json.loads(archive.read("schedule.model-explorer.json"))
         program = torch.export.load(io.BytesIO(archive.read("schedule.model-explorer.pt2")))
         manifest = json.loads(archive.read("manifest.json"))["data"]
@@ -142,16 +142,16 @@ def bits_of_one_file(service, backend, tmp_path):
 def test_partners_are_runs_of_the_same_weights_wherever_they_were_uploaded(bits_of_one_file, service):
     zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
     same, other = bits_of_one_file(b"weights", "second"), bits_of_one_file(b"WEIGHTS", "third")
-    assert [record.run_id for record in service.partners(zeros)] == [same]
-    assert [record.run_id for record in service.partners(same)] == [zeros]
-    assert service.partners(other) == ()
+    assert [record.run_id for record in service.schedules.partners(zeros)] == [same]
+    assert [record.run_id for record in service.schedules.partners(same)] == [zeros]
+    assert service.schedules.partners(other) == ()
 
 
 def test_a_checkpoint_that_is_gone_is_the_same_as_none_other(bits_of_one_file, service, tmp_path):
     zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
     bits_of_one_file(b"weights", "second")
     (tmp_path / "second" / "net.pth").unlink()
-    assert service.partners(zeros) == ()
+    assert service.schedules.partners(zeros) == ()
 
 
 def test_two_runs_of_different_weights_are_refused(tmp_path):
@@ -171,7 +171,7 @@ def test_a_zip_without_the_network_says_why(service, backend, tmp_path, run_id):
     schedule = a_schedule(service, run_id)
     gone = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "gone.pth")))
     backend.store.folder(run_id).save_result(a_demo_result(gone))
-    with zipfile.ZipFile(io.BytesIO(service.target_zip(run_id, schedule))) as archive:
+    with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, schedule))) as archive:
         readme = archive.read("README.txt").decode()
         assert "schedule.json" in archive.namelist()
     assert "(left out) schedule.model-explorer.json: This app reads a checkpoint only from uploads" in readme

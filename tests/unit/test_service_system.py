@@ -25,7 +25,7 @@ def test_work_memory_and_disk_are_counted(tmp_path: Path) -> None:
     before = service.system()
     service.start(RunSpec())
     service.start(RunSpec())
-    service.reserve_upload(12345)
+    service.inputs.reserve_upload(12345)
     made.runner.run_next()
     report = service.system()
     assert (before.waiting, report.waiting, report.running, report.max_queue) == (0, 1, 0, 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import operator
 import random
 import string
 
@@ -13,6 +14,11 @@ from senseapp.errors import NotFound
 from senseapp.results import Schedule, ScheduleEntry
 from senseapp.schedule import Limits
 from senseapp.service import Backend, DropLimit, Service
+from senseapp.service.histogram_task import HistogramTask
+from senseapp.service.scheduling import Scheduling
+from senseapp.service.strongest_search import StrongestSearch
+from senseapp.service.verification import Verification
+from senseapp.service.work import Work
 from senseapp.spec.histogram import HistogramSpec
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
@@ -22,30 +28,39 @@ SCHEDULE = Schedule(
     entries=(ScheduleEntry(layer="stem", members=("stem",), compression="sparsity", level=0.5),),
 )
 HISTOGRAM = HistogramSpec(layer="stem")
-OTHER_ARGUMENTS = {
-    "title": "mine now",
-    "shared": True,
-    "schedule": SCHEDULE,
-    "spec": HISTOGRAM,
-    "drop": DropLimit(kind="params", allowed_drop=0.1, metric="kl", repair=False, limits=Limits()),
-    "stream": io.BytesIO(),
+DROP = DropLimit(kind="params", allowed_drop=0.1, metric="kl", repair=False, limits=Limits())
+OTHER_ARGUMENTS = {"title": "mine now", "shared": True, "schedule": SCHEDULE, "stream": io.BytesIO()}
+TASKS = {
+    "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
+    "search": lambda run_id: StrongestSearch(run_id=run_id, drop=DROP),
+    "histogram": lambda run_id: HistogramTask(run_id=run_id, spec=HISTOGRAM),
 }
+PARTS = {"": Service, "schedules.": Scheduling}
+
+
+def public_methods(part):
+    return [name for name, _ in inspect.getmembers(part, inspect.isfunction) if not name.startswith("_")]
 
 
 def calls_with_a_run():
-    """Every public method of Service that takes a run's id, by name."""
-    methods = inspect.getmembers(Service, inspect.isfunction)
-    return {
-        name: [parameter for parameter in inspect.signature(method).parameters if parameter != "self"]
-        for name, method in methods
-        if not name.startswith("_") and "run_id" in inspect.signature(method).parameters
-    }
+    """Every public method of the service and its parts that takes a run's id, or a task of a run, by name."""
+    named = [
+        f"{prefix}{name}"
+        for prefix, part in PARTS.items()
+        for name in public_methods(part)
+        if "run_id" in inspect.signature(getattr(part, name)).parameters
+    ]
+    works = [f"work.{name} {task}" for name in public_methods(Work) if name != "compressed_model" for task in TASKS]
+    return [*named, *works, "work.compressed_model proof"]
 
 
 def ask(service, name, run_id):
-    parameters = inspect.signature(getattr(Service, name)).parameters
-    given = {key: value for key, value in OTHER_ARGUMENTS.items() if key in parameters}
-    return getattr(service, name)(run_id, **given)
+    path, _, task = name.partition(" ")
+    method = operator.attrgetter(path)(service)
+    if task:
+        return method(TASKS[task](run_id))
+    parameters = inspect.signature(method).parameters
+    return method(run_id, **{key: value for key, value in OTHER_ARGUMENTS.items() if key in parameters})
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +108,10 @@ def hostile_ids(run_id, link):
 
 
 def test_there_are_calls_to_try():
-    assert {"run", "snapshot", "result", "cancel", "resume", "delete", "rename", "share"} <= set(calls_with_a_run())
+    assert {
+        *("run", "snapshot", "result", "cancel", "resume", "delete", "rename", "share", "schedules.graph"),
+        *("work.start proof", "work.outcome search", "work.progress histogram", "work.cancel proof"),
+    } <= set(calls_with_a_run())
 
 
 @pytest.mark.parametrize("name", sorted(calls_with_a_run()))
@@ -113,7 +131,15 @@ def test_nobody_reaches_anothers_run_by_any_call(backend, anns_run, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["cancel", "resume", "delete", "rename", "share", "verify", "start_histogram", "start_search"]
+    "name",
+    [
+        "cancel",
+        "resume",
+        "delete",
+        "rename",
+        "share",
+        *(f"work.{call} {task}" for call in ("start", "cancel") for task in TASKS),
+    ],
 )
 def test_a_link_changes_and_starts_nothing(backend, anns_run, name):
     ann, bob = Service(backend, "ann"), Service(backend, "bob")

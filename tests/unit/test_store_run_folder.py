@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -8,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from senseapp.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.results import Schedule, StrongestFound, ValidationResult
-from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.results import Schedule, SensitivityResult, StrongestFound, ValidationResult
+from senseapp.results.passes import PassSettings
+from senseapp.spec import RunSpec, SensitivitySpec, dumps, loads
 from senseapp.store import RunFolder
 from tests.fake_session import SPEC, a_measurement, a_result
 
@@ -113,3 +115,15 @@ def test_two_at_once_are_refused_and_a_dead_process_holds_nothing(folder):
     assert died.returncode == -9
     with folder.exclusive():
         pass
+
+
+def test_how_passes_were_made_is_read_from_the_environment_of_older_results():
+    told = {"memory_layout": "channels_last", "micro_batch": "8", "images_in_span": "48", "workers": "3", "torch": "2"}
+    older = json.loads(dumps(a_result(environment=told)))
+    assert older["data"].pop("passes")["micro_batch"] == 8
+    read = loads(json.dumps(older), SensitivityResult)
+    assert read.passes == PassSettings(channels_last=True, micro_batch=8, images_in_span=48, workers=3)
+    assert loads(dumps(read), SensitivityResult) == read
+    older["data"]["environment"]["micro_batch"] = "many"
+    with pytest.raises(InvalidFile, match="damaged"):
+        loads(json.dumps(older), SensitivityResult)

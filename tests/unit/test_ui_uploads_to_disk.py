@@ -156,7 +156,7 @@ def test_a_quota_is_told_to_the_page_and_nothing_is_stored(server: Server, monke
 
 
 def test_a_full_disk_is_told_to_the_page_and_nothing_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = server.service.reserve_upload
+    reserve = server.service.inputs.reserve_upload
 
     def full(num_bytes: int) -> Path:
         path = reserve(num_bytes)
@@ -164,7 +164,7 @@ def test_a_full_disk_is_told_to_the_page_and_nothing_is_left(server: Server, mon
         path.symlink_to("/dev/full")
         return path
 
-    monkeypatch.setattr(server.service, "reserve_upload", full)
+    monkeypatch.setattr(server.service.inputs, "reserve_upload", full)
     assert server.put(form(noise(6 * MB))) == 204
     arrival = server.arrivals.take("session-1", "file-1")
     assert arrival is not None

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
+from contextlib import closing, suppress
 
 from senseapp.errors import SenseError
-from senseapp.results import SensitivityResult
-from senseapp.service.job_process.process import JobProcess
-from senseapp.service.job_process.session import ProcessSession
-from senseapp.service.job_process.tasks import encode_task
-from senseapp.service.run_task import RunTask
-from senseapp.spec import RunSpec
-from senseapp.store import RunFolder
+from senseapp.service.job_process.process import JobProcess, cluster_lost
+from senseapp.service.job_process.tasks import carry_out_in
+from senseapp.service.run_task import RunTask, TaskContext
 
 
 class JobProcesses:
@@ -55,47 +50,15 @@ class JobProcesses:
         for process in idle:
             process.warm.wait()
 
-    def open(
-        self,
-        spec: RunSpec,
-        *,
-        data_roots: tuple[Path, ...],
-        progress: Callable[[str], None],
-        earlier: SensitivityResult | None,
-        find_alike: Callable[[str], SensitivityResult | None],
-    ) -> ProcessSession:
-        """Open a session in one of the processes; see :class:`~senseapp.service.session.OpenSession`."""
-        return ProcessSession(
-            self._take(),
-            spec,
-            data_roots=data_roots,
-            progress=progress,
-            earlier=earlier,
-            find_alike=find_alike,
-            job_mb=self._job_mb,
-            leave=self._give_back,
-        )
-
-    def carry_out(
-        self, task: RunTask, folder: RunFolder, *, progress: Callable[[str], None], data_roots: tuple[Path, ...]
-    ) -> None:
-        """Do work on a finished run in one of the processes; its outcome is in ``folder``.
+    def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
+        """Do a task in one of the processes, see :func:`~senseapp.service.job_process.tasks.carry_out_in`.
 
         Raises:
             SenseError: as the task does, or the process was lost.
         """
         process, done = self._take(), False
         try:
-            process.ask(
-                "task",
-                {
-                    "task": encode_task(task),
-                    "folder": str(folder.path),
-                    "data_roots": [str(root) for root in data_roots],
-                    "job_mb": self._job_mb,
-                },
-            )
-            process.hear("done", progress=progress)
+            carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
             done = True
         finally:
             self._give_back(process, done)
@@ -133,3 +96,14 @@ class JobProcesses:
                 OSError, SenseError
             ):  # what ended the work is told; the next piece starts one, or says why not
                 self.warm_up()
+
+
+def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
+    """Do a task on the cluster at ``address``, in a process that Ray may end when the cluster is gone.
+
+    Raises:
+        SenseError: as the task does.
+        ClusterFailed: the cluster cannot be used, or was lost.
+    """
+    with closing(JobProcess(cluster_lost)) as process:
+        carry_out_in(process, task, context, device=device, address=address)

@@ -98,7 +98,7 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
     st.download_button(
         "Download every format (zip)",
-        lambda: service.target_zip(run_id, schedule),
+        lambda: service.schedules.target_zip(run_id, schedule),
         file_name=f"{_STEM}.zip",
         mime="application/zip",
         key=f"schedule.zip.{run_id}",

@@ -6,6 +6,7 @@ import streamlit as st
 
 from senseapp.errors import SenseError
 from senseapp.results.histogram import QuantizationHistogram
+from senseapp.service.histogram_task import HistogramTask
 from senseapp.spec.histogram import HistogramSpec
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
@@ -38,7 +39,7 @@ def histograms_tab(view: RunView) -> None:
         return
     spec = choose_histogram(view)
     try:
-        histogram = backend.service().histogram(view.run_id, spec)
+        histogram = backend.service().work.outcome(HistogramTask(run_id=view.run_id, spec=spec))
         if histogram is not None:
             _show(histogram, view)
         else:
@@ -48,7 +49,7 @@ def histograms_tab(view: RunView) -> None:
 
 
 def _make(run_id: str, spec: HistogramSpec) -> None:
-    snapshot = backend.service().histogram_progress(run_id, spec)
+    snapshot = backend.service().work.progress(HistogramTask(run_id=run_id, spec=spec))
     if snapshot is not None and not snapshot.state.finished:
         st.fragment(_wait, run_every=_POLL_SECONDS)(run_id, spec)
         return
@@ -62,12 +63,12 @@ def _make(run_id: str, spec: HistogramSpec) -> None:
         "Choose another layer above."
     )
     if st.button("Show histogram", key=f"histogram.start.{run_id}", type="primary"):
-        backend.service().start_histogram(run_id, spec)
+        backend.service().work.start(HistogramTask(run_id=run_id, spec=spec))
         st.rerun()
 
 
 def _wait(run_id: str, spec: HistogramSpec) -> None:
-    snapshot = backend.service().histogram_progress(run_id, spec)
+    snapshot = backend.service().work.progress(HistogramTask(run_id=run_id, spec=spec))
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     waiting = "Waiting for the run before it" if snapshot.queue_place else "Starting"

@@ -37,6 +37,6 @@ def _import(uploaded: UploadedFile) -> None:
         with path.open("rb") as stream:
             run_id = owned.import_run(stream)
     finally:
-        owned.discard_upload(path)
+        owned.inputs.discard_upload(path)
     remember_run(run_id)
     st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})

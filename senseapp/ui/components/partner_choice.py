@@ -14,7 +14,7 @@ _NONE = ""
 
 def choose_partner(run_id: str) -> SensitivityResult | None:
     """Offer to combine sparsity and quantization where both were measured; return the other run's results, or None."""
-    partners = {record.run_id: record for record in backend.service().partners(run_id)}
+    partners = {record.run_id: record for record in backend.service().schedules.partners(run_id)}
     if not partners:
         return None
     chosen = st.selectbox(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import streamlit as st
 
 from senseapp.errors import NotFound, SenseError
-from senseapp.results import JobSnapshot, Schedule, SensitivityResult, ValidationResult
+from senseapp.results import JobSnapshot, Schedule, SensitivityResult
 from senseapp.results.model_files import CHECKPOINT, model_file, small_form
-from senseapp.spec import CompressionConfig
+from senseapp.service.verification import Verification
 from senseapp.ui import backend
 from senseapp.ui import format as fmt
 from senseapp.ui.components.job_line import job_line
@@ -21,32 +19,6 @@ from senseapp.ui.components.run_guard import may_start
 
 _POLL_SECONDS = 1.0
 _STEM = "compressed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Proof:
-    """The proof that the page shows: of which schedule, and how."""
-
-    run_id: str
-    schedule: Schedule
-    repair: bool
-    other: CompressionConfig | None
-
-    def start(self) -> None:
-        backend.service().verify(self.run_id, self.schedule, repair=self.repair, other=self.other)
-
-    def snapshot(self) -> JobSnapshot | None:
-        return backend.service().verification(self.run_id, self.schedule, repair=self.repair, other=self.other)
-
-    def cancel(self) -> None:
-        with suppress(NotFound):  # deleted meanwhile; the page says so
-            backend.service().cancel_verification(self.run_id, self.schedule, repair=self.repair, other=self.other)
-
-    def outcome(self) -> ValidationResult | None:
-        return backend.service().validation(self.run_id, self.schedule, repair=self.repair, other=self.other)
-
-    def files(self) -> tuple[Path, ...]:
-        return backend.service().compressed_model(self.run_id, self.schedule, repair=self.repair, other=self.other)
 
 
 def proof_block(
@@ -68,9 +40,9 @@ def proof_block(
             persist_state="session",
         )
         other = partner.spec.sensitivity.compression if partner is not None else None
-        proof = _Proof(run_id=run_id, schedule=schedule, repair=repair, other=other)
+        proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
         try:
-            validation, snapshot = proof.outcome(), proof.snapshot()
+            validation, snapshot = backend.service().work.outcome(proof), backend.service().work.progress(proof)
         except SenseError as error:
             complain(str(error))
             return
@@ -88,13 +60,14 @@ def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | No
     other = partner.spec.sensitivity.compression if partner is not None else None
     for repair in (True, False):
         with suppress(SenseError):  # the block of the proof says what is wrong with it
-            outcome = _Proof(run_id=run_id, schedule=schedule, repair=repair, other=other).outcome()
+            proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
+            outcome = backend.service().work.outcome(proof)
             if outcome is not None:
                 return headline_of(outcome)
     return ""
 
 
-def _start(proof: _Proof, snapshot: JobSnapshot | None) -> None:
+def _start(proof: Verification, snapshot: JobSnapshot | None) -> None:
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
     if not may_start(proof.run_id, "a proof of this schedule"):
@@ -102,24 +75,29 @@ def _start(proof: _Proof, snapshot: JobSnapshot | None) -> None:
     st.markdown("A prediction adds up what layers lose alone. Measure what they lose together before you rely on it.")
     if st.button("Verify", key=f"schedule.verify.{proof.run_id}", icon=":material/science:"):
         try:
-            proof.start()
+            backend.service().work.start(proof)
         except SenseError as error:
             complain(str(error))
         else:
             st.rerun()
 
 
-def _progress(proof: _Proof) -> None:
-    snapshot = proof.snapshot()
+def _progress(proof: Verification) -> None:
+    snapshot = backend.service().work.progress(proof)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     job_line(snapshot)
-    st.button("Cancel", key=f"schedule.stop.{proof.run_id}", on_click=proof.cancel)
+    st.button("Cancel", key=f"schedule.stop.{proof.run_id}", on_click=_cancel, args=(proof,))
 
 
-def _compressed_model(proof: _Proof) -> None:
+def _cancel(proof: Verification) -> None:
+    with suppress(NotFound):  # deleted meanwhile; the page says so
+        backend.service().work.cancel(proof)
+
+
+def _compressed_model(proof: Verification) -> None:
     try:
-        files = proof.files()
+        files = backend.service().work.compressed_model(proof)
     except SenseError as error:
         complain(str(error))
         return

@@ -51,7 +51,7 @@ def start_bar(
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     if profile is None:
         return "The time is estimated once the model has been read."
-    return plan_text(spec, profile, backend.service().estimate_time(spec), groups=_groups(spec))
+    return plan_text(spec, profile, backend.service().inputs.estimate_time(spec), groups=_groups(spec))
 
 
 def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:

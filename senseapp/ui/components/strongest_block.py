@@ -10,6 +10,7 @@ from senseapp.errors import NotFound, SenseError
 from senseapp.metrics import METRICS
 from senseapp.results import JobSnapshot, StrongestFound
 from senseapp.service import DropLimit
+from senseapp.service.strongest_search import StrongestSearch
 from senseapp.ui import backend
 from senseapp.ui.components.job_line import job_line
 from senseapp.ui.components.notices import complain
@@ -22,8 +23,8 @@ _POLL_SECONDS = 1.0
 def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
     """Return what a search for ``drop`` found; until it has, show how far it is, or the button that starts it."""
     try:
-        found = backend.service().strongest(run_id, drop)
-        snapshot = backend.service().search_progress(run_id, drop)
+        found = backend.service().work.outcome(StrongestSearch(run_id=run_id, drop=drop))
+        snapshot = backend.service().work.progress(StrongestSearch(run_id=run_id, drop=drop))
     except SenseError as error:
         complain(str(error))
         return None
@@ -47,7 +48,7 @@ def _start(run_id: str, drop: DropLimit, snapshot: JobSnapshot | None) -> None:
     )
     if st.button("Search", key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
         try:
-            backend.service().start_search(run_id, drop)
+            backend.service().work.start(StrongestSearch(run_id=run_id, drop=drop))
         except SenseError as error:
             complain(str(error))
         else:
@@ -55,7 +56,7 @@ def _start(run_id: str, drop: DropLimit, snapshot: JobSnapshot | None) -> None:
 
 
 def _progress(run_id: str, drop: DropLimit) -> None:
-    snapshot = backend.service().search_progress(run_id, drop)
+    snapshot = backend.service().work.progress(StrongestSearch(run_id=run_id, drop=drop))
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     job_line(snapshot)
@@ -64,7 +65,7 @@ def _progress(run_id: str, drop: DropLimit) -> None:
 
 def _cancel(run_id: str, drop: DropLimit) -> None:
     with suppress(NotFound):  # deleted meanwhile; the page says so
-        backend.service().cancel_search(run_id, drop)
+        backend.service().work.cancel(StrongestSearch(run_id=run_id, drop=drop))
 
 
 def _sentence(found: StrongestFound, drop: DropLimit) -> str:

@@ -41,11 +41,11 @@ class _Desk:
         for arrival in self.waiting.values():
             self.discard(arrival)
         for path in self.taken:
-            self.service.discard_upload(path)
+            self.service.inputs.discard_upload(path)
 
     def discard(self, arrival: Arrival | None) -> None:
         if arrival is not None and arrival.path is not None:
-            self.service.discard_upload(arrival.path)
+            self.service.inputs.discard_upload(arrival.path)
 
 
 class Arrivals:

@@ -29,7 +29,7 @@ class IncomingFile:
         self._path: Path | None = None
         self._stream: BinaryIO | None = None
         try:
-            self._path = service.reserve_upload(num_bytes)
+            self._path = service.inputs.reserve_upload(num_bytes)
             with storage_errors("the folder uploads"):
                 self._stream = self._path.open("r+b")
         except SenseError as error:
@@ -63,7 +63,7 @@ class IncomingFile:
             with suppress(OSError):  # a full disk may refuse the last bytes once more
                 stream.close()
         if self._path is not None:
-            self._service.discard_upload(self._path)
+            self._service.inputs.discard_upload(self._path)
             self._path = None
 
     def _refuse(self, error: SenseError) -> None:
