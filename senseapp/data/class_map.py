@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
+from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.data.wording import counted, listed
 from senseapp.errors import InvalidDataset
