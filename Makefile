@@ -23,7 +23,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 run: $(RUNTIME)
-	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
+	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
 # Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once.
 test: $(DEV)

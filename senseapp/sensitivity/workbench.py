@@ -12,7 +12,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.layers import CallTrace, profile_of_trace, trace_calls, watched_pass
@@ -74,9 +73,6 @@ class Workbench:
     channels_last: bool = False
     unsafe: str = ""
     seconds_per_image: float = 0.0
-
-    def __post_init__(self) -> None:
-        keep_freed_memory_for(self)
 
     @classmethod
     def prepare(cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False) -> Workbench:

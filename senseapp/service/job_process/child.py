@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from senseapp.allocator import share_one_arena
 from senseapp.errors import SenseError
 from senseapp.leftovers import LEFTOVERS
 from senseapp.results import LayerMeasurement, SensitivityResult
@@ -30,7 +29,6 @@ from senseapp.service.memory import MemoryGuard
 from senseapp.spec import RunSpec
 from senseapp.spec.codec import decode, encode
 from senseapp.store import RunFolder
-from senseapp.threads import limit_spinning
 
 if TYPE_CHECKING:
     from senseapp.sensitivity import Session
@@ -193,8 +191,6 @@ _ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {"warm": _warm, "ope
 
 def main() -> None:
     """Serve the app at the other end of standard input and output; what libraries print goes to standard error."""
-    share_one_arena()
-    limit_spinning()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin.buffer, answers)
