@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-"""ATen's operations as overload packets. Which of them a module calls, and in which order their arguments come, are
-torch's own business; :data:`ARGUMENTS` says what is relied on."""
+"""ATen's operations as overload packets. Which of them a module calls, and the order of their arguments, is torch's own
+business; ``tests/unit/test_compat.py`` lists the arguments that :mod:`senseapp.layers.products` reads."""
 
 ATTENTIONS = (
     aten._scaled_dot_product_flash_attention_for_cpu,
@@ -33,17 +33,6 @@ WEIGHT_NORM = aten._weight_norm_interface
 
 COPIES = (aten._to_copy, aten._unsafe_view)
 """What casts and reshapes become, which leave values as they are."""
-
-ARGUMENTS: Mapping[Any, Mapping[int, str]] = {
-    aten.convolution: {0: "input", 1: "weight", 6: "transposed"},
-    aten.addmm: {1: "mat1", 2: "mat2"},
-    aten.baddbmm: {1: "batch1", 2: "batch2"},
-    aten.mkldnn_rnn_layer: {0: "input", 1: "weight0", 2: "weight1"},
-    MULTI_HEAD_ATTENTION: {0: "query", 5: "qkv_weight", 7: "proj_weight"},
-    ENCODER_LAYER: {0: "src", 3: "qkv_weight", 5: "proj_weight", 14: "ffn_weight_1", 16: "ffn_weight_2"},
-    **{attention: {0: "query", 1: "key", 2: "value"} for attention in ATTENTIONS},
-}
-"""By operation, the arguments that :mod:`senseapp.layers.products` reads, by position."""
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
