@@ -16,7 +16,7 @@ from senseapp.service import UploadLimits
 from senseapp.store import storage_errors
 from senseapp.ui import backend
 from senseapp.ui.components.notices import complain
-from senseapp.ui.serving.arrivals import Arrival, arrivals
+from senseapp.ui.serving.arrivals import Upload, upload_registry
 from senseapp.ui.serving.incoming_file import IncomingFile
 from senseapp.ui.state import session
 
@@ -51,7 +51,7 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
 
 def expect_files() -> None:
     """Let this session's browser send large files; call it wherever an uploader for them is shown."""
-    arrivals().expect(session_id(), backend.service())
+    upload_registry().expect(session_id(), backend.service())
 
 
 def store_upload(uploaded: UploadedFile) -> Path:
@@ -63,13 +63,13 @@ def store_upload(uploaded: UploadedFile) -> Path:
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
     """
     try:
-        arrival = arrivals().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
+        upload = upload_registry().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
     finally:
         free_upload(uploaded.file_id)
-    if arrival.path is None:
-        raise QuotaExceeded(arrival.refused)
+    if upload.path is None:
+        raise QuotaExceeded(upload.refused)
     with storage_errors("the folder uploads"):
-        return arrival.path.replace(arrival.path.with_name(_safe_name(uploaded.name)))
+        return upload.path.replace(upload.path.with_name(_safe_name(uploaded.name)))
 
 
 def refuse_upload(purpose: str, sentence: str) -> NoReturn:
@@ -106,7 +106,7 @@ def _forget_widget(purpose: str) -> None:
     rounds[purpose] = rounds.get(purpose, 0) + 1
 
 
-def _from_memory(uploaded: UploadedFile) -> Arrival:
+def _from_memory(uploaded: UploadedFile) -> Upload:
     incoming = IncomingFile(backend.service(), uploaded.size)
     uploaded.seek(0)
     for content in iter(partial(uploaded.read, _CHUNK_BYTES), b""):

@@ -18,7 +18,7 @@ from senseapp.compat.streamlit_internals import LOGGERS, is_connected
 from senseapp.errors import SenseError
 from senseapp.service import close_backends
 from senseapp.ui import backend
-from senseapp.ui.serving.arrivals import arrivals
+from senseapp.ui.serving.arrivals import upload_registry
 from senseapp.ui.serving.headers import SecurityHeaders
 from senseapp.ui.serving.private_metrics import PrivateMetrics
 from senseapp.ui.serving.uploads_to_disk import UploadsToDisk
@@ -37,7 +37,7 @@ def application() -> st.App:
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(PrivateMetrics),
-            Middleware(UploadsToDisk, arrivals=arrivals()),
+            Middleware(UploadsToDisk, registry=upload_registry()),
         ],
     )
 
@@ -45,7 +45,7 @@ def application() -> st.App:
 @asynccontextmanager
 async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
-    sweeping = asyncio.create_task(_sweep(), name="sweep-arrivals")
+    sweeping = asyncio.create_task(_sweep(), name="sweep-uploads")
     readying = asyncio.create_task(_get_ready(), name="get-ready")
     yield
     await _stopped(readying)
@@ -83,5 +83,5 @@ async def _sweep() -> None:
     """Remove the uploads of sessions that have ended, and what else they left in memory, every now and then."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
-        await to_thread.run_sync(arrivals().close_ended, is_connected)
+        await to_thread.run_sync(upload_registry().close_ended, is_connected)
         await to_thread.run_sync(gc.collect)
