@@ -24,7 +24,8 @@ ENV SENSEAPP_HOME=/var/lib/senseapp \
     HF_HOME=/var/lib/senseapp/cache/huggingface \
     TORCH_HOME=/var/lib/senseapp/cache/torch \
     PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    MALLOC_ARENA_MAX=1
 VOLUME /var/lib/senseapp
 USER senseapp
 EXPOSE 8501

@@ -5,12 +5,13 @@
 # make bench-schedule  what schedules keep, on small networks trained on the spot
 # make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
 # make audit   known vulnerabilities in what is installed
+# make upgrade-check  what breaks with the newest versions of everything, in an environment of its own
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick check audit format lock bench bench-schedule soak
+.PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -19,12 +20,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+QUICK := not (browser or peer or architectures or slow)
+UPGRADE := .cache/upgrade-check
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
 
 run: $(RUNTIME)
-	@exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
+	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
 
 # Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once;
 # tests/scheduling.py says which of them go together and which first.
@@ -35,7 +38,7 @@ test: $(DEV)
 	@$(PYTEST)
 
 test-quick: $(DEV)
-	@$(PYTEST) -m "not (browser or peer or architectures or slow)"
+	@$(PYTEST) -m "$(QUICK)"
 
 check: $(DEV)
 	$(BIN)/ruff format --check .
@@ -67,6 +70,17 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.kills 50
 	$(BIN)/python -m tests.soak.crowd 20
 	$(BIN)/python -m tests.soak.day
+
+# The pins of requirements become lower bounds; pip's own configuration still holds. docs/UPGRADES.md keeps what was found.
+upgrade-check: $(BIN)/python
+	@rm -rf $(UPGRADE); mkdir -p $(UPGRADE)
+	@for list in requirements.txt requirements-dev.txt; do sed 's/==/>=/' $$list > $(UPGRADE)/$$list; done
+	@$(BIN)/python -m venv $(UPGRADE)/venv
+	@$(UPGRADE)/venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --upgrade \
+	   --upgrade-strategy eager --requirement $(UPGRADE)/requirements-dev.txt
+	@diff <($(BIN)/python -m pip freeze) <($(UPGRADE)/venv/bin/python -m pip freeze) | grep '^>' || echo "nothing is newer"
+	@$(UPGRADE)/venv/bin/python -m pytest -q tests/unit/test_compat.py
+	@OMP_NUM_THREADS=1 $(UPGRADE)/venv/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -m "$(QUICK)"
 
 lock: $(DEV)
 	@{ echo "# Every package of the environment, pinned; made by \`make lock\`."; \

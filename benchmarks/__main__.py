@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from benchmarks.quick_scan import rows as quick_scan_rows
 from benchmarks.quick_scan import table
 from benchmarks.results import machine, write_section
 from scripts.peer_environment import ensure
+from senseapp.process_settings import become_measuring
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("speed", "growth", "memory", "quick-scan")
@@ -70,9 +72,10 @@ def rows(model: str, device: str) -> Iterator[Row]:
 def run(tool: str, row: Row, peer: Path, images: int = NUM_IMAGES, device: str = "cpu") -> dict[str, Any]:
     python = peer if tool == "fasterai" else Path(sys.executable)
     arguments = [str(python), "-W", "ignore", "-m", "benchmarks.worker", tool, row.model, row.compression]
-    answer = subprocess.run(
-        [*arguments, str(row.levels), str(images), device], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    ours = tool not in ("fasterai", "plain", "forward")  # the others run as they would without senseapp
+    environment = {name: value for name, value in os.environ.items() if ours or not name.startswith("MALLOC_")}
+    command = [*arguments, str(row.levels), str(images), device]
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
     return found
 
@@ -215,4 +218,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    become_measuring(beside_others=False)
     main()

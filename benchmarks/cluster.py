@@ -20,6 +20,7 @@ from ray.cluster_utils import Cluster
 from senseapp.data import TensorImages
 from senseapp.distributed.cluster import connected
 from senseapp.distributed.executor import RayExecutor
+from senseapp.process_settings import become_measuring
 from senseapp.results import LayerMeasurement, latest
 from senseapp.sensitivity import Layout, Sweep
 from senseapp.sensitivity.executor import Executor
@@ -93,4 +94,5 @@ def counts(found: tuple[LayerMeasurement, ...]) -> dict[tuple[str, float], tuple
 
 
 if __name__ == "__main__":
+    become_measuring(beside_others=False)
     main()

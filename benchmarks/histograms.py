@@ -21,13 +21,12 @@ from torch import Tensor, nn
 
 from benchmarks.cases import images_of, model_of
 from benchmarks.results import machine, write_section
-from senseapp.allocator import keep_freed_memory_for, share_one_arena
 from senseapp.data import TensorImages
 from senseapp.layers import profile_model
+from senseapp.process_settings import become_measuring
 from senseapp.results import LayerProfile
 from senseapp.sensitivity.histograms import quantization_histogram
 from senseapp.spec.histogram import HistogramSpec, HistogramTensor
-from senseapp.threads import limit_spinning
 
 TITLE = "Histograms: resnet50"
 NUM_IMAGES = 64
@@ -69,7 +68,6 @@ def bare_passes(model: nn.Module, layer: LayerProfile, tensor: HistogramTensor, 
 def rows(every: int = 1) -> list[Row]:
     """Return one row for each layer looked at."""
     model = model_of("resnet50").to(memory_format=torch.channels_last).requires_grad_(False)
-    keep_freed_memory_for(model)
     pixels, labels = images_of(NUM_IMAGES)
     images = TensorImages(pixels, labels)
     profile = profile_model(model, pixels[:1], title="resnet50")
@@ -119,6 +117,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    share_one_arena()
-    limit_spinning()
+    become_measuring()
     main()

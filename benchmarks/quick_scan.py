@@ -21,6 +21,7 @@ from benchmarks.results import machine, write_section
 from scripts.train_demo import top1
 from senseapp.data.demo import load_demo_images
 from senseapp.models.demo import load_demo_model
+from senseapp.process_settings import become_measuring
 from senseapp.sensitivity import Sweep, quick_scan
 from senseapp.sensitivity.session import estimate_agreement
 from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
@@ -116,4 +117,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    become_measuring(beside_others=False)
     main()

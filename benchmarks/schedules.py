@@ -30,6 +30,7 @@ from senseapp.data.demo import load_demo_images
 from senseapp.errors import SenseError
 from senseapp.models.demo import DEMO_PREPROCESSING
 from senseapp.models.loaded import LoadedModel
+from senseapp.process_settings import become_measuring
 from senseapp.results import ResourceBudget, Schedule, SensitivityResult, latest
 from senseapp.schedule import make_schedule, with_true_size
 from senseapp.sensitivity import Sweep
@@ -162,4 +163,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    become_measuring(beside_others=False)
     main()

@@ -2,10 +2,10 @@
 
 import sys
 
-from senseapp.allocator import share_one_arena
-from senseapp.cli import main
-from senseapp.threads import limit_spinning
+from senseapp.process_settings import become_measuring
 
-share_one_arena()
-limit_spinning()
-sys.exit(main())
+if __name__ == "__main__":
+    become_measuring()
+    from senseapp.cli import main
+
+    sys.exit(main())

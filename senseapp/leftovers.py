@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from senseapp.allocator import keep_freed_memory_for
+from senseapp.process_settings import give_back_freed_memory
 
 
 class Leftovers:
@@ -16,18 +16,16 @@ class Leftovers:
     """
 
     def __init__(self) -> None:
-        self._memory: _Memory | None = None
+        self._keeps = False
         self._left: tuple[Hashable, Any] | None = None
 
     def keep(self) -> None:
-        """Keep, from now on, freed memory and what is left."""
-        if self._memory is None:
-            self._memory = _Memory()
-            keep_freed_memory_for(self._memory)
+        """Keep what is left from now on."""
+        self._keeps = True
 
     def leave(self, key: Hashable, thing: object) -> None:
         """Keep ``thing`` for whoever asks for ``key`` next, in place of what was left before."""
-        if self._memory is not None:
+        if self._keeps:
             self._left = key, thing
 
     def take(self, key: Hashable) -> Any:
@@ -40,12 +38,9 @@ class Leftovers:
         self._left = None
 
     def clear(self) -> None:
-        """Give everything back to the system."""
-        self._left = self._memory = None
-
-
-class _Memory:
-    """Stands for freed memory that is kept."""
+        """Give everything back to the system, freed memory included."""
+        self._keeps, self._left = False, None
+        give_back_freed_memory()
 
 
 LEFTOVERS = Leftovers()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks.real.rows import Row
 from benchmarks.results import machine, write_section
+from senseapp.process_settings import become_measuring
 
 TITLE = "A real network, {part} (`python -m benchmarks.real`)"
 INTRO = (
@@ -43,4 +44,5 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 if __name__ == "__main__":
+    become_measuring(beside_others=False)
     main()

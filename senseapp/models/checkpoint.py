@@ -11,7 +11,6 @@ from torch import Tensor
 
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.checkpoint_payload import read_payload
-from senseapp.models.mapped_memory import release_pages
 from senseapp.models.unwrapping import Unwrapped, unwrap
 
 _NAMED_AT_MOST = 3
@@ -104,9 +103,7 @@ def _is_finite(tensor: Tensor) -> bool:
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
     numbers = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no arithmetic
-    finite = all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))
-    release_pages(tensor)
-    return finite
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))
 
 
 def _named(names: tuple[str, ...]) -> str:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.checkpoint import Checkpoint
-from senseapp.models.mapped_memory import release_pages
 from senseapp.models.seeded import seeded_weights
 from senseapp.models.signature import COMPUTED_SUFFIXES
 
@@ -144,7 +143,6 @@ def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str, fresh
         for name, tensor in module.state_dict().items():
             if name in checkpoint.tensors and not name.endswith(COMPUTED_SUFFIXES):
                 tensor.copy_(checkpoint.tensors[name])
-                release_pages(checkpoint.tensors[name])
     if fresh_head:
         _start_afresh(module.get_submodule(fresh_head))
     ignored = [name for name in report.ignored if name.startswith(_TRAINING_ONLY_PREFIXES)]

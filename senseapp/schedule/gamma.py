@@ -9,9 +9,7 @@ from senseapp.errors import InfeasibleBudget, InvalidSpec
 from senseapp.results import SensitivityResult
 from senseapp.schedule.from_result import CurveSet, curves_of
 from senseapp.schedule.problem import Problem
-from senseapp.schedule.shift import level_bounds, require_fractions, shift_to_budget
-
-_HALVINGS = 80  # an interval of width 2 ends below the spacing of doubles
+from senseapp.schedule.shift import check_bounds, least_offset, level_bounds, require_fractions, shift_to_budget
 
 
 def check_rule(*, target: float, low: float, high: float, gamma: float) -> None:
@@ -21,10 +19,7 @@ def check_rule(*, target: float, low: float, high: float, gamma: float) -> None:
         InvalidSpec: a bound or gamma is out of range.
         InfeasibleBudget: the target lies outside [low, high]; the nearest bound is named.
     """
-    if not 0 <= low <= high < 1:
-        raise InvalidSpec(
-            f"The limits must satisfy 0 % <= minimum <= maximum < 100 %, got {100 * low:g} % and {100 * high:g} %."
-        )
+    check_bounds(low, high)
     if not 0 <= gamma < float("inf"):
         raise InvalidSpec(f"gamma must be a number from 0 upwards, got {gamma}.")
     if not low <= target <= high:
@@ -55,7 +50,7 @@ def gamma_levels(
 ) -> NDArray[np.float64]:
     """Return one level per layer whose mean, weighted by ``weights``, is ``target``.
 
-    The preferred levels are shifted together by one offset, clipped to [low, high]; the offset is found by bisection.
+    The preferred levels are shifted together by one offset, clipped to [low, high].
 
     Args:
         deltas: damage of each layer at one common level, (L,); all finite.
@@ -72,15 +67,11 @@ def gamma_levels(
     check_rule(target=target, low=low, high=high, gamma=gamma)
     preferred = preferred_levels(deltas, target=target, low=low, high=high, gamma=gamma)
     share = np.asarray(weights, dtype=np.float64) / np.sum(weights)
-    below, above = -1.0, 1.0  # levels differ by less than 1, so these offsets reach all-low and all-high
-    for _ in range(_HALVINGS):
-        offset = 0.5 * (below + above)
-        if share @ np.clip(preferred + offset, low, high) < target:
-            below = offset
-        else:
-            above = offset
-    levels: NDArray[np.float64] = np.clip(preferred + above, low, high)
-    return levels
+
+    def levels(offset: float) -> NDArray[np.float64]:
+        return np.clip(preferred + offset, low, high)
+
+    return levels(least_offset(lambda offset: float(share @ levels(offset)) - target))
 
 
 def layer_targets(

@@ -32,11 +32,16 @@ def level_bounds(problem: Problem) -> tuple[float, float]:
     high = problem.limits.max_level
     if high is None:
         high = max(DEFAULT_MAXIMUM, *(curve.strongest for curve in problem.curve_set.curves))
+    check_bounds(low, high)
+    return low, high
+
+
+def check_bounds(low: float, high: float) -> None:
+    """Raise InvalidSpec unless 0 <= low <= high < 1."""
     if not 0 <= low <= high < 1:
         raise InvalidSpec(
             f"The limits must satisfy 0 % <= minimum <= maximum < 100 %, got {100 * low:g} % and {100 * high:g} %."
         )
-    return low, high
 
 
 def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
@@ -62,11 +67,11 @@ def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[st
         raise infeasible(problem, reachable=most)
     if (least := problem.saving(moved(-1.0))) > required + slack:
         raise infeasible(problem, reachable=least, at_most=False)
-    return moved(_least_offset(lambda offset: problem.saving(moved(offset)) - required))
+    return moved(least_offset(lambda offset: problem.saving(moved(offset)) - required))
 
 
-def _least_offset(spare: Callable[[float], float]) -> float:
-    """Return the offset in [-1, 1] at which ``spare``, which never falls, stops being negative."""
+def least_offset(spare: Callable[[float], float]) -> float:
+    """Return the offset of fractions, in [-1, 1], at which ``spare``, which never falls, stops being negative."""
     if spare(-1.0) >= 0 or spare(1.0) <= 0:
         return -1.0 if spare(-1.0) >= 0 else 1.0
     offset, step = float(brentq(spare, -1.0, 1.0, xtol=_OFFSET_TOLERANCE)), _OFFSET_TOLERANCE

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
-from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.layers import CallTrace, profile_of_trace, trace_calls, watched_pass
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.results import ModelProfile
 from senseapp.sensitivity.layout import (
     Layout,
@@ -77,9 +76,6 @@ class Workbench:
     channels_last: bool = False
     unsafe: str = ""
     seconds_per_image: float = 0.0
-
-    def __post_init__(self) -> None:
-        keep_freed_memory_for(self)
 
     @classmethod
     def prepare(
@@ -222,7 +218,7 @@ def _watched_in_channels_last(model: nn.Module, sample: Tensor) -> CallTrace | N
 
     A model that regards the output of a convolution as rows (``x.view(len(x), -1)``) needs the other order.
     """
-    if not any(isinstance(module, _ConvNd) and module.weight.dim() == 4 for module in model.modules()):
+    if not any(isinstance(module, CONVOLUTIONS) and module.weight.dim() == 4 for module in model.modules()):
         return None
     lay_out(model, Layout(channels_last=True))
     try:

@@ -12,13 +12,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-from streamlit.runtime.pages_manager import PagesManager
-
-from senseapp.allocator import share_one_arena
+from senseapp.compat.streamlit_internals import ignore_pages_folder
+from senseapp.process_settings import measuring_environment
 from senseapp.service import UploadLimits
 from senseapp.service.json_lines import log_to
 from senseapp.store import home
-from senseapp.threads import limit_spinning
 from senseapp.ui.serving.application import APP_SCRIPT, application
 
 Option = str | int | bool
@@ -30,11 +28,10 @@ _SWITCH_SECONDS = 0.001
 def serve(arguments: list[str]) -> None:
     """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``."""
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
-    share_one_arena()
-    limit_spinning()
+    os.environ.update(measuring_environment())  # for this process's threads, and for processes that it starts
     log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
-    PagesManager.uses_pages_directory = False
+    ignore_pages_folder()
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     application().run(config={"server.maxUploadSize": UploadLimits.configured().file_mb, **options_of(arguments)})
 

@@ -101,12 +101,13 @@ def test_other_methods_do_what_its_scale_allows(service: Service, run_id: str) -
 def test_a_schedule_is_proven(service: Service, run_id: str) -> None:
     result = service.result(run_id)
     schedule = make_schedule(result, budget=BITS)
-    service.verify(run_id, schedule, repair=False)
+    proof = Verification(run_id=run_id, schedule=schedule, repair=False)
+    service.work.start(proof)
     assert service._backend.runner.run_next()
-    validation = service.validation(run_id, schedule, repair=False)
+    validation = service.work.outcome(proof)
     assert validation is not None
     assert validation.uniform
-    weights = load_file(service.compressed_model(run_id, schedule, repair=False)[0])
+    weights = load_file(service.work.compressed_model(proof)[0])
     for entry in schedule.entries:
         kept = torch.frexp(weights[result.profile.layer(entry.layer).parameter]).mantissa * 2**entry.level
         assert torch.equal(kept, kept.round())

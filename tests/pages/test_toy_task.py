@@ -135,7 +135,7 @@ def test_analyze_offers_it_and_its_metrics(app: AppTest, service: Service) -> No
 
 def test_pictures_are_surveyed_and_previewed_in_its_words(images: DataSpec, backend: Backend) -> None:
     service = Service(backend)
-    survey = service.survey_images(images, a_network())
+    survey = service.inputs.survey_images(images, a_network())
     assert (survey.layout, survey.num_images, survey.proposal) == ("table", NUM_IMAGES, None)
     report = service.inputs.preview(RunSpec(model=a_network(), data=images))
     assert {float(picture.label) for picture in report.pictures} <= {number / 10 for number in range(NUM_IMAGES)}

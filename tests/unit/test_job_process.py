@@ -20,6 +20,7 @@ import pytest
 
 from senseapp.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.jobs import JobCancelled
+from senseapp.process_settings import measuring_environment
 from senseapp.results import LayerMeasurement, Schedule, SensitivityResult
 from senseapp.results.reuse import Reused
 from senseapp.service import DropLimit
@@ -366,7 +367,9 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
     monkeypatch.setattr(
         process_module,
         "_started",
-        lambda errors: subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors),
+        lambda errors: subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=measuring_environment()
+        ),
     )
     with closing(JobProcess()) as process:
         memory = psutil.Process(process.pid)

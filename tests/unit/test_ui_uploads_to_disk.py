@@ -17,7 +17,7 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.web.server.starlette.starlette_routes import create_upload_routes
 
 from senseapp.service import Backend, Service
-from senseapp.ui.serving.arrivals import Arrivals
+from senseapp.ui.serving.arrivals import UploadRegistry
 from senseapp.ui.serving.form_file import FormFile
 from senseapp.ui.serving.uploads_to_disk import SMALL_BYTES, UploadsToDisk
 
@@ -33,13 +33,13 @@ class Server:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.seconds = 0.0
-        self.arrivals = Arrivals(clock=lambda: self.seconds)
+        self.registry = UploadRegistry(clock=lambda: self.seconds)
         self.in_memory = MemoryUploadedFileManager("/_stcore/upload_file")
         self.backend = Backend(home, workers=0)
         self.service = Service(self.backend)
-        self.arrivals.expect("session-1", self.service)
+        self.registry.expect("session-1", self.service)
         routes = create_upload_routes(self, self.in_memory, None)  # type: ignore[arg-type]
-        self.app = Starlette(routes=routes, middleware=[Middleware(UploadsToDisk, arrivals=self.arrivals)])
+        self.app = Starlette(routes=routes, middleware=[Middleware(UploadsToDisk, registry=self.registry)])
 
     def is_active_session(self, session_id: str) -> bool:
         return session_id.startswith("session")
@@ -92,12 +92,12 @@ def test_a_large_file_lies_on_disk_and_not_in_memory(server: Server, piece_bytes
     assert server.put(in_pieces(body, piece_bytes), headers=TYPE | {"Content-Length": str(len(body))}) == 204
     (record,) = server.in_memory.get_files("session-1", ["file-1"])
     assert (record.name, record.type, record.data) == ("weights.pth", "a/b", b"")
-    arrival = server.arrivals.take("session-1", "file-1")
-    assert arrival is not None
-    assert arrival.path is not None
-    assert arrival.path.read_bytes() == content
-    assert server.files == [arrival.path]
-    assert server.arrivals.take("session-1", "file-1") is None
+    upload = server.registry.take("session-1", "file-1")
+    assert upload is not None
+    assert upload.path is not None
+    assert upload.path.read_bytes() == content
+    assert server.files == [upload.path]
+    assert server.registry.take("session-1", "file-1") is None
 
 
 def read_in_pieces(body: bytes, sizes: list[int]) -> tuple[bytes, bytes]:
@@ -119,10 +119,10 @@ def test_a_form_reads_alike_however_the_network_cuts_it(sizes: list[int], num_by
 def test_a_size_that_is_not_announced_is_none_that_is_too_large(server: Server) -> None:
     content = noise(5 * MB)
     assert server.put(in_pieces(form(content), 65_536)) == 204
-    arrival = server.arrivals.take("session-1", "file-1")
-    assert arrival is not None
-    assert arrival.path is not None
-    assert arrival.path.stat().st_size == len(content)
+    upload = server.registry.take("session-1", "file-1")
+    assert upload is not None
+    assert upload.path is not None
+    assert upload.path.stat().st_size == len(content)
 
 
 def test_a_small_file_goes_the_usual_way(server: Server) -> None:
@@ -148,10 +148,10 @@ def test_a_file_over_the_limit_is_refused_whether_it_says_so_or_not(
 def test_a_quota_is_told_to_the_page_and_nothing_is_stored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "6")
     assert server.put(form(noise(7 * MB))) == 204
-    arrival = server.arrivals.take("session-1", "file-1")
-    assert arrival is not None
-    assert arrival.path is None
-    assert "Your uploads may take 6 MB" in arrival.refused
+    upload = server.registry.take("session-1", "file-1")
+    assert upload is not None
+    assert upload.path is None
+    assert "Your uploads may take 6 MB" in upload.refused
     assert server.files == []
 
 
@@ -166,9 +166,9 @@ def test_a_full_disk_is_told_to_the_page_and_nothing_is_left(server: Server, mon
 
     monkeypatch.setattr(server.service.inputs, "reserve_upload", full)
     assert server.put(form(noise(6 * MB))) == 204
-    arrival = server.arrivals.take("session-1", "file-1")
-    assert arrival is not None
-    assert "No space left on device" in arrival.refused
+    upload = server.registry.take("session-1", "file-1")
+    assert upload is not None
+    assert "No space left on device" in upload.refused
     assert not list((server.home / "uploads").rglob("upload"))
 
 
@@ -207,7 +207,7 @@ def test_a_form_without_exactly_one_whole_file_leaves_nothing(
 ) -> None:
     assert server.put(body, headers=headers) == 400
     assert server.files == []
-    assert server.arrivals.take("session-1", "file-1") is None
+    assert server.registry.take("session-1", "file-1") is None
 
 
 def test_a_browser_that_goes_away_leaves_nothing(server: Server) -> None:
@@ -239,18 +239,18 @@ def test_the_same_file_sent_again_replaces_the_first(server: Server) -> None:
 def test_files_go_a_while_after_their_session(server: Server) -> None:
     for name in ("taken", "left"):
         assert server.put(form(noise(6 * MB)), url=f"/_stcore/upload_file/session-1/{name}") == 204
-    server.arrivals.take("session-1", "taken")
-    server.arrivals.close_ended(lambda session_id: False)
+    server.registry.take("session-1", "taken")
+    server.registry.close_ended(lambda session_id: False)
     assert len(server.files) == 2  # a laptop that was closed for a moment finds them again
     server.seconds = 500
-    server.arrivals.close_ended(lambda session_id: True)
+    server.registry.close_ended(lambda session_id: True)
     server.seconds = 1000
-    server.arrivals.close_ended(lambda session_id: False)
+    server.registry.close_ended(lambda session_id: False)
     assert len(server.files) == 2
     server.seconds = 1200
-    server.arrivals.close_ended(lambda session_id: False)
+    server.registry.close_ended(lambda session_id: False)
     assert server.files == []
-    assert server.arrivals.service_of("session-1") is None
+    assert server.registry.service_of("session-1") is None
 
 
 def test_what_counts_as_small_is_small() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from torch import nn
 
-from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet, load_images
 from senseapp.leftovers import LEFTOVERS
 from senseapp.models.load import load_model
@@ -70,5 +69,4 @@ def _load(
         with_labels=not loaded.fresh_head,
     )
     module = lay_out(loaded.module, Layout(channels_last=True))  # a fifth less time on ResNet-50
-    keep_freed_memory_for(module)
     return Subject(module=module, images=images)

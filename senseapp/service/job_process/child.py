@@ -18,14 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from senseapp.allocator import share_one_arena
 from senseapp.errors import SenseError
 from senseapp.leftovers import LEFTOVERS
 from senseapp.service.engine import load_engine, runs_on_processor
 from senseapp.service.job_process.messages import Line, read_line, write_line
 from senseapp.service.job_process.tasks import AppObserver, carry_out_here
 from senseapp.service.memory import MemoryGuard
-from senseapp.threads import limit_spinning
 
 if TYPE_CHECKING:
     from senseapp.sensitivity.executor import Executor
@@ -114,8 +112,6 @@ _ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {"warm": _warm, "tas
 
 def main() -> None:
     """Serve the app at the other end of standard input and output; what libraries print goes to standard error."""
-    share_one_arena()
-    limit_spinning()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin.buffer, answers)

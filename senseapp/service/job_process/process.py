@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 import senseapp.errors as known_errors
 from senseapp.errors import ClusterFailed, ProcessLost, SenseError
+from senseapp.process_settings import measuring_environment
 from senseapp.service.job_process.messages import Line, read_line, write_line
 
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class JobProcess:
 
 
 def _started(errors: Any) -> subprocess.Popen[bytes]:
-    environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | os.environ
+    environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | measuring_environment()
     return subprocess.Popen(
         [sys.executable, "-m", "senseapp.service.job_process.child"],
         stdin=subprocess.PIPE,

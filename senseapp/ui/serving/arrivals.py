@@ -1,4 +1,4 @@
-"""Files that browsers send: whose they are, where they lie, and when nobody wants them any more."""
+"""Uploaded files per browser session: owner, path, expiry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _KEPT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """One file that has come, or that was refused.
+class Upload:
+    """One file that was received or refused.
 
     Attributes:
         path: where it lies; None if it was refused.
@@ -29,86 +29,90 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class _Desk:
-    """Where the files of one browser session arrive."""
+class _Session:
+    """The uploads of one browser session.
+
+    Attributes:
+        service: of the person; removes files.
+        seen: when the session was last known to be connected.
+        waiting: by file id, until the page takes them.
+        taken: what the page took; a run that reads one keeps it.
+    """
 
     service: Service
     seen: float
-    waiting: dict[str, Arrival] = field(default_factory=dict)
+    waiting: dict[str, Upload] = field(default_factory=dict)
     taken: list[Path] = field(default_factory=list)
 
+    def discard(self, *uploads: Upload | None) -> None:
+        for upload in uploads:
+            if upload is not None and upload.path is not None:
+                self.service.inputs.discard_upload(upload.path)
+
     def close(self) -> None:
-        for arrival in self.waiting.values():
-            self.discard(arrival)
-        for path in self.taken:
-            self.service.inputs.discard_upload(path)
-
-    def discard(self, arrival: Arrival | None) -> None:
-        if arrival is not None and arrival.path is not None:
-            self.service.inputs.discard_upload(arrival.path)
+        self.discard(*self.waiting.values(), *(Upload(path=path) for path in self.taken))
 
 
-class Arrivals:
-    """Files on their way from the network to a page, by session and file; safe to use from any thread.
+class UploadRegistry:
+    """Uploads between the network and the pages, by session and file id; safe to use from any thread.
 
-    A session gets a desk, and with it the right to send files, when a page shows it a field for them.
+    A session may send files once a page has shown it a field for them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._desks: dict[str, _Desk] = {}
+        self._sessions: dict[str, _Session] = {}
 
     def expect(self, session_id: str, service: Service) -> None:
         """Let ``session_id`` send files, which belong to the person of ``service``."""
         with self._lock:
-            if session_id not in self._desks:
-                self._desks[session_id] = _Desk(service, self._clock())
+            self._sessions.setdefault(session_id, _Session(service, self._clock()))
 
     def service_of(self, session_id: str) -> Service | None:
-        """Return whose files ``session_id`` sends; None if it was not asked for any."""
+        """Return the service of the person whose files ``session_id`` sends; None if no page asked it for any."""
         with self._lock:
-            desk = self._desks.get(session_id)
-        return desk.service if desk is not None else None
+            session = self._sessions.get(session_id)
+        return session.service if session is not None else None
 
-    def keep(self, session_id: str, file_id: str, arrival: Arrival, service: Service) -> None:
+    def keep(self, session_id: str, file_id: str, upload: Upload, service: Service) -> None:
         """Hold a file of the person of ``service`` until the page takes it, or until the session has ended."""
         with self._lock:
-            desk = self._desks.setdefault(session_id, _Desk(service, self._clock()))
-            before, desk.waiting[file_id] = desk.waiting.get(file_id), arrival
-        desk.discard(before)
+            session = self._sessions.setdefault(session_id, _Session(service, self._clock()))
+            before, session.waiting[file_id] = session.waiting.get(file_id), upload
+        session.discard(before)
 
-    def take(self, session_id: str, file_id: str) -> Arrival | None:
+    def take(self, session_id: str, file_id: str) -> Upload | None:
         """Hand a file to its page; it stays until the session ends or, if a run reads it, with the run."""
         with self._lock:
-            desk = self._desks.get(session_id)
-            arrival = desk.waiting.pop(file_id, None) if desk is not None else None
-            if desk is not None and arrival is not None and arrival.path is not None:
-                desk.taken.append(arrival.path)
-        return arrival
+            session = self._sessions.get(session_id)
+            upload = session.waiting.pop(file_id, None) if session is not None else None
+            if session is not None and upload is not None and upload.path is not None:
+                session.taken.append(upload.path)
+        return upload
 
     def drop(self, session_id: str, file_id: str) -> None:
         """Remove a file that the person took back before its page took it."""
         with self._lock:
-            desk = self._desks.get(session_id)
-            arrival = desk.waiting.pop(file_id, None) if desk is not None else None
-        if desk is not None:
-            desk.discard(arrival)
+            session = self._sessions.get(session_id)
+            upload = session.waiting.pop(file_id, None) if session is not None else None
+        if session is not None:
+            session.discard(upload)
 
     def close_ended(self, is_connected: Callable[[str], bool]) -> None:
-        """Close the desks of sessions that have been gone for a while, and remove their files."""
+        """Remove the files of sessions that have been disconnected for a while."""
         now, ended = self._clock(), []
         with self._lock:
-            for session_id, desk in list(self._desks.items()):
+            for session_id, session in list(self._sessions.items()):
                 if is_connected(session_id):
-                    desk.seen = now
-                elif now - desk.seen > _KEPT_SECONDS:
-                    ended.append(self._desks.pop(session_id))
-        for desk in ended:
-            desk.close()
+                    session.seen = now
+                elif now - session.seen > _KEPT_SECONDS:
+                    ended.append(self._sessions.pop(session_id))
+        for session in ended:
+            session.close()
 
 
 @functools.cache
-def arrivals() -> Arrivals:
-    """Return this process's arrivals: pages and the network meet here."""
-    return Arrivals()
+def upload_registry() -> UploadRegistry:
+    """Return this process's registry."""
+    return UploadRegistry()

@@ -1,6 +1,12 @@
-"""Take the one file out of a multipart form as its bytes come by."""
+"""Take the one file out of a multipart form as its bytes come by.
+
+Starlette's own parser puts files where this process has its temporary ones, without a limit on their size and without
+regard to the room that a person has left; so only the parser under it is used.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -18,23 +24,20 @@ class FormFile:
     """
 
     def __init__(self, content_type: str) -> None:
-        _, options = parse_options_header(content_type)
-        self._boundary = options.get(b"boundary", b"")
+        self._boundary: bytes = parse_options_header(content_type)[1].get(b"boundary", b"")
         if not self._boundary:
             raise _malformed()
-        self._head = bytearray()
-        self._content = bytearray()
-        self._in_value = False
+        self._field, self._value, self._head, self._content = (bytearray() for _ in range(4))
         self._parts = 0
         self._complete = False
         self._parser = MultipartParser(
             self._boundary,
             {
                 "on_part_begin": self._begin_part,
-                "on_header_field": self._extend_head,
-                "on_header_value": self._extend_value,
+                "on_header_field": _appending_to(self._field),
+                "on_header_value": _appending_to(self._value),
                 "on_header_end": self._end_header,
-                "on_part_data": self._extend_content,
+                "on_part_data": _appending_to(self._content),
                 "on_end": self._end,
             },
         )
@@ -48,8 +51,9 @@ class FormFile:
 
     def content(self) -> bytes:
         """Return the bytes of the file that have come since the last call."""
-        taken, self._content = self._content, bytearray()
-        return bytes(taken)
+        taken = bytes(self._content)
+        self._content.clear()
+        return taken
 
     @property
     def num_waiting(self) -> int:
@@ -64,32 +68,29 @@ class FormFile:
         """
         if not self._complete or self._parts != 1:
             raise _malformed()
-        line = b"--" + self._boundary
-        return line + b"\r\n" + bytes(self._head) + b"\r\n" + b"\r\n" + line + b"--\r\n"
+        return b"--%b\r\n%b\r\n\r\n--%b--\r\n" % (self._boundary, self._head, self._boundary)
 
     def _begin_part(self) -> None:
         self._parts += 1
         if self._parts > 1:
             raise HTTPException(400, "Send one file at a time.")
 
-    def _extend_head(self, data: bytes, start: int, end: int) -> None:
-        self._head += data[start:end]
-
-    def _extend_value(self, data: bytes, start: int, end: int) -> None:
-        if not self._in_value:  # a value that is split between two pieces comes in two calls
-            self._head += b": "
-            self._in_value = True
-        self._head += data[start:end]
-
     def _end_header(self) -> None:
-        self._head += b"\r\n"
-        self._in_value = False
-
-    def _extend_content(self, data: bytes, start: int, end: int) -> None:
-        self._content += memoryview(data)[start:end]
+        self._head += b"%b: %b\r\n" % (self._field, self._value)
+        self._field.clear()
+        self._value.clear()
 
     def _end(self) -> None:
         self._complete = True
+
+
+def _appending_to(buffer: bytearray) -> Callable[[bytes, int, int], None]:
+    """Return what collects a header or content that comes in several pieces."""
+
+    def append(data: bytes, start: int, end: int) -> None:
+        buffer.extend(memoryview(data)[start:end])
+
+    return append
 
 
 def _malformed() -> HTTPException:

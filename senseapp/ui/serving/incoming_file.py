@@ -9,7 +9,7 @@ from typing import BinaryIO
 from senseapp.errors import SenseError, StorageFailed
 from senseapp.service import Service
 from senseapp.store import storage_errors
-from senseapp.ui.serving.arrivals import Arrival
+from senseapp.ui.serving.arrivals import Upload
 
 
 class IncomingFile:
@@ -45,7 +45,7 @@ class IncomingFile:
         except StorageFailed as error:
             self._refuse(error)
 
-    def finish(self) -> Arrival:
+    def finish(self) -> Upload:
         """Return the whole file, or why there is none."""
         if self._stream is not None:
             try:
@@ -54,7 +54,7 @@ class IncomingFile:
                     self._stream.close()
             except StorageFailed as error:
                 self._refuse(error)
-        return Arrival(path=self._path, refused=self._refused)
+        return Upload(path=self._path, refused=self._refused)
 
     def abandon(self) -> None:
         """Remove what has come so far."""

@@ -2,12 +2,10 @@
 
 Streamlit's own route still answers: it checks the forgery token, the session and the announced size before it asks
 for the first byte. What it is given then is the same form with an empty file; the bytes are on the disk, where the
-page finds them through :class:`~senseapp.ui.serving.arrivals.Arrivals`.
+page finds them through :class:`~senseapp.ui.serving.arrivals.UploadRegistry`.
 """
 
 from __future__ import annotations
-
-import re
 
 from anyio import CancelScope, to_thread
 from starlette.datastructures import Headers
@@ -15,15 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
 from senseapp.service import UploadLimits
-from senseapp.ui.serving.arrivals import Arrivals
+from senseapp.ui.serving.arrivals import UploadRegistry
 from senseapp.ui.serving.form_file import FormFile
 from senseapp.ui.serving.incoming_file import IncomingFile
 
 SMALL_BYTES = 4 * 1024 * 1024
 """Forms up to this size take Streamlit's own way through memory; any field can read them."""
 
-_ROUTE = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WRITE_BYTES = 1024 * 1024
 
@@ -33,18 +31,18 @@ class UploadsToDisk:
 
     Args:
         app: what it wraps.
-        arrivals: knows whose the files are, and takes them.
+        registry: knows whose the files are, and takes them.
     """
 
-    def __init__(self, app: ASGIApp, arrivals: Arrivals) -> None:
+    def __init__(self, app: ASGIApp, registry: UploadRegistry) -> None:
         self._app = app
-        self._arrivals = arrivals
+        self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        found = _ROUTE.search(scope["path"]) if scope["type"] == "http" else None
+        found = UPLOAD_ROUTE.search(scope["path"]) if scope["type"] == "http" else None
         if found is not None and scope["method"] == "DELETE":
-            await to_thread.run_sync(self._arrivals.drop, found["session"], found["file"])
+            await to_thread.run_sync(self._registry.drop, found["session"], found["file"])
         elif found is not None and scope["method"] == "PUT" and _announced_bytes(scope) > SMALL_BYTES:
             receive = self._storing(scope, receive, found["session"], found["file"])
         await self._app(scope, receive, send)
@@ -58,7 +56,7 @@ class UploadsToDisk:
             if stored:
                 return await receive()
             stored = True
-            service = self._arrivals.service_of(session_id)
+            service = self._registry.service_of(session_id)
             if service is None:
                 raise HTTPException(403, "No page of this session has asked for a file.")
             form = FormFile(Headers(scope=scope).get("content-type", ""))
@@ -70,7 +68,7 @@ class UploadsToDisk:
                 with CancelScope(shield=True):
                     await to_thread.run_sync(incoming.abandon)
                 raise
-            self._arrivals.keep(session_id, file_id, await to_thread.run_sync(incoming.finish), service)
+            self._registry.keep(session_id, file_id, await to_thread.run_sync(incoming.finish), service)
             return {"type": "http.request", "body": body, "more_body": False}
 
         return receive_form
