@@ -44,7 +44,8 @@ def become_measuring(*, beside_others: bool = True) -> None:
         return
     if sys.platform == "linux":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    os.environ.update(environment)  # for torch's threads; the memory settings are glibc's
+    else:
+        os.environ.update(environment)  # for torch's threads; the memory settings are glibc's
 
 
 def give_back_freed_memory() -> None:

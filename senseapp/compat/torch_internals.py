@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,24 +36,24 @@ COPIES = (aten._to_copy, aten._unsafe_view)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Shows each operation that runs inside to :meth:`saw`, below autograd, where modules and functionals look alike.
+    """Shows each operation that runs inside, below autograd, where modules and functionals look alike.
 
     ``TorchFunctionMode``, the documented kind, does not see what one operation is made of.
+
+    Args:
+        saw: is called after each operation with it, its arguments, its keyword arguments and what it returned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saw: Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-
-    def saw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """Take note of one operation that has run."""
-        raise NotImplementedError
+        self._saw = saw
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        self.saw(func, args, kwargs, output)
+        self._saw(func, args, kwargs, output)
         return output
 
 

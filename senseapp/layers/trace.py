@@ -273,15 +273,6 @@ def _first_shape(value: Any) -> tuple[int, ...]:
     return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
 
 
-class _OperationWatch(OperationMode):
-    def __init__(self, watcher: _Watcher) -> None:
-        super().__init__()
-        self._watcher = watcher
-
-    def saw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        self._watcher.saw(func, args, kwargs, output)
-
-
 def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
     """Run ``model`` once on ``inputs`` (N, C, H, W) and return what was seen.
 
@@ -294,7 +285,7 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
     inputs = inputs.clone()
     watcher.origins.add_input(inputs)
     version = version_of(inputs)
-    with torch.no_grad(), wrapped_forwards(model, watcher.wrap), _OperationWatch(watcher):
+    with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
         output = model(inputs)
     for index, tensor, version_then in watcher.returned:
         watcher.calls[index].overwritten |= version_of(tensor) != version_then

@@ -14,17 +14,17 @@ from senseapp.layers.trace import tensors_in
 from senseapp.results import LayerProfile
 
 
-class _WeightWatch(OperationMode):
+class _WeightWatch:
     """Keeps the weight of the largest product, and which tensors come from the input."""
 
     def __init__(self, given: Tensor) -> None:
-        super().__init__()
         self._from_input = {storage_of(given)}
         self._alive: list[Any] = [given]
         self._macs = 0
         self.weight: Tensor | None = None
 
-    def saw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+    def saw(self, func: Any, args: tuple[Any, ...], _: Mapping[str, Any], output: Any) -> None:
+        """Take note of one operation that has run."""
         self._alive.append((args, output))
         for product in products_of(func, args, output):
             constant = [tensor for tensor in product.weights if storage_of(tensor) not in self._from_input]
@@ -49,7 +49,7 @@ def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
         return 0.0
     given = weight.new_zeros((1, *layer.input_shape))
     watch = _WeightWatch(given)
-    with torch.no_grad(), watch:
+    with torch.no_grad(), OperationMode(watch.saw):
         type(module).forward(module, given)  # not what may stand in for it while passes are replayed
     return 0.0 if watch.weight is None else _zero_share(watch.weight)
 

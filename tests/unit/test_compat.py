@@ -120,13 +120,12 @@ def test_operations_are_seen_with_what_they_read_and_return() -> None:
 
     from senseapp.compat.torch_internals import OperationMode, aten, operation_of
 
-    class Watch(OperationMode):
-        def saw(self, func, args, kwargs, output) -> None:
-            seen.append((operation_of(func), args, output))
+    def saw(func, args, kwargs, output) -> None:
+        seen.append((operation_of(func), args, output))
 
     seen: list = []
     layer, given = torch.nn.Linear(3, 2), torch.randn(4, 3)
-    with torch.no_grad(), Watch():
+    with torch.no_grad(), OperationMode(saw):
         output = layer(given)
     products = [entry for entry in seen if entry[0] is aten.addmm]
     assert len(products) == 1

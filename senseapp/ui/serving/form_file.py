@@ -68,7 +68,8 @@ class FormFile:
         """
         if not self._complete or self._parts != 1:
             raise _malformed()
-        return b"--%b\r\n%b\r\n\r\n--%b--\r\n" % (self._boundary, self._head, self._boundary)
+        line = b"--" + self._boundary
+        return line + b"\r\n" + bytes(self._head) + b"\r\n\r\n" + line + b"--\r\n"
 
     def _begin_part(self) -> None:
         self._parts += 1
@@ -76,7 +77,7 @@ class FormFile:
             raise HTTPException(400, "Send one file at a time.")
 
     def _end_header(self) -> None:
-        self._head += b"%b: %b\r\n" % (self._field, self._value)
+        self._head += self._field + b": " + self._value + b"\r\n"
         self._field.clear()
         self._value.clear()
 
