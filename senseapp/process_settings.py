@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from contextlib import suppress
 
@@ -42,7 +43,7 @@ def become_measuring(*, beside_others: bool = True) -> None:
     environment = measuring_environment(beside_others=beside_others)
     if environment == os.environ:
         return
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     else:
         os.environ.update(environment)  # for torch's threads; the memory settings are glibc's

@@ -44,6 +44,9 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         saw: is called after each operation with it, its arguments, its keyword arguments and what it returned.
     """
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
     def __init__(self, saw: Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._saw = saw

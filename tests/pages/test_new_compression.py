@@ -21,6 +21,7 @@ from senseapp.results import ResourceBudget, RunState
 from senseapp.schedule import make_schedule
 from senseapp.service import Backend, Service, headline
 from senseapp.service.default_targets import default_targets
+from senseapp.service.verification import Verification
 from senseapp.spec import RunSpec, SensitivitySpec, dumps, loads
 from senseapp.ui import backend as ui_backend
 from tests.pages.conftest import APP, open_page, wait_for_card
