@@ -25,6 +25,6 @@ page = st.navigation(
         st.Page("pages/system.py", title="System", icon=":material/monitor_heart:"),
     ]
 )
-admit(page)
+admit(page.url_path)
 backend.warm_up()
 page.run()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchvision import datasets
 
+from senseapp.compat.torchvision_internals import first_address, labels_of
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.downloads import image_set_folder
@@ -27,72 +28,40 @@ class Opening:
     """How torchvision opens one set.
 
     Attributes:
-        open: takes a folder and whether to download into it; returns the images that are measured on.
-        address: where the first file is downloaded from.
-        labels: class index of each image, in order.
-        classes: name of each class index.
+        kind: torchvision's class.
+        options: that choose the images that are measured on.
+        classes: name of each class index; the images' own where it is empty.
     """
 
-    open: Callable[[Path, bool], Any]
-    address: Callable[[], str]
-    labels: Callable[[Any], Iterable[int]]
-    classes: Callable[[Any], Sequence[str]]
+    kind: type[Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    classes: Sequence[str] = ()
 
+    def address(self) -> str:
+        """Return where the first file is downloaded from."""
+        return first_address(self.kind)
 
-def _of_mnist(kind: type[datasets.MNIST]) -> Opening:
-    return Opening(
-        open=lambda folder, download: kind(folder, train=False, download=download),
-        address=lambda: kind.mirrors[0],
-        labels=lambda images: images.targets.tolist(),
-        classes=lambda images: images.classes,
-    )
+    def open(self, folder: Path, download: bool) -> Any:
+        """Open the images in ``folder``, or download them into it."""
+        return self.kind(folder, download=download, **self.options)
 
-
-def _of_cifar(kind: type[datasets.CIFAR10]) -> Opening:
-    return Opening(
-        open=lambda folder, download: kind(folder, train=False, download=download),
-        address=lambda: kind.url,
-        labels=lambda images: images.targets,
-        classes=lambda images: images.classes,
-    )
+    def class_names(self, images: Any) -> tuple[str, ...]:
+        """Return the name of each class of opened images."""
+        names = self.classes or images.classes
+        return tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
 
 
 OPENINGS: Mapping[str, Opening] = {
-    "cifar10": _of_cifar(datasets.CIFAR10),
-    "cifar100": _of_cifar(datasets.CIFAR100),
-    "mnist": _of_mnist(datasets.MNIST),
-    "fashion_mnist": _of_mnist(datasets.FashionMNIST),
-    "kmnist": _of_mnist(datasets.KMNIST),
-    "svhn": Opening(
-        open=lambda folder, download: datasets.SVHN(folder, split="test", download=download),
-        address=lambda: datasets.SVHN.split_list["test"][0],
-        labels=lambda images: images.labels.tolist(),
-        classes=lambda images: [str(digit) for digit in range(10)],
-    ),
-    "imagenette": Opening(
-        open=lambda folder, download: datasets.Imagenette(folder, split="val", size="160px", download=download),
-        address=lambda: datasets.Imagenette._ARCHIVES["160px"][0],
-        labels=lambda images: [label for _, label in images._samples],
-        classes=lambda images: [", ".join(names) for names in images.classes],
-    ),
-    "eurosat": Opening(
-        open=lambda folder, download: datasets.EuroSAT(folder, download=download),
-        address=lambda: "https://huggingface.co",  # its address is written inside torchvision's download
-        labels=lambda images: images.targets,
-        classes=lambda images: images.classes,
-    ),
-    "flowers102": Opening(
-        open=lambda folder, download: datasets.Flowers102(folder, split="test", download=download),
-        address=lambda: datasets.Flowers102._download_url_prefix,
-        labels=lambda images: images._labels,
-        classes=lambda images: images.classes,
-    ),
-    "oxford_pets": Opening(
-        open=lambda folder, download: datasets.OxfordIIITPet(folder, split="test", download=download),
-        address=lambda: datasets.OxfordIIITPet._RESOURCES[0][0],
-        labels=lambda images: images._labels,
-        classes=lambda images: images.classes,
-    ),
+    "cifar10": Opening(kind=datasets.CIFAR10, options={"train": False}),
+    "cifar100": Opening(kind=datasets.CIFAR100, options={"train": False}),
+    "mnist": Opening(kind=datasets.MNIST, options={"train": False}),
+    "fashion_mnist": Opening(kind=datasets.FashionMNIST, options={"train": False}),
+    "kmnist": Opening(kind=datasets.KMNIST, options={"train": False}),
+    "svhn": Opening(kind=datasets.SVHN, options={"split": "test"}, classes="0123456789"),
+    "imagenette": Opening(kind=datasets.Imagenette, options={"split": "val", "size": "160px"}),
+    "eurosat": Opening(kind=datasets.EuroSAT),
+    "flowers102": Opening(kind=datasets.Flowers102, options={"split": "test"}),
+    "oxford_pets": Opening(kind=datasets.OxfordIIITPet, options={"split": "test"}),
 }
 """By the names of :data:`senseapp.spec.IMAGE_SETS`."""
 
@@ -106,7 +75,7 @@ def open_image_set(name: str) -> ImageSetSource:
     folder, opening, title = image_set_folder(name), OPENINGS[name], IMAGE_SETS[name].title
     try:
         images = opening.open(folder, False)
-        return ImageSetSource(title, images, list(opening.labels(images)), list(opening.classes(images)))
+        return ImageSetSource(title, images, labels_of(images), opening.class_names(images))
     except Exception as error:  # on damaged files torchvision raises whatever its parsing runs into
         shutil.rmtree(folder, ignore_errors=True)
         raise InvalidDataset(f"The copy of {title} on this machine was damaged. Try again to download it.") from error

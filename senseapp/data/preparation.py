@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from PIL import Image
-from timm.data.transforms_factory import create_transform
+from timm.data import create_transform
 
 from senseapp.data.decoding import ChannelMode
 from senseapp.errors import InvalidDataset, InvalidSpec

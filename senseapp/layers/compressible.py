@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import nn
-from torch.nn.modules.conv import _ConvTransposeNd
-from torch.nn.parameter import Parameter
 
-_LAYERS = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Linear,
-)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def compressible_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
@@ -28,12 +20,12 @@ def compressible_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str
     :class:`~torch.nn.Parameter`, and the compressions say why they leave it out.
     """
     for name, module in model.named_modules():
-        if isinstance(module, _LAYERS):
+        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
             yield name, module, "weight"
-        elif isinstance(module, nn.MultiheadAttention) and isinstance(module.in_proj_weight, Parameter):
+        elif isinstance(module, nn.MultiheadAttention) and isinstance(module.in_proj_weight, nn.Parameter):
             yield name, module, "in_proj_weight"
 
 
 def channel_axis_of(module: nn.Module) -> int:
     """Return the weight axis of the output channels: 1 for transposed convolutions, 0 otherwise."""
-    return 1 if isinstance(module, _ConvTransposeNd) else 0
+    return 1 if isinstance(module, _TRANSPOSED) else 0

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from senseapp.compat.torch_internals import COPIES, WEIGHT_NORM, aten, operation_of, storage_of
+
 _KEEPS_ZEROS = frozenset(
-    {aten.mul, aten.div, aten.neg, aten.clone, aten._to_copy, aten.copy_, aten.cat, aten.stack, aten.index}
-    | {aten.index_select, aten.flip, aten.repeat, aten.constant_pad_nd, aten._weight_norm_interface}
-    | {aten._unsafe_view, aten.relu}
+    {aten.mul, aten.div, aten.neg, aten.clone, aten.copy_, aten.cat, aten.stack, aten.index, aten.index_select}
+    | {aten.flip, aten.repeat, aten.constant_pad_nd, aten.relu, WEIGHT_NORM, *COPIES}
 )
 """Operations after which a zero of the weight is still a zero, besides views; anything else may move it."""
 
@@ -44,12 +43,6 @@ class _Span:
     start: int
     stop: int
     name: str
-
-
-def storage_of(tensor: Tensor) -> int:
-    """Return a number that views of one tensor share; on the ``meta`` device, too, which has no addresses."""
-    storage = tensor.untyped_storage()
-    return storage.data_ptr() or int(storage._cdata)
 
 
 @dataclass(slots=True)
@@ -89,7 +82,7 @@ class Origins:
         known = [(tensor, origin) for tensor in arguments if (origin := self.of(tensor)) is not None]
         if product or not known:
             return
-        packet = getattr(func, "overloadpacket", None)
+        packet = operation_of(func)
         keeps_zeros = packet in _KEEPS_ZEROS
         joined = known if packet in (aten.cat, aten.stack) else [max(known, key=lambda pair: pair[0].numel())]
         origin = _joined(joined, keeps_zeros=keeps_zeros)

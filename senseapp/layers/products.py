@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from senseapp.compat.torch_internals import ATTENTIONS, ENCODER_LAYER, MULTI_HEAD_ATTENTION, aten, operation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def products_of(func: Any, args: Sequence[Any], output: Any) -> tuple[Product, .
 
     Products of a matrix and a single vector are not counted, as in ``torch.utils.flop_counter``.
     """
-    count = _COUNTS.get(getattr(func, "overloadpacket", None))
+    count = _COUNTS.get(operation_of(func))
     return count(args, output) if count else ()
 
 
@@ -90,12 +89,8 @@ _COUNTS: dict[Any, Callable[[Sequence[Any], Any], tuple[Product, ...]]] = {
     aten.addmm: _matrices(1),
     aten.baddbmm: _matrices(1),
     aten.convolution: _convolution,
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention: _attention,
-    aten._scaled_dot_product_efficient_attention: _attention,
-    aten._scaled_dot_product_cudnn_attention: _attention,
-    aten._scaled_dot_product_fused_attention_overrideable: _attention,
-    aten._native_multi_head_attention: _multihead_attention,
-    aten._transformer_encoder_layer_fwd: _encoder_layer,
+    **dict.fromkeys(ATTENTIONS, _attention),
+    MULTI_HEAD_ATTENTION: _multihead_attention,
+    ENCODER_LAYER: _encoder_layer,
     aten.mkldnn_rnn_layer: _recurrent_layer,
 }

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from senseapp.layers.origins import Origins, storage_of
+from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
+from senseapp.layers.origins import Origins
 from senseapp.layers.products import Product, products_of
 
 NEVER = math.inf
@@ -217,7 +217,7 @@ class _Watcher:
     def _source(self, arguments: Any) -> int:
         first = next(tensors_in(arguments), None)
         made = self.producers.get(id(first), ())
-        return next((index for index, version in made if first is not None and version == first._version), -1)
+        return next((index for index, version in made if first is not None and version == version_of(first)), -1)
 
     def _close(self, call: Call) -> None:
         self.stack.pop()
@@ -230,8 +230,8 @@ class _Watcher:
         call.output_shape = _first_shape(output)
         call.passes_on = isinstance(output, Tensor) and call.source >= 0 and call.source == self._source(output)
         for tensor in tensors_in(output):
-            self.producers.setdefault(id(tensor), []).append((call.index, tensor._version))
-            self.returned.append((call.index, tensor, tensor._version))
+            self.producers.setdefault(id(tensor), []).append((call.index, version_of(tensor)))
+            self.returned.append((call.index, tensor, version_of(tensor)))
             call.output_bytes += tensor.numel() * tensor.element_size()
 
     def saw(self, func: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
@@ -241,7 +241,7 @@ class _Watcher:
         tensors = list(tensors_in((arguments, keywords)))
         results = list(tensors_in(output))
         for tensor in tensors:
-            self.readers.setdefault(id(tensor), []).append((innermost, tensor._version))
+            self.readers.setdefault(id(tensor), []).append((innermost, version_of(tensor)))
             name = self._name_of(tensor)
             if name is not None:
                 self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
@@ -273,18 +273,13 @@ def _first_shape(value: Any) -> tuple[int, ...]:
     return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
 
 
-class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationWatch(OperationMode):
     def __init__(self, watcher: _Watcher) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._watcher = watcher
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         self._watcher.saw(func, args, kwargs, output)
-        return output
 
 
 def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
@@ -298,13 +293,13 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
         watcher.origins.add_parameter(name, parameter)
     inputs = inputs.clone()
     watcher.origins.add_input(inputs)
-    version = inputs._version
+    version = version_of(inputs)
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), _OperationWatch(watcher):
         output = model(inputs)
     for index, tensor, version_then in watcher.returned:
-        watcher.calls[index].overwritten |= tensor._version != version_then
+        watcher.calls[index].overwritten |= version_of(tensor) != version_then
     for tensor in tensors_in(output):  # the caller reads the model's output
-        watcher.readers.setdefault(id(tensor), []).append((-1, tensor._version))
+        watcher.readers.setdefault(id(tensor), []).append((-1, version_of(tensor)))
     _settle_needs(watcher)
     return CallTrace(
         calls=watcher.calls,
@@ -312,7 +307,7 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
         output=output,
         batch_size=len(inputs),
         input_last_needed=max((_end(watcher, reader) for reader, _ in watcher.readers.get(id(inputs), ())), default=-1),
-        input_overwritten=inputs._version != version,
+        input_overwritten=version_of(inputs) != version,
         other_macs=watcher.other_macs,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch import nn
-from torch.nn.parameter import Parameter
 
 from senseapp.layers.compressible import compressible_weights
 from senseapp.layers.trace import CallTrace
@@ -22,7 +21,7 @@ def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeight
     """
     listed, layers = _listed(model)
     total = sum(parameter.numel() for parameter in model.parameters())
-    found: dict[str, list[tuple[str, Parameter]]] = {}
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():  # tied ones once
         owner, _, attribute = name.rpartition(".")
         if id(parameter) in listed or _is_within(owner, layers) or "norm" in _type_of(model, owner).lower():
@@ -53,7 +52,9 @@ def _type_of(model: nn.Module, name: str) -> str:
     return type(model.get_submodule(name)).__name__
 
 
-def _described(model: nn.Module, owner: str, weights: list[tuple[str, Parameter]], trace: CallTrace) -> UnlistedWeights:
+def _described(
+    model: nn.Module, owner: str, weights: list[tuple[str, nn.Parameter]], trace: CallTrace
+) -> UnlistedWeights:
     names = tuple(attribute for attribute, _ in weights)
     uses = [trace.uses.get(f"{owner}.{attribute}" if owner else attribute) for attribute in names]
     return UnlistedWeights(

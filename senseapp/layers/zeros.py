@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from senseapp.layers.origins import storage_of
+from senseapp.compat.torch_internals import OperationMode, storage_of
 from senseapp.layers.products import products_of
 from senseapp.layers.trace import tensors_in
 from senseapp.results import LayerProfile
 
 
-class _WeightWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _WeightWatch(OperationMode):
     """Keeps the weight of the largest product, and which tensors come from the input."""
 
     def __init__(self, given: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._from_input = {storage_of(given)}
         self._alive: list[Any] = [given]
         self._macs = 0
         self.weight: Tensor | None = None
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         self._alive.append((args, output))
         for product in products_of(func, args, output):
             constant = [tensor for tensor in product.weights if storage_of(tensor) not in self._from_input]
@@ -35,7 +32,6 @@ class _WeightWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.weight, self._macs = constant[0], product.macs
         if any(storage_of(tensor) in self._from_input for tensor in tensors_in(args)):
             self._from_input.update(storage_of(tensor) for tensor in tensors_in(output))
-        return output
 
 
 def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:

@@ -7,11 +7,11 @@ from typing import Any
 import timm
 from huggingface_hub import constants as hub
 from huggingface_hub import try_to_load_from_cache
-from timm.data.config import resolve_model_data_config
-from timm.data.imagenet_info import ImageNetInfo
+from timm.data import ImageNetInfo, resolve_model_data_config
 from timm.models import PretrainedCfg
 from torch import nn
 
+from senseapp.compat.timm_internals import weights_from
 from senseapp.errors import InvalidSpec, UnknownModel, first_line_of
 from senseapp.models.input_size import channel_statistics, check_side
 from senseapp.models.loaded import LoadedModel, Preprocessing
@@ -126,7 +126,7 @@ def _weights_source(spec: ModelSpec, published: PretrainedCfg) -> dict[str, Any]
     for name in names:
         path = try_to_load_from_cache(published.hf_hub_id, name) if published.hf_hub_id else None
         if isinstance(path, str):
-            return {"pretrained_cfg_overlay": {"file": path, "custom_load": False}}
+            return weights_from(path)
     raise unavailable(spec.title)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import has_forward_hooks, version_of
 from senseapp.layers import CallTrace
 from senseapp.sensitivity.prefix import Prefix, prefix_bytes_per_image
 from senseapp.sensitivity.replay import Replay, ReplayMismatch
@@ -31,13 +32,13 @@ class _Seen:
         if trace.input_overwritten or given.is_inference():
             with torch.inference_mode(False):
                 given = given.clone()
-        return cls(given, given._version, Prefix(trace, given))
+        return cls(given, version_of(given), Prefix(trace, given))
 
     def matches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return False
         given = args[0]
-        if self.inputs._version != self.version:  # a buffer that eval_fn fills anew for each batch
+        if version_of(self.inputs) != self.version:  # a buffer that eval_fn fills anew for each batch
             return False
         if given is self.inputs:
             return True
@@ -132,7 +133,7 @@ class ReplayedEvaluation:
     def _is_hooked(self) -> bool:
         """Tell whether hooks may collect what happens inside the model, where skipped calls would be missing."""
         inner = (module for module in self.model.modules() if module is not self.model)
-        return any(module._forward_hooks or module._forward_pre_hooks for module in inner)
+        return any(has_forward_hooks(module) for module in inner)
 
     def _fits(self, inputs: Tensor) -> bool:
         each = prefix_bytes_per_image(self.trace, self.positions)

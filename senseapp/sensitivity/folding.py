@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.layers import Call, CallTrace
 
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -42,18 +43,18 @@ def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm
 
 
 def _is_plain(norm: nn.BatchNorm2d) -> bool:
-    return norm.affine and norm.running_var is not None and not _has_hooks(norm)
+    return norm.affine and norm.running_var is not None and not has_forward_hooks(norm)
 
 
 def _reads_alone(layer: nn.Module, call: Call, trace: CallTrace) -> bool:
-    if type(layer) not in FOLDABLE or "weight" not in layer._parameters or _has_hooks(layer):
+    if (
+        type(layer) not in FOLDABLE
+        or "weight" not in dict(layer.named_parameters(recurse=False))
+        or has_forward_hooks(layer)
+    ):
         return False
     uses = [trace.uses.get(f"{call.module}.{name}") for name, _ in layer.named_parameters()]  # tied: by the first name
     return all(use is not None and use.readers == {call.index} for use in uses)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def norm_scale(norm: Any) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.errors import MeasurementFailed
 from senseapp.layers import CallAxes, NotPerImage, batch_axes
 from senseapp.sensitivity.layout import precision_context
@@ -114,7 +115,7 @@ class Together:
         if self.bench.trace.read_outside(names):
             return "its weight is read outside of its own call"
         modules = [self.bench.model.get_submodule(name) for name in names]
-        if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
+        if any(has_forward_hooks(module) for module in modules):
             return "it has hooks of its own"
         calls = [call for call in self.axes if call.module in names]
         if any(None in call.outputs or set(call.inputs) <= {None} for call in calls):

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from senseapp.allocator import keep_freed_memory_for
 from senseapp.data import ImageSet
 from senseapp.errors import InvalidDataset, InvalidSpec
 from senseapp.layers import CallTrace, profile_of_trace, trace_calls, watched_pass
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.results import ModelProfile
 from senseapp.sensitivity.layout import (
     Layout,
@@ -222,7 +222,7 @@ def _watched_in_channels_last(model: nn.Module, sample: Tensor) -> CallTrace | N
 
     A model that regards the output of a convolution as rows (``x.view(len(x), -1)``) needs the other order.
     """
-    if not any(isinstance(module, _ConvNd) and module.weight.dim() == 4 for module in model.modules()):
+    if not any(isinstance(module, CONVOLUTIONS) and module.weight.dim() == 4 for module in model.modules()):
         return None
     lay_out(model, Layout(channels_last=True))
     try:

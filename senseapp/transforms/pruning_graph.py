@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch_pruning
 from torch import nn
-from torch_pruning import _helpers, ops
-from torch_pruning.dependency import index_mapping
 
+from senseapp.compat.torch_pruning_internals import (
+    is_output,
+    map_indices,
+    node_name,
+    nodes_of,
+    parameter_name,
+    starting_indices,
+)
 from senseapp.errors import MeasurementFailed
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.transforms.pruning_undo import restored
 
 MAX_STEPS_PER_DEPENDENCY = 4
@@ -67,7 +74,7 @@ class ChannelGraph:
                 self._build(example)
             except Exception as error:  # whatever a foreign forward or the tracer raises is a reason, not a crash
                 raise Untraceable(f"torch-pruning cannot trace this network ({error!r}).") from error
-        self._nodes = self._graph.module2node
+        self._nodes = nodes_of(self._graph)
         self._max_steps = MAX_STEPS_PER_DEPENDENCY * sum(len(node.dependencies) for node in self._nodes.values())
 
     def _build(self, example: torch.Tensor) -> None:
@@ -80,9 +87,9 @@ class ChannelGraph:
                 verbose=False,
             )
         except ZeroDivisionError:
-            if not hasattr(self._graph, "module2node"):
+            if not nodes_of(self._graph):
                 raise
-            _map_indices(self._graph)
+            map_indices(self._graph)
 
     def __contains__(self, module: nn.Module) -> bool:
         return module in self._nodes
@@ -92,7 +99,7 @@ class ChannelGraph:
         pruner = self._graph.get_pruner_of_module(module)
         handler = pruner.prune_out_channels if outputs else pruner.prune_in_channels
         node = self._nodes[module]
-        dependency = torch_pruning.dependency.Dependency(handler, handler, source=node, target=node)
+        dependency = torch_pruning.Dependency(handler, handler, source=node, target=node)
         return Cut(dependency=dependency, indices=indices, root_indices=root_indices)
 
     def out_channels(self, module: nn.Module) -> int:
@@ -119,12 +126,12 @@ class ChannelGraph:
 
     def parameter_name(self, parameter: nn.Parameter) -> str:
         """Return the dotted name of a parameter that belongs to no layer known to torch-pruning."""
-        return str(self._graph._param_to_name[parameter])
+        return parameter_name(self._graph, parameter)
 
     def reaches_output(self, cut: Cut) -> bool:
         """Return whether the cut would change the number of the model's outputs."""
         node = cut.dependency.target
-        return node.type is torch_pruning.ops.OPTYPE.OUTPUT or (not node.outputs and self.is_out_cut(cut))
+        return is_output(node) or (not node.outputs and self.is_out_cut(cut))
 
     def cuts(self, root: nn.Module, channels: Sequence[int]) -> tuple[Cut, ...]:
         """Return everything that must shrink when ``root`` loses these output channels, ``root`` first.
@@ -136,7 +143,7 @@ class ChannelGraph:
             Untraceable: the index maps lead in circles, or outside a tensor.
         """
         first = self.cut(root, (), (), outputs=True).dependency
-        start = [_helpers._HybridIndex(idx=channel, root_idx=channel) for channel in channels]
+        start = starting_indices(channels)
         merged: dict[tuple[Any, Any], tuple[Any, dict[int, int]]] = {}
         for dependency, indices in self._walk(first, start):
             _, roots = merged.setdefault((dependency.target, dependency.handler), (dependency, {}))
@@ -168,9 +175,7 @@ class ChannelGraph:
         width = self._width(dependency)
         positions = {index.idx for index in indices}
         if len(positions) < len(indices) or max(positions) >= width:
-            raise Untraceable(
-                f"torch-pruning loses track of its channels on the way to {target._name or target.type.name.lower()}."
-            )
+            raise Untraceable(f"torch-pruning loses track of its channels on the way to {node_name(target)}.")
 
     def _width(self, dependency: Any) -> float:
         """Return the number of channels on the axis that a dependency shrinks; infinite where that is not known."""
@@ -194,26 +199,6 @@ def _mapped(dependency: Any, indices: list[Any]) -> list[Any]:
     return indices
 
 
-def _map_indices(graph: torch_pruning.DependencyGraph) -> None:
-    """Make the index maps of a graph whose construction ended in a division by zero, all but those that divide by it.
-
-    torch-pruning takes the channels after a reshape from the first layer that reads it. Where only a part is read, as
-    behind the channel shuffle of ShuffleNet, it arrives at 0 and divides by that (1.6.0). Without a map, channels
-    behind that reshape count as those before it; whether that is true is checked by gradients, as for any reshape.
-    """
-    updates = {
-        ops.OPTYPE.CONCAT: index_mapping.update_concat_index_mapping,
-        ops.OPTYPE.SPLIT: index_mapping.update_split_index_mapping,
-        ops.OPTYPE.RESHAPE: index_mapping.update_reshape_index_mapping,
-        ops.OPTYPE.UNBIND: index_mapping.update_unbind_index_mapping,
-        ops.OPTYPE.EXPAND: index_mapping.update_expand_index_mapping,
-        ops.OPTYPE.SLICE: index_mapping.update_slice_index_mapping,
-    }
-    for node in graph.module2node.values():
-        with suppress(ZeroDivisionError):
-            updates.get(node.type, lambda *_: None)(graph, node)
-
-
 def _cut(dependency: Any, roots: dict[int, int]) -> Cut:
     indices = tuple(sorted(roots))
     return Cut(dependency=dependency, indices=indices, root_indices=tuple(roots[index] for index in indices))
@@ -226,7 +211,7 @@ def mixes_neighbours(module: nn.Module) -> bool:
 
 def _free_parameters(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
     """Return the position embeddings of shape (1, C, H, W) with their channel axis; torch-pruning takes the last."""
-    owned = {id(p) for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd) for p in m.parameters()}
+    owned = {id(p) for m in model.modules() if isinstance(m, CONVOLUTIONS) for p in m.parameters()}
     parameters = [p for p in model.parameters() if id(p) not in owned]
     return [(p, 1) for p in parameters if p.ndim == 4 and p.shape[0] == 1 and p.shape[2] > 1]
 

@@ -9,6 +9,7 @@ from itertools import chain
 
 from torch import nn
 
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.transforms.pruning_graph import ChannelGraph, Cut, Untraceable
 
 
@@ -38,7 +39,7 @@ class ChannelGroup:
 
 def is_layer(module: object) -> bool:
     """Return whether a module is a convolution or a linear layer."""
-    return isinstance(module, nn.modules.conv._ConvNd | nn.Linear)
+    return isinstance(module, (*CONVOLUTIONS, nn.Linear))
 
 
 def positions_of(cut: Cut, channels: frozenset[int]) -> tuple[int, ...]:
@@ -145,16 +146,14 @@ def _num_channel_groups(module: object) -> int:
     """Return the number of groups whose sizes must stay equal; 1 for a depthwise convolution, whose groups can go."""
     if isinstance(module, nn.GroupNorm):
         return module.num_groups
-    if isinstance(module, nn.modules.conv._ConvNd) and not is_depthwise(module):
+    if isinstance(module, CONVOLUTIONS) and not is_depthwise(module):
         return module.groups
     return 1
 
 
 def is_depthwise(module: object) -> bool:
     """Return whether each channel is convolved by itself."""
-    return (
-        isinstance(module, nn.modules.conv._ConvNd) and module.groups == module.out_channels == module.in_channels > 1
-    )
+    return isinstance(module, CONVOLUTIONS) and module.groups == module.out_channels == module.in_channels > 1
 
 
 def _require_even(graph: ChannelGraph, cut: Cut, positions: Sequence[int]) -> None:
@@ -162,7 +161,7 @@ def _require_even(graph: ChannelGraph, cut: Cut, positions: Sequence[int]) -> No
     num_groups = _num_channel_groups(module)
     if num_groups == 1:
         return
-    if isinstance(module, nn.modules.conv._ConvNd) and module.transposed:
+    if isinstance(module, CONVOLUTIONS) and module.transposed:
         raise Untraceable("torch-pruning cannot prune a grouped transposed convolution.")
     width = graph.width(cut)
     offsets: list[set[int]] = [set() for _ in range(num_groups)]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 import torch_pruning
 from torch import Tensor
-from torch.nn.modules.conv import _ConvNd
-from torch_pruning import _helpers
 
+from senseapp.compat.torch_pruning_internals import group_of
 from senseapp.errors import MeasurementFailed
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.spec import PruningConfig
 from senseapp.transforms.criteria import layer_generator
 from senseapp.transforms.pruning_graph import Cut
@@ -52,14 +52,10 @@ def _as_torch_pruning(group: ChannelGroup, *, grouped_readers: bool) -> torch_pr
     Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM
     fails on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
     """
-    converted = torch_pruning.Group()
     cuts = [cut for cut in group.cuts if grouped_readers or not _is_grouped_reader(group, cut)]
-    for cut in sorted(cuts, key=lambda cut: -len(set(cut.root_indices))):
-        item = _helpers.GroupItem(dep=cut.dependency, idxs=list(cut.indices))
-        item.root_idxs = list(cut.root_indices)
-        converted._group.append(item)
-    return converted
+    cuts.sort(key=lambda cut: -len(set(cut.root_indices)))
+    return group_of((cut.dependency, cut.indices, cut.root_indices) for cut in cuts)
 
 
 def _is_grouped_reader(group: ChannelGroup, cut: Cut) -> bool:
-    return isinstance(cut.module, _ConvNd) and cut.module.groups > 1 and not group.graph.is_out_cut(cut)
+    return isinstance(cut.module, CONVOLUTIONS) and cut.module.groups > 1 and not group.graph.is_out_cut(cut)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.layers import CallTrace, wrapped_forwards
+from senseapp.layers.compressible import BATCH_NORMS, CONVOLUTIONS
 from senseapp.transforms.pruning_graph import ChannelGraph, left_as_found, mixes_neighbours
 from senseapp.transforms.pruning_groups import ChannelGroup, is_layer, positions_of
 
 LEAKAGE = 0.05
 """Share of gradient energy that may reach other channels: statistics over channels (GRN) stay well below."""
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+_NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LayerNorm, nn.GroupNorm)
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ def _channel_axis(module: nn.Module, tensor: Tensor) -> int:
     """Return the channel axis of a layer's input or output: last for a linear layer, before space for others."""
     if isinstance(module, nn.Linear):
         return tensor.dim() - 1
-    assert isinstance(module, nn.modules.conv._ConvNd)
+    assert isinstance(module, CONVOLUTIONS)
     return tensor.dim() - 1 - len(module.kernel_size)
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList
 
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.results import LayerProfile
 from senseapp.transforms.base import Applied, Prepared, Target
 from senseapp.transforms.layout import WeightLayout
@@ -51,7 +51,7 @@ class LayerWeight:
     @property
     def layout(self) -> WeightLayout:
         """Where output channels, input channels and groups are in the weight's shape."""
-        groups = self.module.groups if isinstance(self.module, _ConvNd) else 1
+        groups = self.module.groups if isinstance(self.module, CONVOLUTIONS) else 1
         return WeightLayout(groups=groups, transposed=self.profile.channel_axis == 1)
 
 
@@ -108,7 +108,11 @@ def _is_derived(module: nn.Module, attribute: str) -> bool:
     """Tell whether the weight that the forward pass reads is recomputed, so that swapping would be undone."""
     stem, _, part = attribute.rpartition("_")
     stored_part = part in _STORED_PARTS and hasattr(module, stem)
-    return attribute not in module._parameters or isinstance(module, ParametrizationList) or stored_part
+    return (
+        attribute not in dict(module.named_parameters(recurse=False, remove_duplicate=False))
+        or isinstance(module, ParametrizationList)
+        or stored_part
+    )
 
 
 class PreparedCompressor(ABC):

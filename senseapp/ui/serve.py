@@ -12,9 +12,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-from streamlit.runtime.pages_manager import PagesManager
-
 from senseapp.allocator import share_one_arena
+from senseapp.compat.streamlit_internals import ignore_pages_folder
 from senseapp.service import UploadLimits
 from senseapp.service.json_lines import log_to
 from senseapp.store import home
@@ -34,7 +33,7 @@ def serve(arguments: list[str]) -> None:
     limit_spinning()
     log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
-    PagesManager.uses_pages_directory = False
+    ignore_pages_folder()
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     application().run(config={"server.maxUploadSize": UploadLimits.configured().file_mb, **options_of(arguments)})
 

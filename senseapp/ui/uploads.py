@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
-from streamlit.runtime.uploaded_file_manager import UploadedFile
+from streamlit.typing import UploadedFile
 
+from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.errors import QuotaExceeded, SenseError
 from senseapp.service import UploadLimits
 from senseapp.store import storage_errors
@@ -23,7 +22,6 @@ from senseapp.ui.state import session
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80
-_log = logging.getLogger(__name__)
 
 
 def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) -> Path | None:
@@ -53,9 +51,7 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
 
 def expect_files() -> None:
     """Let this session's browser send large files; call it wherever an uploader for them is shown."""
-    context = get_script_run_ctx()
-    if context is not None:
-        arrivals().expect(context.session_id, backend.service())
+    arrivals().expect(session_id(), backend.service())
 
 
 def store_upload(uploaded: UploadedFile) -> Path:
@@ -66,12 +62,10 @@ def store_upload(uploaded: UploadedFile) -> Path:
     Raises:
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
     """
-    context = get_script_run_ctx()
-    arrival = arrivals().take(context.session_id, uploaded.file_id) if context is not None else None
     try:
-        arrival = arrival or _from_memory(uploaded)
+        arrival = arrivals().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
     finally:
-        _free_memory(uploaded)
+        free_upload(uploaded.file_id)
     if arrival.path is None:
         raise QuotaExceeded(arrival.refused)
     with storage_errors("the folder uploads"):
@@ -124,13 +118,3 @@ def _safe_name(name: str) -> str:
     """Keep the last part of ``name`` and its letters, digits, dots and dashes; never a hidden file."""
     last = re.split(r"[\\/]", name)[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip(".")[-_LONGEST_NAME:] or "upload"
-
-
-def _free_memory(uploaded: UploadedFile) -> None:
-    """Drop Streamlit's copy, which it would keep until the session ends (a semi-private call)."""
-    context = get_script_run_ctx()
-    remove = getattr(context.uploaded_file_mgr, "remove_file", None) if context else None
-    if context is None or remove is None:
-        _log.warning("This Streamlit keeps an upload in memory until its session ends.")
-    else:
-        remove(session_id=context.session_id, file_id=uploaded.file_id)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from senseapp.compat.streamlit_internals import session_id
 
 _LOOKS_PER_SECOND = 5.0
 _SHORTEST_SECONDS = 1.0
@@ -45,5 +46,4 @@ def _watchers() -> Watchers:
 
 def seconds_to_next_look() -> float:
     """Count a look of this page, and return after how many seconds it should look again."""
-    context = get_script_run_ctx()
-    return _watchers().look(context.session_id if context is not None else "")
+    return _watchers().look(session_id())

@@ -16,11 +16,11 @@ matched all the same.
 from __future__ import annotations
 
 import torch
-from timm.layers.norm_act import FrozenBatchNormAct2d
+from timm.layers import FrozenBatchNormAct2d
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops import FrozenBatchNorm2d
 
+from senseapp.layers.compressible import BATCH_NORMS
 from senseapp.validation.moments import Moments, moments_of, shrunk_ratio
 
 _MOST_RATIO = 16.0
@@ -34,7 +34,7 @@ def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _has_statistics(module: nn.Module) -> bool:
-    if not isinstance(module, (_BatchNorm, *_FROZEN)):
+    if not isinstance(module, (*BATCH_NORMS, *_FROZEN)):
         return False
     return isinstance(module.running_mean, Tensor) and isinstance(module.running_var, Tensor)
 

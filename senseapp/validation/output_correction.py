@@ -10,8 +10,8 @@ from collections import Counter
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.validation.moments import Moments, moments_of, shrunk_ratio
 
 _MOST_FACTOR = 2.0  # a channel that lost more of its spread than this is noise, which scaling would only raise
@@ -28,7 +28,7 @@ def correctable_layers(model: nn.Module) -> dict[str, bool]:
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     found = {}
     for name, module in model.named_modules():
-        if not isinstance(module, (_ConvNd, nn.Linear)):
+        if not isinstance(module, (*CONVOLUTIONS, nn.Linear)):
             continue
         own = {key: value for key, value in module.named_parameters(recurse=False) if owners[id(value)] == 1}
         if "bias" in own:
@@ -50,7 +50,7 @@ class LayerSite:
 
     def __init__(self, module: nn.Module, *, scale: bool) -> None:
         self._weight, self._bias, self._scale = module.get_parameter("weight"), module.get_parameter("bias"), scale
-        self._axis = 1 if isinstance(module, _ConvNd) else -1
+        self._axis = 1 if isinstance(module, CONVOLUTIONS) else -1
         self._old = (self._weight.detach().clone() if scale else None), self._bias.detach().clone()
         self._factor = torch.ones_like(self._bias, dtype=torch.float64)
         self._shift = torch.zeros_like(self._factor)

@@ -6,6 +6,7 @@ import functools
 import http.server
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,19 +165,18 @@ class GaveUp(Exception):
 
 def test_whoever_waits_can_give_up_and_two_who_wait_share_one_download(web, monkeypatch):
     gate, started = threading.Event(), []
-    opening = OPENINGS["cifar10"]
 
-    def slow(folder, download):
-        if download:
-            started.append(folder)
-            (folder / "half.bin").write_bytes(bytes(3_000_000))
-            assert gate.wait(30)
-            (folder / "half.bin").unlink()
-        return opening.open(folder, download)
+    class Slow(datasets.CIFAR10):
+        def __init__(self, folder, *, download, **options):
+            if download:
+                started.append(folder)
+                (folder / "half.bin").write_bytes(bytes(3_000_000))
+                assert gate.wait(30)
+                (folder / "half.bin").unlink()
+            super().__init__(folder, download=download, **options)
 
     web.publish("cifar10")
-    slow_opening = type(opening)(open=slow, address=opening.address, labels=opening.labels, classes=opening.classes)
-    monkeypatch.setattr(fetching, "OPENINGS", OPENINGS | {"cifar10": slow_opening})
+    monkeypatch.setattr(fetching, "OPENINGS", OPENINGS | {"cifar10": replace(OPENINGS["cifar10"], kind=Slow)})
 
     def give_up(sentence):
         if sentence == "Downloading CIFAR-10: 3 of 170 MB":
@@ -195,11 +195,12 @@ def test_whoever_waits_can_give_up_and_two_who_wait_share_one_download(web, monk
 
 def test_a_download_that_stalls_is_given_up(web, monkeypatch):
     gate = threading.Event()
-    opening = OPENINGS["mnist"]
-    stuck = type(opening)(
-        open=lambda folder, download: gate.wait(30), address=opening.address, labels=list, classes=list
-    )
-    monkeypatch.setattr(fetching, "OPENINGS", OPENINGS | {"mnist": stuck})
+
+    class Stuck(datasets.MNIST):
+        def __init__(self, *_, **__):
+            gate.wait(30)
+
+    monkeypatch.setattr(fetching, "OPENINGS", OPENINGS | {"mnist": replace(OPENINGS["mnist"], kind=Stuck)})
     monkeypatch.setattr(fetching, "_STALLED_SECONDS", 0.1)
     with pytest.raises(InvalidDataset, match="nothing came for 0 seconds"):
         load("mnist", num_classes=10)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from senseapp.layers.compressible import BATCH_NORMS
 from senseapp.sensitivity.folding import FOLDABLE, folded, folded_values
 
 _TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is read by more than the norm
@@ -75,24 +75,24 @@ def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> I
 
 def _watched(
     model: nn.Module, layers: Sequence[nn.Module], sample: Tensor
-) -> tuple[list[nn.Module], dict[nn.Module, _BatchNorm], Tensor]:
+) -> tuple[list[nn.Module], dict[nn.Module, nn.Module], Tensor]:
     """Return the calls of ``layers`` in their order, the norm that alone is called with what one returned, the output.
 
     Layers that are called more than once are followed by no norm.
     """
     called: list[nn.Module] = []
     outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # the tensors are kept, or others could get their identity
-    readers: dict[nn.Module, list[_BatchNorm]] = {}
+    readers: dict[nn.Module, list[nn.Module]] = {}
 
     def keep(module: nn.Module, _args: Any, output: Any) -> None:
         called.append(module)
         outputs[id(output)] = module, output
 
-    def compare(norm: _BatchNorm, args: tuple[Any, ...]) -> None:
+    def compare(norm: nn.Module, args: tuple[Any, ...]) -> None:
         if id(args[0]) in outputs:
             readers.setdefault(outputs[id(args[0])][0], []).append(norm)
 
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.affine]
+    norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS) and module.affine]
     handles = [layer.register_forward_hook(keep) for layer in layers]
     handles += [norm.register_forward_pre_hook(compare) for norm in norms if norm.running_var is not None]
     try:

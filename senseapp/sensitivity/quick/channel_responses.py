@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from senseapp.errors import MeasurementFailed
 from senseapp.layers import CallTrace
+from senseapp.layers.compressible import CONVOLUTIONS
 from senseapp.sensitivity.quick.call_axes import batch_axes, shapes_in
 from senseapp.sensitivity.quick.protocol import Key
 from senseapp.sensitivity.quick.recorder import LayerCall
@@ -66,7 +67,7 @@ class ChannelResponses:
 
     def _per_channel(self, name: str, call: LayerCall, batch: int, num_images: int) -> Tensor:
         data = call.args[0]
-        convolves = isinstance(self.watched[name], nn.modules.conv._ConvNd)
+        convolves = isinstance(self.watched[name], CONVOLUTIONS)
         channels = 1 if convolves else data.dim() - 1
         order = (batch, *(axis for axis in range(data.dim()) if axis not in (batch, channels)), channels)
         products = [(data * gradient).permute(order) for gradient in call.input_gradients]

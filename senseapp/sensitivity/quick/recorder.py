@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import version_of
 from senseapp.layers import map_tensors, tensors_in
 from senseapp.sensitivity.folding import norms_folded
 
@@ -53,7 +54,7 @@ class LayerCall:
 
     def versions_now(self) -> tuple[tuple[int, ...], int]:
         """Return the version counters as they are."""
-        return tuple(tensor._version for tensor in tensors_in((self.args, self.kwargs))), self.output._version
+        return tuple(version_of(tensor) for tensor in tensors_in((self.args, self.kwargs))), version_of(self.output)
 
 
 Calls: TypeAlias = dict[str, list[LayerCall]]

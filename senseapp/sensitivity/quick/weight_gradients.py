@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.sensitivity.folding import norm_scale
 from senseapp.sensitivity.quick.recorder import LayerCall
 
@@ -78,7 +79,7 @@ def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_i
 
 def _channel_axis(module: nn.Module) -> int | None:
     """Return the axis of the channels if ``module`` multiplies position by position, and does nothing else."""
-    if module._forward_hooks or module._forward_pre_hooks:
+    if has_forward_hooks(module):
         return None
     if type(module) is nn.Linear:
         return -1

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
+from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.errors import InvalidDataset
 from senseapp.tasks.base import LabelMapProposal

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-from altair.utils.schemapi import disable_debug_mode
 
-disable_debug_mode()  # or else every part of a chart is checked while it is built, too
+from senseapp.compat.altair_internals import build_unchecked
+
+build_unchecked()
 
 
 class LayeredChart(alt.LayerChart):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import streamlit as st
-from streamlit.navigation.page import StreamlitPage
 
 from senseapp.errors import SenseError
 from senseapp.ui import backend
@@ -16,8 +15,8 @@ from senseapp.ui.state import RUN_PARAMETER
 _OPEN_BY_LINK = ("run", "results", "schedule")
 
 
-def admit(page: StreamlitPage) -> None:
-    """Let the visitor see ``page``; else show the login, or what is wrong with the server, and stop.
+def admit(page: str) -> None:
+    """Let the visitor see the page at this path; else show the login, or what is wrong with the server, and stop.
 
     Somebody who is not known is let in as far as the link to a shared run goes that they have.
     """
@@ -30,7 +29,7 @@ def admit(page: StreamlitPage) -> None:
         st.stop()
     if came.is_known:
         _account(came)
-    elif page.url_path not in _OPEN_BY_LINK or not _has_link():
+    elif page not in _OPEN_BY_LINK or not _has_link():
         _login_page()
         st.stop()
 

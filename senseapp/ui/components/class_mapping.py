@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import streamlit as st
-from streamlit.elements.lib.column_types import ColumnConfig
 
 from senseapp.downloads import download_progress, is_downloaded
 from senseapp.errors import InvalidDataset, SenseError
@@ -145,7 +144,7 @@ def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
     return f"Which class does each name mean? {matched:,} of {total:,} matched{how}"
 
 
-def _class_column(class_names: tuple[str, ...]) -> ColumnConfig:
+def _class_column(class_names: tuple[str, ...]) -> Any:
     """Return a column of the model's outputs: chosen by name where the names are known, else written as numbers."""
     if not 0 < len(class_names) <= _MOST_NAMED:
         return st.column_config.NumberColumn(

@@ -13,8 +13,8 @@ from pathlib import Path
 import streamlit as st
 from anyio import to_thread
 from starlette.middleware import Middleware
-from streamlit import runtime
 
+from senseapp.compat.streamlit_internals import LOGGERS, is_connected
 from senseapp.errors import SenseError
 from senseapp.service import close_backends
 from senseapp.ui import backend
@@ -27,7 +27,6 @@ APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
 _SWEEP_SECONDS = 60.0
 _QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
 _SLOW_TO_IMPORT = "senseapp.ui.components.views"  # altair and pandas: seconds, which the first visitor would wait for
-_SERVER_LOGGERS = ("streamlit", "uvicorn", "websockets")
 
 
 def application() -> st.App:
@@ -73,7 +72,7 @@ def _log_with_the_rest() -> None:
     Only what is amiss: addresses that browsers ask for hold ids of sessions and runs.
     """
     for name in list(logging.root.manager.loggerDict):
-        if name.split(".")[0] in _SERVER_LOGGERS:
+        if name.split(".")[0] in LOGGERS:
             logger = logging.getLogger(name)
             logger.handlers.clear()
             logger.propagate = True
@@ -84,5 +83,5 @@ async def _sweep() -> None:
     """Remove the uploads of sessions that have ended, and what else they left in memory, every now and then."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
-        await to_thread.run_sync(arrivals().close_ended, runtime.get_instance().is_active_session)
+        await to_thread.run_sync(arrivals().close_ended, is_connected)
         await to_thread.run_sync(gc.collect)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
-from pathlib import Path
 
-import streamlit
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from senseapp.compat.streamlit_internals import inline_scripts
 from senseapp.ui.inline_scripts import INLINE_SCRIPTS
-
-_INLINE_SCRIPT = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL)
 
 
 class SecurityHeaders:
@@ -53,8 +49,7 @@ def content_security_policy() -> str:
     Scripts come from this server only; Streamlit's one inline script and ours are named by their hashes. Styles are
     made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
     """
-    index = (Path(streamlit.__file__).parent / "static" / "index.html").read_text(encoding="utf-8")
-    hashes = " ".join(f"'{_hash(script)}'" for script in (*_INLINE_SCRIPT.findall(index), *INLINE_SCRIPTS))
+    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), *INLINE_SCRIPTS))
     return "; ".join(
         (
             "default-src 'self'",

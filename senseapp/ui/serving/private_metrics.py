@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_ROUTES = ("/_stcore/metrics", "/_stcore/agent")
+from senseapp.compat.streamlit_internals import PRIVATE_ROUTES
 
 
 class PrivateMetrics:
@@ -25,7 +25,7 @@ class PrivateMetrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        private = scope["type"] == "http" and any(route in scope["path"] for route in _ROUTES)
+        private = scope["type"] == "http" and any(route in scope["path"] for route in PRIVATE_ROUTES)
         if private and not self._admits(Headers(scope=scope).get("authorization", "")):
             await PlainTextResponse("Not Found", 404)(scope, receive, send)
         else:

@@ -7,14 +7,13 @@ page finds them through :class:`~senseapp.ui.serving.arrivals.Arrivals`.
 
 from __future__ import annotations
 
-import re
-
 from anyio import CancelScope, to_thread
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
 from senseapp.service import UploadLimits
 from senseapp.ui.serving.arrivals import Arrivals
 from senseapp.ui.serving.form_file import FormFile
@@ -23,7 +22,6 @@ from senseapp.ui.serving.incoming_file import IncomingFile
 SMALL_BYTES = 4 * 1024 * 1024
 """Forms up to this size take Streamlit's own way through memory; any field can read them."""
 
-_ROUTE = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WRITE_BYTES = 1024 * 1024
 
@@ -42,7 +40,7 @@ class UploadsToDisk:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        found = _ROUTE.search(scope["path"]) if scope["type"] == "http" else None
+        found = UPLOAD_ROUTE.search(scope["path"]) if scope["type"] == "http" else None
         if found is not None and scope["method"] == "DELETE":
             await to_thread.run_sync(self._arrivals.drop, found["session"], found["file"])
         elif found is not None and scope["method"] == "PUT" and _announced_bytes(scope) > SMALL_BYTES:
