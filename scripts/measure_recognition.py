@@ -26,8 +26,8 @@ import torch
 from scripts.architecture_survey import build_on_meta
 from scripts.build_catalogue import all_architectures
 from senseapp.models.catalogue import find_entry
+from senseapp.models.fingerprint import RECOGNITION_FILE
 from senseapp.models.recognise import recognise
-from senseapp.models.recognition_index import RECOGNITION_FILE
 
 _CLASSES = range(2, 3001)
 _EVERYTHING = 10_000

@@ -1,78 +1,45 @@
 """Checkpoints whose weights have other names than the architecture's: matched by the order and shapes of the weights.
 
 A network converted from another framework, or written anew by somebody, holds the same weights in the same order
-under names of its own. What is compared is the sequence of shapes: the *order signature* is the sum (modulo 2^64) of
-one hash per (place, shape), so that the places whose shape depends on the number of classes, the input channels or
-the image size can be left out. Neighbours of equal shape could be exchanged unseen, so a match is a guess that the
-accuracy of the uncompressed network confirms or refutes.
+under names of its own. What is compared is the sequence of shapes, by the signature of (place, shape), so that the
+places whose shape depends on the number of classes, the input channels or the image size can be left out. Neighbours
+of equal shape could be exchanged unseen, so a match is a guess that the accuracy of the uncompressed network confirms
+or refutes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from senseapp.errors import InvalidCheckpoint
-from senseapp.models.free_dimensions import FreeDimensions
-from senseapp.models.signature import COMPUTED_SUFFIXES, OrderSignature, entry_hash, weights_only
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES, Shape, by_place, signature_of, weights_only
 
 BY_ORDER_NOTE = (
     "Names are unknown; order and shapes fit {title}. This is a guess: the accuracy of the uncompressed network on "
     "your images confirms or refutes it."
 )
-_MODULUS = 1 << 64
-_ROLES = (  # longest first: running_mean ends in mean
-    ("running_mean", 2),
-    ("moving_mean", 2),
-    ("running_variance", 3),
-    ("running_var", 3),
-    ("moving_variance", 3),
-    ("moving_var", 3),
-    ("variance", 3),
-    ("weight", 0),
-    ("kernel", 0),
-    ("gamma", 0),
-    ("mean", 2),
-    ("bias", 1),
-    ("beta", 1),
-    ("var", 3),
-    ("w", 0),
-    ("b", 1),
+_NAMES_OF_ROLES = (  # in the order in which PyTorch's own layers hold them
+    ("weight", "kernel", "gamma", "w"),
+    ("bias", "beta", "b"),
+    ("running_mean", "moving_mean", "mean"),
+    ("running_variance", "running_var", "moving_variance", "moving_var", "variance", "var"),
 )
-_ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(name for name, _ in _ROLES)})$", re.IGNORECASE)
-_RANKS = dict(_ROLES)
+_RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in names}
+_LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
+_ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
 _VARIANCE_SUFFIX = "running_var"
 
 
-@dataclass(frozen=True, slots=True)
-class OrderedWeights:
-    """The weights of a checkpoint in one order in which an architecture may hold them.
-
-    Attributes:
-        names: as the checkpoint has them.
-        shapes: one per name.
-        signature: the sum of the hashes of (place, shape).
-    """
+class OrderedWeights(NamedTuple):
+    """Names and shapes of a checkpoint's weights in one order, and the signature of the shapes by place."""
 
     names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[Shape, ...]
     signature: int
-
-    def free_shapes(self, known: OrderSignature, free: FreeDimensions) -> dict[str, tuple[int, ...]] | None:
-        """Return the shapes that follow from classes, channels and image size, by the architecture's names for them.
-
-        None where the other weights are not those of the architecture, in its order.
-        """
-        if len(self.shapes) != known.count:
-            return None
-        left = sum(entry_hash(str(place), self.shapes[place]) for place in known.places)
-        if (self.signature - left) % _MODULUS != known.fixed:
-            return None
-        found = {name: self.shapes[place] for name, place in zip(free.patterns, known.places, strict=True)}
-        return found if free.fit(found) else None
 
 
 def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
@@ -81,14 +48,12 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
     Whole numbers (counters and tables of positions) are left out, whatever their names. In the first order the
     weights of one layer stand together: weight, bias, running mean, running variance.
     """
-    names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
-    return tuple(_ordered(order, tensors) for order in dict.fromkeys((_layer_by_layer(names), tuple(names))))
-
-
-def _ordered(names: tuple[str, ...], tensors: Mapping[str, Tensor]) -> OrderedWeights:
-    shapes = tuple(tuple(tensors[name].shape) for name in names)
-    signature = sum(entry_hash(str(place), shape) for place, shape in enumerate(shapes)) % _MODULUS
-    return OrderedWeights(names, shapes, signature)
+    names = tuple(name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point())
+    found = []
+    for order in dict.fromkeys((_layer_by_layer(names), names)):
+        shapes = tuple(tuple(tensors[name].shape) for name in order)
+        found.append(OrderedWeights(order, shapes, signature_of(by_place(shapes))))
+    return tuple(found)
 
 
 def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
@@ -108,7 +73,7 @@ def named_by_order(
     Args:
         module: the architecture.
         tensors: of the checkpoint, by its own names.
-        order: those names in the architecture's order, see :attr:`OrderedWeights.names`.
+        order: those names in the architecture's order, see :func:`ordered_weights`.
         file_name: of the checkpoint.
         title: of the architecture.
 
@@ -116,15 +81,10 @@ def named_by_order(
         InvalidCheckpoint: a weight would become a variance and is negative, so the order is another one.
     """
     own = [name for name in module.state_dict() if not name.endswith(COMPUTED_SUFFIXES)]
-    named = {name: tensors[found] for name, found in zip(own, order, strict=True)}
-    negative = [
-        found
-        for name, found in zip(own, order, strict=True)
-        if name.endswith(_VARIANCE_SUFFIX) and tensors[found].numel() and bool((tensors[found] < 0).any())
-    ]
-    if negative:
-        raise InvalidCheckpoint(
-            f"The shapes of {file_name} fit {title} in their order, but {negative[0]} would be a variance and holds "
-            "negative numbers, so the order is another one. Save the weights under the names of the architecture."
-        )
-    return named
+    for name, found in zip(own, order, strict=True):
+        if name.endswith(_VARIANCE_SUFFIX) and bool((tensors[found] < 0).any()):
+            raise InvalidCheckpoint(
+                f"The shapes of {file_name} fit {title} in their order, but {found} would be a variance and holds "
+                "negative numbers, so the order is another one. Save the weights under the names of the architecture."
+            )
+    return {name: tensors[found] for name, found in zip(own, order, strict=True)}

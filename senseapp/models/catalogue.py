@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from senseapp.spec.run import ModelLibrary
 
@@ -50,23 +51,19 @@ class CatalogueEntry:
 
 
 @cache
-def _index() -> dict[str, object]:
-    index: dict[str, object] = json.loads(CATALOGUE_FILE.read_text(encoding="utf-8"))
+def _index() -> dict[str, Any]:
+    index: dict[str, Any] = json.loads(CATALOGUE_FILE.read_text(encoding="utf-8"))
     return index
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that the index describes."""
-    versions = _index()["versions"]
-    assert isinstance(versions, dict)
-    return dict(versions)
+    return dict(_index()["versions"])
 
 
 @cache
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""
-    rows = _index()["architectures"]
-    assert isinstance(rows, list)
     return tuple(
         CatalogueEntry(
             library=library,
@@ -78,7 +75,7 @@ def load_catalogue() -> tuple[CatalogueEntry, ...]:
             num_classes=num_classes,
             pretrained=bool(pretrained),
         )
-        for library, name, num_params, macs, shape, num_layers, num_classes, pretrained in rows
+        for library, name, num_params, macs, shape, num_layers, num_classes, pretrained in _index()["architectures"]
     )
 
 
@@ -99,14 +96,17 @@ def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> l
     its words in any order. Capitals and separators do not matter (``ResNet-18``), and a library may stand in
     front (``timm/vit``). Within each of these the shorter name comes first.
     """
-    wanted = _Query(text)
+    first, slash, second = text.strip().lower().partition("/")
+    start, name = (first, second) if slash else ("", first)
+    compact, words = _compact(name), _SEPARATORS.sub(" ", name).split()
     found = [
         (rank, len(entry.name), entry.name, position)
         for position, entry in enumerate(load_catalogue())
-        if library in (None, entry.library) and (rank := wanted.rank(entry)) is not None
+        if library in (None, entry.library)
+        and entry.library.startswith(start)
+        and (rank := _rank(_compact(entry.name), compact, words)) is not None
     ]
-    catalogue = load_catalogue()
-    return [catalogue[position] for *_, position in sorted(found)[:limit]]
+    return [load_catalogue()[position] for *_, position in sorted(found)[:limit]]
 
 
 @cache
@@ -114,25 +114,12 @@ def _compact(text: str) -> str:
     return _SEPARATORS.sub("", text.lower())
 
 
-class _Query:
-    """A search text, taken apart once."""
-
-    def __init__(self, text: str) -> None:
-        library, slash, name = text.strip().lower().partition("/")
-        self._library = library if slash else ""
-        name = name if slash else library
-        self._compact = _compact(name)
-        self._words = _SEPARATORS.sub(" ", name).split()
-
-    def rank(self, entry: CatalogueEntry) -> int | None:
-        """Return 0 for the best match and more for worse ones; None for no match."""
-        if not entry.library.startswith(self._library):
-            return None
-        name = _compact(entry.name)
-        if name == self._compact:
-            return 0
-        if name.startswith(self._compact):
-            return 1
-        if self._compact in name:
-            return 2
-        return 3 if all(word in name for word in self._words) else None
+def _rank(name: str, wanted: str, words: list[str]) -> int | None:
+    """Return 0 for the best match of a compact name and more for worse ones; None for no match."""
+    if name == wanted:
+        return 0
+    if name.startswith(wanted):
+        return 1
+    if wanted in name:
+        return 2
+    return 3 if all(word in name for word in words) else None

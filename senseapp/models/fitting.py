@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from senseapp.errors import InvalidCheckpoint
 from senseapp.models.checkpoint import Checkpoint
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES
 from senseapp.models.seeded import seeded_weights
-from senseapp.models.signature import COMPUTED_SUFFIXES
 
 _TRAINING_ONLY_PREFIXES = ("AuxLogits.", "aux1.", "aux2.")
 _LISTED_AT_MOST = 3
@@ -91,7 +91,7 @@ def _likely_cause(
     """Return the first explanation that accounts for every difference."""
     if not (missing or unexpected or wrong):
         return ""
-    head = _head_of(names)
+    head = names[-1].rpartition(".")[0] + "."  # the last layer that has weights
     if len(missing) > len(names) // 2:
         return "The checkpoint was made for another architecture: most names differ."
     if wrong and not (missing or unexpected):
@@ -103,11 +103,6 @@ def _likely_cause(
             return f"The checkpoint has another classifier in place of {head.rstrip('.')}."
         return "The checkpoint holds more than this architecture: a larger variant, or a second network beside it."
     return "The checkpoint was made for a variant of this architecture, or for another version of its library."
-
-
-def _head_of(names: list[str]) -> str:
-    """Return the prefix of the last layer that has weights, with its dot."""
-    return names[-1].rpartition(".")[0] + "."
 
 
 def _cause_of_shapes(names: list[str], head: str, wrong: tuple[WrongShape, ...]) -> str:

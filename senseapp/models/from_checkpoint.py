@@ -11,14 +11,11 @@ from torch import nn
 from senseapp.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.models.by_order import BY_ORDER_NOTE, named_by_order, ordered_weights
 from senseapp.models.checkpoint import Checkpoint, read_checkpoint
+from senseapp.models.fingerprint import BuiltWith
 from senseapp.models.fitting import load_tensors
-from senseapp.models.free_dimensions import ReadOff
-from senseapp.models.head import HeadFit, Layers, fit_but_for_head
 from senseapp.models.loaded import LoadedModel
-from senseapp.models.recognise import Candidate, fingerprint_named, fit_by_order, recognise
-from senseapp.models.recognition_index import Fingerprint
+from senseapp.models.recognise import Candidate, Layers, fingerprint_named, fit_but_for_head, fit_by_order, recognise
 from senseapp.models.seeded import unset_weights
-from senseapp.models.signature import signature_of, weights_only
 from senseapp.spec import ModelSpec
 
 _FRESH_HEAD_NOTE = (
@@ -103,20 +100,26 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint) -> Proposal:
     notes: tuple[str, ...] = ()
     if spec.library == "auto":
         spec, notes = _choose(spec, recognised(checkpoint), checkpoint.file_name)
-    fingerprint = fingerprint_named(spec.library, spec.name)
-    head = _differing_head(fingerprint, checkpoint)
+    fingerprint, layers = fingerprint_named(spec.library, spec.name), Layers(checkpoint.shapes)
+    head = ordered = read = None
+    if fingerprint is not None:
+        head = fit_but_for_head(fingerprint, layers)
+        if head is None and not fingerprint.fits(layers.shapes, layers.signature):
+            ordered = fit_by_order(fingerprint, ordered_weights(checkpoint.tensors))
+        read = ordered or fingerprint.free.read_off(head.renamed(layers.shapes) if head else layers.shapes)
     if head is not None and head.missing and spec.num_classes is None:
-        raise _without_classifier(spec.title, checkpoint.file_name)
+        raise InvalidCheckpoint(
+            f"The weights in {checkpoint.file_name} are those of {spec.title} without its classifier. Bring the "
+            "whole checkpoint, or measure with a random classifier of a given number of classes: accuracy then means "
+            "nothing, KL shows how far the output moves."
+        )
     if head is not None:
         checkpoint = dataclasses.replace(checkpoint, tensors=head.renamed(checkpoint.tensors))
-        notes = (*notes, _FRESH_HEAD_NOTE if head.missing else _renamed_note(head))
-    ordered = _in_order(fingerprint, checkpoint) if head is None else None
+        renamed = f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
+        notes = (*notes, _FRESH_HEAD_NOTE if head.missing else renamed)
     if ordered is not None and not notes:
         notes = (BY_ORDER_NOTE.format(title=spec.title),)
-    read: ReadOff | Candidate | None = ordered
-    if fingerprint is not None and ordered is None:
-        read = fingerprint.free.read_off(weights_only(checkpoint.shapes))
-    sized = _sized(spec, read, own_size=fingerprint.img_size if fingerprint else None, checkpoint=checkpoint)
+    sized = _sized(spec, read, own_size=fingerprint.img_size if fingerprint else None, file_name=checkpoint.file_name)
     return Proposal(
         spec=dataclasses.replace(sized, checkpoint="", use_ema=False),
         checkpoint=checkpoint,
@@ -155,32 +158,6 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
     return (first, *others), notes
 
 
-def _in_order(fingerprint: Fingerprint | None, checkpoint: Checkpoint) -> Candidate | None:
-    """Return how the checkpoint fits the architecture by order and shape, where its names do not fit."""
-    if fingerprint is None:
-        return None
-    shapes = weights_only(checkpoint.shapes)
-    if fingerprint.fits(shapes, signature_of(shapes)):
-        return None
-    return fit_by_order(fingerprint, ordered_weights(checkpoint.tensors))
-
-
-def _differing_head(fingerprint: Fingerprint | None, checkpoint: Checkpoint) -> HeadFit | None:
-    return None if fingerprint is None else fit_but_for_head(fingerprint, Layers(weights_only(checkpoint.shapes)))
-
-
-def _renamed_note(head: HeadFit) -> str:
-    return f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
-
-
-def _without_classifier(title: str, file_name: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(
-        f"The weights in {file_name} are those of {title} without its classifier. Bring the whole checkpoint, or "
-        "measure with a random classifier of a given number of classes: accuracy then means nothing, KL shows how far "
-        "the output moves."
-    )
-
-
 def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) -> tuple[ModelSpec, tuple[str, ...]]:
     if candidates and candidates[0].head is not None and candidates[0].head.missing:
         return dataclasses.replace(spec, library=candidates[0].library, name=candidates[0].name), ()  # type: ignore[arg-type]
@@ -210,9 +187,7 @@ def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) 
     return dataclasses.replace(spec, library=best.library, name=best.name), (note,)  # type: ignore[arg-type]
 
 
-def _sized(
-    spec: ModelSpec, read: ReadOff | Candidate | None, *, own_size: int | None, checkpoint: Checkpoint
-) -> ModelSpec:
+def _sized(spec: ModelSpec, read: BuiltWith[int | None] | None, *, own_size: int | None, file_name: str) -> ModelSpec:
     """Fill in what the weights tell, and refuse what they contradict."""
     changes: dict[str, int] = {}
     for what in _WORDS if read is not None else ():
@@ -221,8 +196,7 @@ def _sized(
             continue
         if wanted not in (None, found):
             raise InvalidCheckpoint(
-                f"{checkpoint.file_name} was made for {found} {_WORDS[what]}, got {what} {wanted}. "
-                f"Leave it empty to take {found}."
+                f"{file_name} was made for {found} {_WORDS[what]}, got {what} {wanted}. Leave it empty to take {found}."
             )
         changes[what] = found
     return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]

@@ -16,10 +16,7 @@ from senseapp.spec import ModelSpec
 
 RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
 
-_BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {
-    "timm": build_timm,
-    "torchvision": build_torchvision,
-}
+_BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {"timm": build_timm, "torchvision": build_torchvision}
 
 
 def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None) -> LoadedModel:
@@ -37,7 +34,7 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         InvalidCheckpoint: published weights could not be fetched, or the checkpoint could not be read or matched.
         UnsupportedModel: the architecture has no classifier.
     """
-    report = progress if progress is not None else _ignore
+    report = progress or (lambda _: None)
     LEFTOVERS.drop()  # before there are two networks in memory
     if spec.library == "imported":
         raise UnknownModel(
@@ -50,11 +47,11 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         return load_from_checkpoint(spec, build_network, report)
     if spec.library == "auto":
         raise InvalidSpec("An architecture is recognised from a checkpoint: give one, or choose a model by name.")
-    return _published_or_random(spec, report)
-
-
-def _ignore(_: str) -> None:
-    pass
+    report(f"{'Fetching the weights of' if spec.pretrained else 'Building'} {spec.title}")
+    loaded = build_network(spec)
+    if spec.pretrained:
+        return loaded
+    return dataclasses.replace(loaded, class_names=(), notes=(*loaded.notes, RANDOM_WEIGHTS_NOTE))
 
 
 def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
@@ -67,14 +64,6 @@ def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         )
     report("Loading the demo")
     return load_demo_model()
-
-
-def _published_or_random(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
-    report(f"{'Fetching the weights of' if spec.pretrained else 'Building'} {spec.title}")
-    loaded = build_network(spec)
-    if spec.pretrained:
-        return loaded
-    return dataclasses.replace(loaded, class_names=(), notes=(*loaded.notes, RANDOM_WEIGHTS_NOTE))
 
 
 def build_network(spec: ModelSpec) -> LoadedModel:

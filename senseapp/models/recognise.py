@@ -1,17 +1,30 @@
-"""Which architectures a checkpoint may belong to, from the names and shapes of its weights alone."""
+"""Which architectures a checkpoint may belong to, from the names and shapes of its weights alone.
+
+A checkpoint may fit but for its classifier: ``model.fc = nn.Sequential(nn.Dropout(), nn.Linear(512, 7))`` makes
+``fc.1.weight`` of ``fc.weight``; the numbers are those of the classifier all the same, and are taken as such. A missing
+classifier is never filled in unasked.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from senseapp.models.by_order import OrderedWeights
 from senseapp.models.catalogue import find_entry
-from senseapp.models.free_dimensions import ReadOff
-from senseapp.models.head import HeadFit, Layers, fit_but_for_head
-from senseapp.models.recognition_index import Fingerprint, load_fingerprints
-from senseapp.models.signature import Shapes, Sketch, resemblance, sketch_of, weights_only
+from senseapp.models.fingerprint import (
+    MODULUS,
+    BuiltWith,
+    Fingerprint,
+    Shapes,
+    load_fingerprints,
+    resemblance,
+    signature_of,
+    sketch_of,
+    weights_only,
+)
 
 _SCORE_AT_OTHER_SIZE = 0.99
 _SCORE_OF_RENAMED_HEAD = 0.98
@@ -19,11 +32,38 @@ _SCORE_WITHOUT_HEAD = 0.97
 _SCORE_BY_ORDER = 0.96
 _BEST_INEXACT_SCORE = 0.95
 _LEAST_SCORE = 0.05
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One architecture that a checkpoint may belong to.
+class HeadFit:
+    """How a checkpoint that fits but for its classifier names it.
+
+    Attributes:
+        own: the classifier's name in the architecture, ``fc``.
+        found: its name in the checkpoint, ``fc.1``; empty where the checkpoint has none.
+    """
+
+    own: str
+    found: str
+
+    @property
+    def missing(self) -> bool:
+        """Whether the checkpoint has no classifier."""
+        return not self.found
+
+    def renamed(self, weights: Mapping[str, T]) -> dict[str, T]:
+        """Return the weights under the names that the architecture has."""
+        start = f"{self.found}."
+        return {
+            f"{self.own}.{name.removeprefix(start)}" if self.found and name.startswith(start) else name: value
+            for name, value in weights.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(BuiltWith[int | None]):
+    """One architecture that a checkpoint may belong to, and what it was built with as read off the shapes.
 
     Attributes:
         library, name: the architecture.
@@ -34,16 +74,12 @@ class Candidate:
         exact: whether every name and shape fits.
         head: how the classifier differs, where all else fits.
         order: the checkpoint's names in the architecture's order, where these are all that fits; else empty.
-        num_classes, in_chans, img_size: read off the shapes; None where these do not tell.
     """
 
     library: str
     name: str
     score: float
-    exact: bool
-    num_classes: int | None
-    in_chans: int | None
-    img_size: int | None
+    exact: bool = False
     head: HeadFit | None = None
     order: tuple[str, ...] = ()
 
@@ -58,6 +94,32 @@ class Candidate:
         return f"{self.library}/{self.name}"
 
 
+class Layers:
+    """The names and shapes of a checkpoint, and its layers by the signature of their weights.
+
+    Attributes:
+        shapes: by name, without what a network counts or computes by itself.
+        signature: of all of them.
+    """
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = weights_only(shapes)
+        self.signature = signature_of(self.shapes)
+        self._by_signature: dict[tuple[str, ...], dict[int, str]] = {}
+
+    def find(self, signature: int, suffixes: tuple[str, ...]) -> str:
+        """Return the layer whose weights of these names have ``signature``; empty if there is none."""
+        if suffixes not in self._by_signature:
+            owners = (name.removesuffix(suffixes[0]) for name in self.shapes if name.endswith(f".{suffixes[0]}"))
+            groups = ([owner + suffix for suffix in suffixes] for owner in owners)
+            self._by_signature[suffixes] = {
+                signature_of({name: self.shapes[name] for name in group}): group[0].rpartition(".")[0]
+                for group in groups
+                if all(name in self.shapes for name in group)
+            }
+        return self._by_signature[suffixes].get(signature, "")
+
+
 def recognise(
     shapes: Shapes, *, arch_hint: str = "", file_name: str = "", orders: Sequence[OrderedWeights] = (), limit: int = 10
 ) -> tuple[Candidate, ...]:
@@ -68,14 +130,13 @@ def recognise(
     then those with published weights, then shorter names. Where no names fit, those come first whose shapes fit in
     one of ``orders``.
     """
-    shapes = weights_only(shapes)
-    layers, sketch = Layers(shapes), sketch_of(shapes)
-    found = []
+    layers = Layers(shapes)
+    sketch, found = sketch_of(layers.shapes), []
     for fingerprint in load_fingerprints():
         candidate = _by_names(fingerprint, layers) or fit_by_order(fingerprint, orders)
         if candidate is None:
-            read, score = fingerprint.free.read_off(shapes), _score_of_likeness(sketch, fingerprint)
-            candidate = _candidate(fingerprint, read, exact=False, score=score)
+            score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
+            candidate = _candidate(fingerprint, layers.shapes, score=score)
         if candidate.score >= _LEAST_SCORE:
             found.append(candidate)
     found.sort(key=lambda candidate: _preference(candidate, arch_hint, _compact(file_name)))
@@ -84,56 +145,72 @@ def recognise(
 
 def _by_names(fingerprint: Fingerprint, layers: Layers) -> Candidate | None:
     """Return the architecture as a candidate if its names and shapes fit, but for its classifier perhaps."""
-    read = fingerprint.free.read_off(layers.shapes)
-    size_is_known = (read.img_size is None) == (fingerprint.free.size is None)
+    size = fingerprint.free.read_off(layers.shapes).img_size
+    size_is_known = (size is None) == (fingerprint.free.size is None)
     if size_is_known and fingerprint.fits(layers.shapes, layers.signature):
-        return _candidate(fingerprint, read, exact=True, score=_score_of_fit(read, fingerprint))
+        score = 1.0 if size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
+        return _candidate(fingerprint, layers.shapes, exact=True, score=score)
     head = fit_but_for_head(fingerprint, layers)
     if head is None:
         return None
-    read = fingerprint.free.read_off(head.renamed(layers.shapes))
     score = _SCORE_WITHOUT_HEAD if head.missing else _SCORE_OF_RENAMED_HEAD
-    return _candidate(fingerprint, read, exact=False, score=score, head=head)
+    return _candidate(fingerprint, head.renamed(layers.shapes), score=score, head=head)
+
+
+def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None:
+    """Return how a checkpoint fits the architecture but for its classifier's name.
+
+    None where it fits as it is, or differs in more.
+    """
+    free, shapes = fingerprint.free, layers.shapes
+    own = free.classes[0].rpartition(".")[0] if free.classes else ""
+    head = {name: pattern for name, pattern in free.patterns.items() if name.rpartition(".")[0] == own}
+    if not own or any(name in shapes for name in head):
+        return None
+    others = [name for name in free.patterns if name not in head]
+    if not free.fit(shapes, others):
+        return None
+    known = fingerprint.fixed_signature + signature_of({name: shapes[name] for name in others})
+    left = (layers.signature - known) % MODULUS
+    if left == 0:
+        return HeadFit(own=own, found="")
+    suffixes = tuple(name.rpartition(".")[2] for name in head)
+    found = layers.find(left, suffixes)
+    renamed = {f"{own}.{suffix}": shapes[f"{found}.{suffix}"] for suffix in suffixes if found}
+    return HeadFit(own=own, found=found) if found and free.fit(renamed, head) else None
 
 
 def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> Candidate | None:
     """Return the architecture as a candidate if its shapes are those of the checkpoint in one of ``orders``."""
     for ordered in orders:
-        free = ordered.free_shapes(fingerprint.order, fingerprint.free)
+        free = fingerprint.free_shapes(ordered.shapes, ordered.signature)
         if free is not None:
-            read = fingerprint.free.read_off(free)
-            if (read.img_size is None) == (fingerprint.free.size is None):
-                return _candidate(fingerprint, read, exact=False, score=_SCORE_BY_ORDER, order=ordered.names)
+            candidate = _candidate(fingerprint, free, score=_SCORE_BY_ORDER, order=ordered.names)
+            if (candidate.img_size is None) == (fingerprint.free.size is None):
+                return candidate
     return None
-
-
-def _score_of_fit(read: ReadOff, fingerprint: Fingerprint) -> float:
-    return 1.0 if read.img_size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
-
-
-def _score_of_likeness(sketch: Sketch, fingerprint: Fingerprint) -> float:
-    return round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
 
 
 def _candidate(
     fingerprint: Fingerprint,
-    read: ReadOff,
+    shapes: Shapes,
     *,
-    exact: bool,
     score: float,
+    exact: bool = False,
     head: HeadFit | None = None,
     order: tuple[str, ...] = (),
 ) -> Candidate:
+    read = fingerprint.free.read_off(shapes)
     return Candidate(
         library=fingerprint.library,
         name=fingerprint.name,
         score=score,
         exact=exact,
+        head=head,
+        order=order,
         num_classes=read.num_classes,
         in_chans=read.in_chans,
         img_size=read.img_size,
-        head=head,
-        order=order,
     )
 
 

@@ -1,11 +1,18 @@
-"""What kind of file a checkpoint is, by its first bytes, and why some kinds are not read."""
+"""What form a weights file has, and whether it holds nothing but weights: found out before any of it is loaded.
+
+``torch.load(weights_only=True)`` refuses code by itself. Its pickles are looked through first, for three reasons: the
+message names the offending class, less is allowed (``bytearray(10**12)`` is refused here), and the work is bounded.
+"""
 
 from __future__ import annotations
 
 import enum
+import pickletools
+import zipfile
 from pathlib import Path
+from typing import IO, cast
 
-from senseapp.errors import InvalidCheckpoint
+from senseapp.errors import InvalidCheckpoint, first_line_of
 from senseapp.results.model_files import small_form
 
 CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
@@ -13,6 +20,10 @@ RESAVE_ADVICE = (
     "Save only the weights where the model was made: torch.save(model.state_dict(), 'weights.pth'), "
     "or safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
 )
+MAX_PICKLE_BYTES = 16_000_000
+"""Names and shapes of a billion weights take about one megabyte, and their optimizer two more."""
+_MAX_OPCODES = 2_000_000  # a named tensor takes about 40
+_MAX_ENTRIES = 200_000
 _SNIFFED_BYTES = 4096
 _MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 _TAR_MAGIC = slice(257, 262)
@@ -30,6 +41,46 @@ _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
     (b"%PDF", "a PDF document"),
     (b"version https://git-lfs", "a Git LFS pointer, not the weights it stands for: run git lfs pull"),
 )
+_LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled, after the protocol bytes
+_LEGACY_PICKLES = 5  # magic number, protocol, byte order, the object, the keys of its storages
+_MALFORMED = (ValueError, EOFError, OverflowError, MemoryError)  # what looking through a pickle may raise
+
+_TORCH_NAMES = frozenset(
+    {
+        "_codecs.encode",
+        "argparse.Namespace",
+        "builtins.set",
+        "__builtin__.set",
+        "collections.OrderedDict",
+        "torch.Size",
+        "torch.Tensor",
+        "torch.device",
+        "torch._tensor._rebuild_from_type_v2",
+        "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_parameter_with_state",
+        "torch._utils._rebuild_tensor",
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_tensor_v3",
+        "torch.nn.parameter.Parameter",
+        "torch.storage.TypedStorage",
+        "torch.storage.UntypedStorage",
+    }
+)
+INERT_NAMES = frozenset(
+    {
+        "numpy.core.multiarray.scalar",
+        "numpy._core.multiarray.scalar",
+        "numpy.dtype",
+        "pathlib.PosixPath",
+        "pathlib.WindowsPath",
+        "pathlib.PurePosixPath",
+        "pathlib.PureWindowsPath",
+        "pathlib._local.PosixPath",
+        "pathlib._local.WindowsPath",
+    }
+)
+"""Harmless records of a training run (a best accuracy, a path), to be read as :class:`Inert` instead."""
+_DTYPE_PREFIXES = ("float", "bfloat", "int", "uint", "bool", "complex", "double", "half", "long", "short")
 
 
 class FileKind(enum.Enum):
@@ -40,12 +91,39 @@ class FileKind(enum.Enum):
     SAFETENSORS = "safetensors"
 
 
-def kind_of(path: Path) -> FileKind:
-    """Return the form of the file at ``path``, judged by its content.
+class Inert:
+    """Stands for a value that is not needed: takes any arguments and any state, and keeps nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, _: object) -> None:
+        pass
+
+
+def check_weights_file(path: Path) -> FileKind:
+    """Return the form of the file at ``path``, judged by its content, once nothing but weights was found in it.
 
     Raises:
-        InvalidCheckpoint: missing, empty, of another suffix, or not a file that PyTorch or safetensors wrote.
+        InvalidCheckpoint: missing, empty, of another suffix or form, truncated, TorchScript, another program's
+            archive, a decompression bomb, or with code.
     """
+    kind = _kind_of(path)
+    if kind is FileKind.ZIP:
+        _check_archive(path)
+    elif kind is FileKind.PICKLE:
+        _check_legacy(path)
+    return kind
+
+
+def damaged(path: Path, reason: str) -> InvalidCheckpoint:
+    """Return the error for a file of a known kind that cannot be read."""
+    return InvalidCheckpoint(
+        f"{path.name} was cut short or is damaged ({reason.rstrip('.')}). Upload it again, or save it again."
+    )
+
+
+def _kind_of(path: Path) -> FileKind:
     if not path.is_file():
         raise InvalidCheckpoint(f"There is no checkpoint file named {path.name}. Upload it again.")
     if (small := small_form(path.name)) is not None:
@@ -100,16 +178,124 @@ def _describe(head: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    printable = sum(byte in b"\t\n\r" or 32 <= byte < 127 or byte >= 128 for byte in head)
     try:
         head[:-4].decode("utf-8")  # the last character may be cut
     except UnicodeDecodeError:
         return False
-    return printable == len(head)
+    return all(byte in b"\t\n\r" or 32 <= byte < 127 or byte >= 128 for byte in head)
 
 
-def damaged(path: Path, reason: str) -> InvalidCheckpoint:
-    """Return the error for a file of a known kind that cannot be read."""
-    return InvalidCheckpoint(
-        f"{path.name} was cut short or is damaged ({reason.rstrip('.')}). Upload it again, or save it again."
-    )
+def _check_archive(path: Path) -> None:
+    """Require a zip archive to hold plain weights, uncompressed, in no more bytes than the file has."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_entries(path, archive.infolist())
+            with archive.open(_pickle_in(path, archive.namelist())) as file:
+                names = _globals_in(_BoundedReader(file))
+    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise damaged(path, str(error)) from error
+    _check_globals(names, path)
+
+
+def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
+    parts = [entry.filename.split("/") for entry in entries]
+    if any(len(part) > 1 and part[1] in ("constants.pkl", "code") for part in parts):
+        raise InvalidCheckpoint(
+            f"{path.name} is a TorchScript archive, a program rather than weights. Save its weights instead: "
+            f"torch.save(torch.jit.load('{path.name}').state_dict(), 'weights.pth')."
+        )
+    if len(entries) > _MAX_ENTRIES:
+        raise InvalidCheckpoint(
+            f"{path.name} holds {len(entries):,} entries; a checkpoint has at most {_MAX_ENTRIES:,}. {RESAVE_ADVICE}"
+        )
+    compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+    if compressed or sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise InvalidCheckpoint(
+            f"{path.name} is a compressed archive, or its entries overlap; torch.save writes neither. "
+            "If it is a zip around a checkpoint, unpack it and choose the file inside. " + RESAVE_ADVICE
+        )
+
+
+def _pickle_in(path: Path, names: list[str]) -> str:
+    pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(set(names)) != len(names) or len(pickles) != 1:
+        raise InvalidCheckpoint(f"{path.name} is a zip archive that torch.save did not write. {RESAVE_ADVICE}")
+    return pickles[0]
+
+
+def _check_legacy(path: Path) -> None:
+    """Look through the pickles that come before the weights in torch's older form."""
+    names: set[str] = set()
+    with path.open("rb") as file:
+        is_checkpoint = file.read(2 + len(_LEGACY_MAGIC))[2:] == _LEGACY_MAGIC
+        file.seek(0)
+        bounded = _BoundedReader(file)
+        try:
+            for _ in range(_LEGACY_PICKLES if is_checkpoint else 1):
+                names |= _globals_in(bounded)
+        except _MALFORMED as error:
+            raise damaged(path, first_line_of(error, most=160)) from error
+        finally:
+            if is_checkpoint:
+                _check_globals(names, path)
+    if not is_checkpoint:
+        raise InvalidCheckpoint(
+            f"{path.name} is a Python pickle{f' with {min(names)} in it' if names else ''}, not a checkpoint. Loading "
+            f"it could run code from the file, so it was not opened. {RESAVE_ADVICE}"
+        )
+
+
+class _BoundedReader:
+    """Reads from a file, up to ``MAX_PICKLE_BYTES`` in all, so that looking through a hostile one ends soon."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._left = MAX_PICKLE_BYTES
+
+    def read(self, size: int) -> bytes:
+        return self._spend(self._file.read(min(size, self._left + 1)))
+
+    def readline(self) -> bytes:
+        return self._spend(self._file.readline(self._left + 1))
+
+    def _spend(self, chunk: bytes) -> bytes:
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise ValueError(f"more than {MAX_PICKLE_BYTES // 1_000_000} MB of it are not weights")
+        return chunk
+
+
+def _globals_in(file: _BoundedReader) -> set[str]:
+    """Return the dotted names that one pickle in ``file`` asks for, read up to its STOP.
+
+    Raises:
+        ValueError: it is not a whole pickle.
+    """
+    found: set[str] = set()
+    strings: list[str] = []
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
+        if count > _MAX_OPCODES:
+            raise ValueError(f"more than {_MAX_OPCODES:,} steps to build what is in it")
+        if opcode.name in ("GLOBAL", "INST"):
+            found.add(str(argument).replace(" ", "."))
+        elif opcode.name == "STACK_GLOBAL":
+            found.add(".".join(strings[-2:]))  # for the message: torch does not read this opcode at all
+        elif isinstance(argument, str):
+            strings.append(argument)
+    return found
+
+
+def _check_globals(names: set[str], path: Path) -> None:
+    """Require every name to be one that plain weights need; the first that is not goes into the error."""
+    refused = [name for name in sorted(names) if not _is_plain(name)]
+    if refused:
+        raise InvalidCheckpoint(
+            f"{path.name} holds {refused[0]}, not only weights. Loading it could run code from the file, "
+            f"so it was not opened. {RESAVE_ADVICE}"
+        )
+
+
+def _is_plain(name: str) -> bool:
+    package, _, member = name.rpartition(".")
+    is_dtype = package == "torch" and (member.endswith("Storage") or member.startswith(_DTYPE_PREFIXES))
+    return is_dtype or name in _TORCH_NAMES or name in INERT_NAMES

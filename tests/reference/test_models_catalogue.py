@@ -16,7 +16,7 @@ from scripts.measure_recognition import Outcome, measure_one, summary
 from senseapp.layers import profile_model
 from senseapp.models import load_model
 from senseapp.models.catalogue import find_entry, library_versions, load_catalogue
-from senseapp.models.recognition_index import load_fingerprints
+from senseapp.models.fingerprint import load_fingerprints
 from senseapp.spec import ModelSpec
 
 REBUILD = "run python -m scripts.build_catalogue"

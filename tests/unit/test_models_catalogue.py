@@ -10,8 +10,8 @@ import pytest
 
 from senseapp.errors import UnknownModel
 from senseapp.models.catalogue import CATALOGUE_FILE, find_entry, load_catalogue, search
+from senseapp.models.fingerprint import RECOGNITION_FILE
 from senseapp.models.names import closest_names, parse_model
-from senseapp.models.recognition_index import RECOGNITION_FILE
 from senseapp.spec import ModelSpec
 
 

@@ -105,7 +105,7 @@ def test_a_timm_training_checkpoint_gives_both_copies_a_choice(weights, tmp_path
     assert_same(ema, averaged)
     assert plain.has_ema
     assert ema.has_ema
-    assert (plain.used_ema, ema.used_ema) == (False, True)
+    assert (plain.wrapping[0], ema.wrapping[0]) == ("state_dict", "state_dict_ema")
     assert plain.arch_hint == "resnet18"
     assert any("plain ones are used" in note for note in plain.notes)
     assert any("averaged (EMA) ones are used" in note for note in ema.notes)

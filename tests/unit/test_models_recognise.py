@@ -5,10 +5,17 @@ from __future__ import annotations
 import timm
 import torch
 
-from senseapp.models.free_dimensions import BuiltWith, find_free_dimensions
+from senseapp.models.fingerprint import (
+    BuiltWith,
+    find_free_dimensions,
+    fingerprint_of,
+    load_fingerprints,
+    pack_fingerprints,
+    resemblance,
+    signature_of,
+    sketch_of,
+)
 from senseapp.models.recognise import recognise
-from senseapp.models.recognition_index import fingerprint_of, load_fingerprints, pack_fingerprints
-from senseapp.models.signature import resemblance, signature_of, sketch_of
 
 
 def shapes_of(name, **settings):
@@ -97,7 +104,7 @@ def test_a_packed_index_is_read_back_the_same(tmp_path, monkeypatch):
     )
     path = tmp_path / "index.json.gz"
     path.write_bytes(pack_fingerprints([fingerprint]))
-    monkeypatch.setattr("senseapp.models.recognition_index.RECOGNITION_FILE", path)
+    monkeypatch.setattr("senseapp.models.fingerprint.RECOGNITION_FILE", path)
     load_fingerprints.cache_clear()
     (read,) = load_fingerprints()
     load_fingerprints.cache_clear()
