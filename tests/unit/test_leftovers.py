@@ -108,7 +108,7 @@ def test_what_failed_leaves_nothing(
 ) -> None:
     spec = HistogramSpec(layer=result.profile.layers[0].name)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("in the middle of a pass")
 
     with monkeypatch.context() as patch:
