@@ -31,4 +31,4 @@ USER senseapp
 EXPOSE 8501
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://localhost:8501/_stcore/health', timeout=4)"]
-CMD ["python", "-m", "senseapp.ui.serve", "--server.address=0.0.0.0", "--server.port=8501"]
+CMD ["python", "-m", "senseapp.app.server.serve", "--server.address=0.0.0.0", "--server.port=8501"]

@@ -27,7 +27,7 @@ help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
 
 run: $(RUNTIME)
-	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.ui.serve --server.port $(PORT)
+	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.app.server.serve --server.port $(PORT)
 
 # Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once;
 # tests/scheduling.py says which of them go together and which first.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from senseapp.ui import backend
-from senseapp.ui.components.account import admit
+from senseapp.app.common import backend
+from senseapp.app.common.account import admit
 
 ASSETS = Path(__file__).parent / "assets"
 

@@ -27,7 +27,7 @@ from benchmarks.quick_scan import rows as quick_scan_rows
 from benchmarks.quick_scan import table
 from benchmarks.results import machine, write_section
 from scripts.peer_environment import ensure
-from senseapp.process_settings import become_measuring
+from senseapp.core.process import become_measuring
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("speed", "growth", "memory", "quick-scan")

@@ -17,14 +17,15 @@ import timm
 import torch
 from ray.cluster_utils import Cluster
 
-from senseapp.data import TensorImages
-from senseapp.distributed.cluster import connected
-from senseapp.distributed.executor import RayExecutor
-from senseapp.process_settings import become_measuring
-from senseapp.results import LayerMeasurement, latest
-from senseapp.sensitivity import Layout, Sweep
-from senseapp.sensitivity.executor import Executor
-from senseapp.spec import SensitivitySpec
+from senseapp.core.process import become_measuring
+from senseapp.data.images import TensorImages
+from senseapp.engine.cluster.cluster import connected
+from senseapp.engine.cluster.executor import RayExecutor
+from senseapp.engine.executor import Executor
+from senseapp.engine.layout import Layout
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import LayerMeasurement, latest
+from senseapp.records.spec import SensitivitySpec
 
 SPEC = SensitivitySpec(levels=(0.3, 0.5, 0.7, 0.9), seed=1)
 NUM_IMAGES, SIZE = 64, 128

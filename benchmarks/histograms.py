@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from benchmarks.cases import images_of, model_of
 from benchmarks.results import machine, write_section
-from senseapp.data import TensorImages
-from senseapp.layers import profile_model
-from senseapp.process_settings import become_measuring
-from senseapp.results import LayerProfile
-from senseapp.sensitivity.histograms import quantization_histogram
-from senseapp.spec.histogram import HistogramSpec, HistogramTensor
+from senseapp.core.process import become_measuring
+from senseapp.data.images import TensorImages
+from senseapp.engine.histograms import quantization_histogram
+from senseapp.layers.profile import profile_model
+from senseapp.records.profile import LayerProfile
+from senseapp.records.spec import HistogramSpec, HistogramTensor
 
 TITLE = "Histograms: resnet50"
 NUM_IMAGES = 64

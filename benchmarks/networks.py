@@ -20,7 +20,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from scripts.train_demo import Recipe, train
-from senseapp.data.demo import load_demo_images
+from senseapp.data.load import load_demo_images
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "networks"
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from benchmarks.chromium import Browser, Tab, browser
 from benchmarks.results import machine, write_section
-from senseapp.results import RunState
-from senseapp.service import LOCAL_OWNER, headline
-from senseapp.spec import RunSpec, SensitivitySpec
-from senseapp.store import RunStore
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.service import LOCAL_OWNER
+from senseapp.store.run_store import RunStore
 from tests.pages.records import result
 from tests.soak.served import served
 

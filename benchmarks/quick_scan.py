@@ -19,12 +19,14 @@ import torch
 from benchmarks.networks import NETWORKS, trained
 from benchmarks.results import machine, write_section
 from scripts.train_demo import top1
-from senseapp.data.demo import load_demo_images
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.process import become_measuring
+from senseapp.data.load import load_demo_images
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.session import estimate_agreement
+from senseapp.engine.sweep import Sweep
 from senseapp.models.demo import load_demo_model
-from senseapp.process_settings import become_measuring
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.sensitivity.session import estimate_agreement
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.records.spec import SensitivitySpec
 
 TITLE = "Quick scan against measured KL (Spearman)"
 DEMO = "demo"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.schedule_cases import Case
-from senseapp.metrics import change_of
-from senseapp.results import MetricChange
-from senseapp.sensitivity.tally import Yardstick
+from senseapp.engine.accumulation import Yardstick
+from senseapp.metrics import MetricChange, change_of
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,22 @@ from benchmarks.results import machine, write_section
 from benchmarks.schedule_cases import CASES, Case
 from benchmarks.schedule_rows import HEADER, Outcome, Row
 from benchmarks.solve_time import solve_time
-from senseapp.data import TensorImages
-from senseapp.data.demo import load_demo_images
-from senseapp.errors import SenseError
+from senseapp.compressions import CompressionConfig, PruningConfig
+from senseapp.core.errors import SenseError
+from senseapp.core.process import become_measuring
+from senseapp.data.images import TensorImages
+from senseapp.data.load import load_demo_images
+from senseapp.engine.sweep import Sweep
 from senseapp.models.demo import DEMO_PREPROCESSING
 from senseapp.models.loaded import LoadedModel
-from senseapp.process_settings import become_measuring
-from senseapp.results import ResourceBudget, Schedule, SensitivityResult, latest
-from senseapp.schedule import make_schedule, with_true_size
-from senseapp.sensitivity import Sweep
-from senseapp.spec import CompressionConfig, PruningConfig, RunSpec, SensitivitySpec
-from senseapp.validation import AppliedModel, ProofImages, TestBench, prove
-from senseapp.validation.uniform import true_figure
+from senseapp.records.measurement import SensitivityResult, latest
+from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.apply import AppliedModel
+from senseapp.schedules.evaluator import ProofImages, TestBench
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.prove import prove, true_figure
+from senseapp.schedules.trade_off import with_true_size
 
 TITLE = "Schedules (`make bench-schedule`)"
 INTRO = (

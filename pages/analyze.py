@@ -2,13 +2,12 @@
 
 import streamlit as st
 
+from senseapp.app.analyze.compression import choose_sensitivity
+from senseapp.app.analyze.images import choose_images
+from senseapp.app.analyze.model import choose_model, model_card
+from senseapp.app.analyze.start import start_bar
+from senseapp.app.common.state import session
 from senseapp.tasks import task_named
-from senseapp.ui.components.compression_block import choose_sensitivity
-from senseapp.ui.components.data_block import choose_images
-from senseapp.ui.components.model_block import choose_model
-from senseapp.ui.components.model_card import model_card
-from senseapp.ui.components.start_bar import start_bar
-from senseapp.ui.state import session
 
 draft = session().draft
 

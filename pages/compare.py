@@ -2,13 +2,12 @@
 
 import streamlit as st
 
-from senseapp.results.matching import compare
-from senseapp.ui import backend
-from senseapp.ui.components.compare_runs import choose_runs
-from senseapp.ui.components.compare_sides import choose_metric, choose_sides
-from senseapp.ui.components.compare_view import comparison_view
-from senseapp.ui.components.notices import empty_state, errors_here
-from senseapp.ui.components.settings_table import settings_table
+from senseapp.app.common import backend
+from senseapp.app.common.notices import empty_state, errors_here
+from senseapp.app.common.tables import settings_table
+from senseapp.app.compare.sides import choose_metric, choose_sides
+from senseapp.app.compare.view import choose_runs, comparison_view
+from senseapp.records.comparison import compare
 
 st.title("Compare", anchor=False)
 st.markdown("Two models, two compressions, two sets of images; or the estimate of one run beside its measurement.")

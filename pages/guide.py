@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from senseapp.ui.guide import ENTRIES, GLOSSARY, PICTURES
+from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
 
 with st.container(horizontal_alignment="center"), st.container(width=1080):
     st.title("Guide", anchor=False)

@@ -2,10 +2,9 @@
 
 import streamlit as st
 
-from senseapp.ui import backend
-from senseapp.ui.components.leaderboard_table import leaderboard_table
-from senseapp.ui.components.notices import empty_state, errors_here
-from senseapp.ui.components.waiting import wait_for
+from senseapp.app.common import backend
+from senseapp.app.common.notices import empty_state, errors_here, wait_for
+from senseapp.app.runs.leaderboard import leaderboard_table
 
 st.title("Leaderboard", anchor=False)
 with errors_here():

@@ -2,11 +2,11 @@
 
 import streamlit as st
 
-from senseapp.results import RunState
-from senseapp.ui.components.provenance import provenance
-from senseapp.ui.components.result_actions import result_actions
-from senseapp.ui.components.run_guard import require_result, require_run, run_header, to_run_page
-from senseapp.ui.components.views import result_views
+from senseapp.app.common.figure import provenance
+from senseapp.app.common.run_guard import require_result, require_run, run_header, to_run_page
+from senseapp.app.results.view import result_actions
+from senseapp.app.results.views import result_views
+from senseapp.records.jobs import RunState
 
 record = require_run("There are no results to show.")
 with st.container(gap="xsmall"):  # so that the first chart is in sight

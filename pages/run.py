@@ -2,11 +2,10 @@
 
 import streamlit as st
 
-from senseapp.results import RunState
-from senseapp.ui.components.progress_panel import progress_panel
-from senseapp.ui.components.run_guard import require_run, run_header
-from senseapp.ui.components.stopped import stopped
-from senseapp.ui.state import RUN_PARAMETER
+from senseapp.app.common.run_guard import require_run, run_header
+from senseapp.app.common.state import RUN_PARAMETER
+from senseapp.app.run.progress import progress_panel, stopped
+from senseapp.records.jobs import RunState
 
 record = require_run("Nothing is being measured.")
 if record.state is RunState.DONE:

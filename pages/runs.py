@@ -2,12 +2,10 @@
 
 import streamlit as st
 
-from senseapp.ui import backend
-from senseapp.ui.components.import_run import import_run
-from senseapp.ui.components.import_table import import_table
-from senseapp.ui.components.notices import empty_state, errors_here
-from senseapp.ui.components.run_list import run_list
-from senseapp.ui.components.run_search import disk_line
+from senseapp.app.common import backend
+from senseapp.app.common.notices import empty_state, errors_here
+from senseapp.app.runs.imports import import_run, import_table
+from senseapp.app.runs.list import disk_line, run_list
 
 st.title("Runs", anchor=False)
 import_table()

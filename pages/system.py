@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from senseapp.ui.components.system_panel import system_panel
+from senseapp.app.system import system_panel
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
     st.title("System", anchor=False)

@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from senseapp.ui.components.provenance import provenance
-from senseapp.ui.components.run_guard import require_result, require_run, run_header
-from senseapp.ui.components.schedule_panel import schedule_panel
+from senseapp.app.common.figure import provenance
+from senseapp.app.common.run_guard import require_result, require_run, run_header
+from senseapp.app.schedule.panel import schedule_panel
 
 record = require_run("A schedule is made from the results of a run.")
 run_header(record)

@@ -14,11 +14,10 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from senseapp.errors import InvalidSpec
-from senseapp.layers import compressible_weights
-from senseapp.models.timm_library import input_configuration, output_width
-from senseapp.models.torchvision_library import build_torchvision
-from senseapp.spec import ModelSpec
+from senseapp.core.errors import InvalidSpec
+from senseapp.layers.profile import compressible_weights
+from senseapp.models.libraries import build_torchvision, input_configuration, output_width
+from senseapp.records.spec import ModelSpec
 
 OTHER_CLASSES = 1013
 OTHER_CHANNELS = 5

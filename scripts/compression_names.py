@@ -16,8 +16,18 @@ from senseapp import compressions
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SEARCHED = ("senseapp", "pages", "app.py")
-_OWN_FOLDERS = {"compressions", "transforms"}
-_OTHER_TOOLS = {"exchange", "distiller", "fasterai", "modelopt", "nni", "sparseml", "torch_pruning", "torchao"}
+_OWN_FOLDERS = {"compressions"}
+_OTHER_TOOLS = {
+    "distiller",
+    "distiller_table",
+    "distiller_reading",
+    "fasterai",
+    "modelopt",
+    "nni",
+    "sparseml",
+    "torch_pruning",
+    "torchao",
+}
 """Folders and modules that read or write files of other tools."""
 _TYPE_TESTS = {"isinstance", "issubclass"}
 

@@ -24,10 +24,12 @@ from PIL import Image
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from scripts.ensure_browser import find_browser
-from senseapp.service import Service, headline
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.ui.report.contents import ReportContents
-from senseapp.ui.report.document import build_report
+from senseapp.app.report.chart_data import ReportContents
+from senseapp.app.report.document import build_report
+from senseapp.compressions import QuantizationConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.service import Service
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
@@ -94,7 +96,7 @@ def serving(folder: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     url = f"http://localhost:{port}"
-    command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={port}", "--server.headless=true"]
+    command = [sys.executable, "-m", "senseapp.app.server.serve", f"--server.port={port}", "--server.headless=true"]
     environment = os.environ | {"SENSEAPP_HOME": str(folder / "home")}
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -28,8 +28,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
-from senseapp.data.demo import load_demo_images
 from senseapp.data.images import TensorImages
+from senseapp.data.load import load_demo_images
 from senseapp.models.demo import DEMO_WEIGHTS, build_demo_network, load_demo_model
 
 REQUIRED_TOP1 = 0.97

@@ -8,11 +8,11 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
-    "LevelResult": "senseapp.api",
-    "SensitivityAnalyzer": "senseapp.api",
-    "analyze_sensitivity": "senseapp.api",
-    "measure": "senseapp.sensitivity",
-    "make_schedule": "senseapp.schedule",
+    "LevelResult": "senseapp.notebook.level_result",
+    "SensitivityAnalyzer": "senseapp.notebook.analyzer",
+    "analyze_sensitivity": "senseapp.notebook.analyzer",
+    "measure": "senseapp.engine.sweep",
+    "make_schedule": "senseapp.schedules.methods",
 }
 
 __version__ = "0.1.0"

@@ -2,10 +2,10 @@
 
 import sys
 
-from senseapp.process_settings import become_measuring
+from senseapp.core.process import become_measuring
 
 if __name__ == "__main__":
     become_measuring()
-    from senseapp.cli import main
+    from senseapp.cli.main import main
 
     sys.exit(main())

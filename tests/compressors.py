@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from senseapp.results import LayerProfile
-from senseapp.spec import QuantizationConfig, SparsityConfig
-from senseapp.transforms import CompressionRequest, Compressor, build_compressor
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
+from senseapp.records.profile import LayerProfile
 
 _COMPRESSIBLE = (
     nn.Conv1d,

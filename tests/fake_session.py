@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from senseapp.results import (
-    LayerMeasurement,
-    LayerProfile,
-    MetricChange,
-    ModelProfile,
-    SensitivityResult,
-    Status,
-    latest,
-)
-from senseapp.service.time_estimate import MachineSpeed
-from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.records.profile import LayerProfile, ModelProfile
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.time_estimate import MachineSpeed
 
 LAYERS = ("stem", "stage.0.conv", "stage.1.conv", "head")
 SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5)))

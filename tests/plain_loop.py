@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.results import LayerMeasurement, Status
-from senseapp.sensitivity import Layout, Sweep
-from senseapp.spec import SensitivitySpec
+from senseapp.data.images import TensorImages
+from senseapp.engine.layout import Layout
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.spec import SensitivitySpec
 
 SPARSITY = 0.5
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from senseapp.layers import profile_model
-from senseapp.spec import PruningConfig
-from senseapp.transforms import CompressionRequest
-from senseapp.transforms.pruning import PruningCompressor
+from senseapp.compressions import PruningConfig
+from senseapp.compressions.base import CompressionRequest
+from senseapp.compressions.pruning.pruning import PruningCompressor
+from senseapp.layers.profile import profile_model
 
 
 class Residual(nn.Module):

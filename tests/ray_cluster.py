@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from senseapp.results import LayerMeasurement, latest
+from senseapp.records.measurement import LayerMeasurement, latest
 
 STORE_BYTES = 100 * 2**20
 GONE_SECONDS = 20

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from senseapp.results import (
-    LayerMeasurement,
-    LayerProfile,
-    MetricChange,
-    ModelProfile,
-    SensitivityResult,
-    Status,
-)
-from senseapp.spec import (
-    CompressionConfig,
-    PruningConfig,
-    QuantizationConfig,
-    RunSpec,
-    SensitivitySpec,
-    SparsityConfig,
-)
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.profile import LayerProfile, ModelProfile
+from senseapp.records.spec import RunSpec, SensitivitySpec
 
 CONFIGS: dict[str, CompressionConfig] = {
     "sparsity": SparsityConfig(),

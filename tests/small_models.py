@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
+from senseapp.data.images import TensorImages
 
 NUM_CLASSES = 6
 Fingerprint = dict[str, object]

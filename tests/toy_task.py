@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from senseapp.errors import InvalidDataset
+from senseapp.core.errors import InvalidDataset
 from senseapp.metrics import Interval, Metric, Moments, powers
 from senseapp.tasks import ScanDirections, Targets, Task, WrittenLabels, refuse_output
 

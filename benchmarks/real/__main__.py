@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks.real.rows import Row
 from benchmarks.results import machine, write_section
-from senseapp.process_settings import become_measuring
+from senseapp.core.process import become_measuring
 
 TITLE = "A real network, {part} (`python -m benchmarks.real`)"
 INTRO = (

@@ -26,11 +26,11 @@ from benchmarks.real.network import load_network, published_checkpoint, write_ch
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, photographs, write_photographs
 from benchmarks.real.rows import Row
 from benchmarks.real.small_checkpoints import HALF, IMAGENET, NONE, RAW, TrainedNetwork, trained, write_pictures
-from senseapp.data import load_images
-from senseapp.evaluate.preparation_search import choose_preparation
-from senseapp.models import load_model
-from senseapp.results.preparation import PreparationChoice
-from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.data.load import load_images
+from senseapp.engine.preparation_search import choose_preparation
+from senseapp.models.load import load_model
+from senseapp.records.preparation import PreparationChoice
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 
 _NUM_PICTURES = 50
 _SEED = 7

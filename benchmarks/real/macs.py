@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.real.rows import Row
 from scripts.architecture_survey import build_on_meta, plain_attention
-from senseapp.layers import compressible_weights, profile_model
+from senseapp.layers.profile import compressible_weights, profile_model
 from senseapp.models.catalogue import CatalogueEntry, load_catalogue
-from senseapp.results import ModelProfile
+from senseapp.records.profile import ModelProfile
 
 _ARCHITECTURES = 200
 _LARGEST_PARAMS = 120_000_000  # larger ones repeat the blocks of smaller ones, more often

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.rows import Row
-from senseapp.data import TensorImages
-from senseapp.results.ranking import spearman
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.records.ranking import spearman
+from senseapp.records.spec import SensitivitySpec
 
 RUNS: tuple[tuple[CompressionConfig, tuple[float, ...]], ...] = (
     (SparsityConfig(), (0.5, 0.7, 0.9)),

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from benchmarks.real.network import ARCHITECTURE, load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.rows import Row
-from senseapp.compressions import BudgetKind
-from senseapp.data import ImageSet, TensorImages
+from senseapp.compressions import BudgetKind, CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import ImageSet, TensorImages
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.metrics import MetricChange
 from senseapp.models.loaded import LoadedModel, Preprocessing
-from senseapp.results import MetricChange, ResourceBudget, Schedule, SensitivityResult
-from senseapp.schedule import make_schedule
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.spec import CompressionConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.validation import ProofImages, TestBench
-from senseapp.validation.repair_choice import measured
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.evaluator import ProofImages, TestBench
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.repair_choice import measured
 
 _CURVES, _PROOFS, _SCORED = 126, 56, 112  # images: a multiple of the pictures each, so that every one counts alike
 _NOTHING = 1e-6

@@ -16,15 +16,14 @@ import torch
 from benchmarks.real.network import ARCHITECTURE, write_checkpoint
 from benchmarks.real.photographs import MADE_FROM, write_photographs
 from benchmarks.real.rows import Row
-from senseapp.cli import main
+from senseapp.app.words.proof import size_changes
+from senseapp.cli.main import main
 from senseapp.compressions import BudgetKind
-from senseapp.results import ResourceBudget, ValidationResult
-from senseapp.results.model_files import CHECKPOINT, model_file, small_form
-from senseapp.schedule import make_schedule
-from senseapp.service.run_task import RunObserver, TaskContext
-from senseapp.service.verification import Verification
-from senseapp.store import RunFolder
-from senseapp.ui.proof_wording import size_changes
+from senseapp.records.model_files import CHECKPOINT, model_file, small_form
+from senseapp.records.schedule import ResourceBudget, ValidationResult
+from senseapp.runs.tasks import RunObserver, TaskContext, Verification
+from senseapp.schedules.methods import make_schedule
+from senseapp.store.run_folder import RunFolder
 
 _IMAGES = 12
 _LEVELS = {"sparsity": "50,70,90", "quantization": "8,4,3", "pruning": "20,40"}

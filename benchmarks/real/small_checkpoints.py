@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from senseapp.data.demo import Split, demo_pictures, load_demo_images
+from senseapp.data.load import Split, demo_pictures, load_demo_images
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "checkpoints"
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]

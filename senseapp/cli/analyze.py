@@ -6,22 +6,19 @@ import argparse
 from pathlib import Path
 
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
-from senseapp.cli.compression_arguments import add_compression_arguments
 from senseapp.cli.plan import print_plan
 from senseapp.cli.progress_bar import ProgressBar
-from senseapp.cli.run_arguments import run_spec_from
+from senseapp.cli.run_arguments import add_compression_arguments, run_spec_from
 from senseapp.metrics import METRICS
-from senseapp.results import SensitivityResult
-from senseapp.service import (
-    headline,
-    open_local_session,
-    write_outputs,
-)
-from senseapp.service.execution import Measurement, cluster_for
-from senseapp.service.job_process import carry_out_on_cluster
-from senseapp.service.run_task import TaskContext
-from senseapp.spec import ModelSpec, RunSpec
-from senseapp.store import RunFolder
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.runs.execution import Measurement, cluster_for
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.outputs import write_outputs
+from senseapp.runs.process.pool import carry_out_on_cluster
+from senseapp.runs.session import open_local_session
+from senseapp.runs.tasks import TaskContext
+from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
 NAME = "analyze"

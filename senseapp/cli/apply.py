@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.progress_bar import phases
-from senseapp.errors import InvalidSchedule
-from senseapp.results import MetricChange, SensitivityResult, ValidationResult
-from senseapp.results.measurement import change_in
-from senseapp.results.model_files import small_form
-from senseapp.service import require_same_model
-from senseapp.store import RunFolder
+from senseapp.core.errors import InvalidSchedule
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.model_files import small_form
+from senseapp.records.schedule import ValidationResult
+from senseapp.runs.model_cards import require_same_model
+from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
 SUMMARY = "Compress the model as a schedule says, measure it, and write its weights."
@@ -54,17 +55,18 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the schedule or the name of the checkpoint cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.export import read_schedule  # loads yaml, which the other commands do without
+    from senseapp.schedules.export.plain import read_schedule  # loads yaml, which the other commands do without
 
     result = RunFolder(arguments.run_folder).load_result()
     schedule = read_schedule(_content(arguments.schedule), result.profile)
     partner = RunFolder(arguments.partner).load_result() if arguments.partner is not None else None
     if partner is not None:
         require_same_model(result.spec.model, partner.spec.model)
-    from senseapp.validation.write import check_suffix  # torch loads here
+    from senseapp.schedules.write import check_suffix  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.validation import validate, with_file_sizes, write_compressed
+    from senseapp.schedules.prove import validate
+    from senseapp.schedules.write import with_file_sizes, write_compressed
 
     with phases() as progress:
         other = partner.spec.sensitivity.compression if partner is not None else None

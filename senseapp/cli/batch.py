@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
-from senseapp.results import SensitivityResult
-from senseapp.service.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
-from senseapp.store import replace_file
+from senseapp.core.disk import replace_file
+from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
+from senseapp.records.measurement import SensitivityResult
+from senseapp.runs.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
 
 TABLE = "leaderboard.csv"
 

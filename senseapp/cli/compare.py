@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from senseapp.errors import InvalidSpec
+from senseapp.compressions import parse_numbers
+from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, divergence_among
-from senseapp.results import SensitivityResult
-from senseapp.results.comparison import Comparison, Part, Side
-from senseapp.results.matching import compare, shared_metrics
-from senseapp.spec import parse_numbers
-from senseapp.store import RunFolder
+from senseapp.records.comparison import Comparison, Part, Side, compare, shared_metrics
+from senseapp.records.measurement import SensitivityResult
+from senseapp.store.run_folder import RunFolder
 
 NAME = "compare"
 SUMMARY = "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement."
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[float]:
     """Return one level for each run, in engine units."""
     if text is None:
-        from senseapp.service import headline_level
+        from senseapp.runs.leaderboard import headline_level
 
         return [headline_level(result) for result in results]
     numbers = parse_numbers(text, what="Levels")
@@ -87,9 +86,8 @@ def _metric(sides: Sequence[Side]) -> str:
 
 
 def _report(comparison: Comparison, *, one_run: bool, most: int) -> None:
-    from senseapp.ui.comparison_frames import moves_frame, side_labels, unmatched_frame
-    from senseapp.ui.comparison_wording import finding, matching_text
-    from senseapp.ui.wording import provenance_text
+    from senseapp.app.frames.comparison import finding, matching_text, moves_frame, side_labels, unmatched_frame
+    from senseapp.app.words.wording import provenance_text
 
     labels = [side.title for side in comparison.sides] if one_run else side_labels(comparison.sides)
     for label, side in dict(zip(labels, comparison.sides, strict=True)).items():

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import get_args
 
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.errors import InvalidFile, RunMismatch
-from senseapp.exchange import read_distiller_csv
-from senseapp.results import ModelProfile
-from senseapp.service import headline, write_outputs
-from senseapp.service.model_cards import load_card
-from senseapp.store import RunFolder
+from senseapp.core.errors import InvalidFile, RunMismatch
+from senseapp.records.profile import ModelProfile
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.model_cards import load_card
+from senseapp.runs.outputs import write_outputs
+from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.store.run_folder import RunFolder
 
 NAME = "import"
 SUMMARY = "Read a sensitivity table that Distiller wrote."
@@ -83,6 +84,6 @@ def _text(path: Path) -> str:
 def _profile(model: str) -> ModelProfile | None:
     if not model:
         return None
-    from senseapp.models.names import parse_model  # reads the catalogue, which the other commands do without
+    from senseapp.models.catalogue import parse_model  # reads the catalogue, which the other commands do without
 
     return load_card(parse_model(model))[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from senseapp.cli.progress_bar import phases
-from senseapp.distributed.cluster import cluster_address, connected
-from senseapp.spec import RunSpec
+from senseapp.engine.cluster.cluster import cluster_address, connected
+from senseapp.records.spec import RunSpec
 
 _WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -27,7 +27,7 @@ def print_plan(spec: RunSpec, *, local: bool) -> None:
 
 
 def _lines(spec: RunSpec, workers: int) -> Iterator[str]:
-    from senseapp.distributed.forecast import forecast  # torch loads here
+    from senseapp.engine.cluster.cluster import forecast  # torch loads here
 
     with phases() as progress:
         found = forecast(spec, progress=progress)

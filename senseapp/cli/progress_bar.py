@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 
 from tqdm import tqdm
 
-from senseapp.results import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 
 _TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0
 

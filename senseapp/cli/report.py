@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from senseapp.errors import InvalidSchedule
-from senseapp.results import Schedule, SensitivityResult
-from senseapp.service import headline
-from senseapp.store import RunFolder, replace_file
-from senseapp.store.disk import storage_errors
+from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.errors import InvalidSchedule
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Schedule
+from senseapp.runs.leaderboard import headline
+from senseapp.store.run_folder import RunFolder
 
 NAME = "report"
 SUMMARY = "Write a run as one HTML file: charts, tables, settings, proofs."
@@ -42,8 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
     schedules = (_schedule(arguments.schedule, result),) if arguments.schedule else ()
-    from senseapp.ui.report.contents import ReportContents  # loads pandas, which most commands do without
-    from senseapp.ui.report.document import build_report
+    from senseapp.app.report.chart_data import ReportContents  # loads pandas, which most commands do without
+    from senseapp.app.report.document import build_report
 
     contents = ReportContents(
         title=arguments.title or f"{result.profile.title} · {result.spec.sensitivity.compression.kind}",
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _schedule(path: Path, result: SensitivityResult) -> Schedule:
-    from senseapp.export import read_schedule
+    from senseapp.schedules.export.plain import read_schedule
 
     try:
         content = path.read_bytes()

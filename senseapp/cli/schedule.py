@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from senseapp.cli.progress_bar import phases
-from senseapp.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.results import ResourceBudget, Schedule, SensitivityResult
-from senseapp.service import require_same_model, write_target_file
-from senseapp.spec.limits import Limits
-from senseapp.store import RunFolder
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.runs.graph_files import write_target_file
+from senseapp.runs.model_cards import require_same_model
+from senseapp.store.run_folder import RunFolder
 
 NAME = "schedule"
 SUMMARY = "Choose one level per layer for a budget, and write the file your tool reads."
@@ -70,7 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.export import ZIP_FORMAT, export_format  # loads yaml, which the other commands do without
+    from senseapp.schedules.export.archive import ZIP_FORMAT
+    from senseapp.schedules.export.registry import export_format  # loads yaml, which the other commands do without
 
     if arguments.format != ZIP_FORMAT:
         export_format(arguments.format)
@@ -92,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
     """Return the schedule of a budget; that of pruning truly meets it, which takes a look at the network."""
-    from senseapp.schedule import make_schedule
+    from senseapp.schedules.methods import make_schedule
 
     def make(target: float) -> Schedule:
         budget = ResourceBudget(kind=arguments.budget, target=target)
@@ -102,7 +105,7 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
     if not result.spec.sensitivity.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
-    from senseapp.validation import schedule_of_true_size
+    from senseapp.schedules.strongest import schedule_of_true_size
 
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     return schedule_of_true_size(make, result, load_model(result.spec.model).module, budget)
@@ -112,7 +115,8 @@ def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits:
     """Return the strongest schedule whose measured drop is within what is allowed."""
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
-    from senseapp.validation import TestBench, strongest_schedule  # torch loads here
+    from senseapp.schedules.evaluator import TestBench
+    from senseapp.schedules.strongest import strongest_schedule  # torch loads here
 
     with phases() as progress:
         progress("Loading the model and the images")
@@ -131,7 +135,7 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
-    from senseapp.schedule import mixed_schedule
+    from senseapp.schedules.mixed import mixed_schedule
 
     partner = RunFolder(arguments.partner).load_result()
     require_same_model(result.spec.model, partner.spec.model)

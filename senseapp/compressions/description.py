@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from senseapp.compressions.levels import LevelScale
 from senseapp.compressions.option import options_of
-from senseapp.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec
 
 BudgetKind = Literal["params", "bytes", "macs", "bits"]
 """What a budget counts: weights that are not zero, bytes of weights, multiply-accumulates, or average bits."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from senseapp.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
 
 if TYPE_CHECKING:  # numpy and scipy load with the first schedule, not with the app
     import numpy as np

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from senseapp.errors import InvalidDataset
-from senseapp.wording import counted, listed, printable
+from senseapp.core.errors import InvalidDataset
+from senseapp.core.wording import counted, listed, printable
 
 PICTURE_SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -1,4 +1,7 @@
-"""From the bytes of a picture file to eight bits per channel."""
+"""From the bytes of a picture file to eight bits per channel.
+
+Memory shared by the threads that decode pictures.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,39 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition
 from typing import Literal, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from senseapp.data.contents import Unreadable
-from senseapp.data.picture_budget import PictureBudget
+
+
+class PictureBudget:
+    """Lets threads decode at the same time as long as their pictures have at most ``pixels`` together.
+
+    A picture above that is decoded alone.
+    """
+
+    def __init__(self, pixels: int) -> None:
+        self._total = self._free = pixels
+        self._released = Condition()
+
+    @contextmanager
+    def hold(self, pixels: int) -> Iterator[None]:
+        """Wait until there is room for ``pixels``, and keep it inside the block."""
+        held = min(pixels, self._total)
+        with self._released:
+            self._released.wait_for(lambda: self._free >= held)
+            self._free -= held
+        try:
+            yield
+        finally:
+            with self._released:
+                self._free += held
+                self._released.notify_all()
+
 
 MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""

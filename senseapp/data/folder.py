@@ -1,15 +1,29 @@
-"""Pictures in a folder of this machine."""
+"""Pictures in a folder of this machine.
+
+Reading the drawn pictures: a few threads decode, one reads; pictures that cannot be used are replaced.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-from senseapp.data.contents import Contents, Entry, Unreadable
-from senseapp.data.limits import ArchiveLimits
-from senseapp.errors import InvalidDataset
-from senseapp.wording import printable
+import torch
+from PIL import Image
+
+from senseapp.core.errors import InvalidDataset
+from senseapp.core.wording import counted, listed, printable
+from senseapp.data.archives import ArchiveLimits
+from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
+from senseapp.data.decoding import ChannelMode, PictureBudget, Remark, decoded_picture
+from senseapp.data.images import allocate_pixels, channel_mode, cropping
+from senseapp.models.loaded import Preprocessing
 
 _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put them there: no bomb, but ImageNet
 
@@ -125,3 +139,192 @@ class FolderSource:
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
+
+
+_PIXELS_IN_FLIGHT = 24_000_000  # two photos of a phone, 4 bytes per pixel in Pillow
+_BYTES_IN_FLIGHT = 32_000_000
+_FILES_IN_FLIGHT = 16
+_MOST_THREADS = 4
+_REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
+_MOST_UNREADABLE = 1000
+_MOST_TRIED = 200
+
+_REMARKS: dict[Remark, str] = {
+    "animated": "taken from the first frame of an animation",
+    "transparent": "shown without transparency",
+    "rotated": "taken as stored: the camera's rotation mark is ignored, as networks are trained",
+    "sixteen bit": "scaled from 16 to 8 bits per channel",
+    "CMYK": "converted from printing colours (CMYK)",
+}
+
+
+@dataclass(slots=True)
+class DrawnPictures:
+    """What was read.
+
+    Attributes:
+        pixels: uint8 (M, C, H, W), in the order in which pictures were read.
+        rows: row of each entry that was read, by its index among the entries.
+        unreadable: (name, reason) of each entry that could not be used.
+        remarks: how many of the pictures are unusual, and how.
+        sizes: how many of the pictures have a (width, height) in pixels.
+    """
+
+    pixels: torch.Tensor
+    rows: dict[int, int] = field(default_factory=dict)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    remarks: Counter[Remark] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @property
+    def usual_size(self) -> tuple[int, int] | None:
+        """The (width, height) of more than half of the pictures; None where they differ."""
+        ((size, count),) = self.sizes.most_common(1) or [((0, 0), 0)]
+        return size if 2 * count > self.sizes.total() else None
+
+    def notes(self) -> tuple[str, ...]:
+        """Return one sentence for each kind of unusual picture, and one on those left out."""
+        notes = [
+            f"{counted(self.remarks[remark], 'picture')} {what}."
+            for remark, what in _REMARKS.items()
+            if self.remarks[remark]
+        ]
+        if self.unreadable:
+            names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
+            notes.append(f"{counted(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
+        return tuple(notes)
+
+    def add(self, index: int, pixels: torch.Tensor, remarks: Iterable[Remark], size: tuple[int, int]) -> None:
+        """Keep one picture, uint8 (C, H, W)."""
+        row = len(self.rows)
+        self.pixels[row] = pixels
+        self.rows[index] = row
+        self.remarks.update(remarks)
+        self.sizes[size] += 1
+
+
+def read_drawn(
+    source: PictureSource, entries: Sequence[Entry], order: Sequence[int], wanted: int, preprocessing: Preprocessing
+) -> DrawnPictures:
+    """Read the first ``wanted`` of ``entries[order]`` that are pictures.
+
+    Args:
+        source: where they lie.
+        entries: all pictures there are.
+        order: indices of entries, in the order in which they may be taken.
+        wanted: how many.
+        preprocessing: how they are cropped.
+
+    Returns:
+        At least ``wanted`` pictures, unless there are fewer.
+
+    Raises:
+        InvalidDataset: none can be read, or very many cannot.
+    """
+    room = min(len(order), wanted + _REPLACEMENTS)
+    drawn = DrawnPictures(allocate_pixels(room, preprocessing.input_shape))
+    taken, size = 0, wanted
+    while len(drawn.rows) < wanted and taken < len(order):
+        batch = order[taken : taken + size]
+        _read_batch(source, entries, sorted(batch, key=lambda index: entries[index].position), preprocessing, drawn)
+        if len(drawn.unreadable) > wanted + _MOST_UNREADABLE:
+            break
+        taken += size
+        size = max(wanted - len(drawn.rows), _REPLACEMENTS)
+    _require_some(drawn, source.title)
+    return drawn
+
+
+def _require_some(drawn: DrawnPictures, title: str) -> None:
+    if not drawn.rows or len(drawn.unreadable) > len(drawn.rows) + _MOST_UNREADABLE:
+        first = listed(f"{name} ({reason})" for name, reason in drawn.unreadable)
+        raise InvalidDataset(
+            f"{counted(len(drawn.unreadable), 'file')} in {title} cannot be used as a picture: {first}. "
+            "Export them again as JPEG or PNG."
+        )
+
+
+def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
+    """Require that a picture can be decoded; the first usually can, else up to 200 from the whole set are tried.
+
+    Raises:
+        InvalidDataset: none of them can.
+    """
+    budget = PictureBudget(_PIXELS_IN_FLIGHT)
+    in_order = sorted(entries, key=lambda entry: entry.position)
+    tried = in_order[:: -(-len(in_order) // _MOST_TRIED) or 1]
+    refused = []
+    for entry in tried:
+        try:
+            with decoded_picture(source.read(entry), "RGB", budget):
+                return
+        except Unreadable as reason:
+            refused.append(f"{printable(entry.name)} ({reason})")
+    if not tried:
+        return
+    of_all = "" if len(tried) == len(entries) else f", of {len(entries):,},"
+    raise InvalidDataset(
+        f"The pictures in {source.title} cannot be read: {counted(len(tried), 'file')}{of_all} tried and none is a "
+        f"picture, the first {refused[0]}. Open one of them in an image viewer, export them again as JPEG or PNG, and "
+        "bring them once more."
+    )
+
+
+def _read_batch(
+    source: PictureSource,
+    entries: Sequence[Entry],
+    indices: Iterable[int],
+    preprocessing: Preprocessing,
+    drawn: DrawnPictures,
+) -> None:
+    """Read entries in the order given and decode them in threads; results come in the same order."""
+    prepare = partial(
+        _prepare,
+        mode=channel_mode(preprocessing),
+        crop=cropping(preprocessing),
+        budget=PictureBudget(_PIXELS_IN_FLIGHT),
+    )
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode") as pool:
+        for index, outcome in _in_flight(source, entries, indices, partial(pool.submit, prepare)):
+            if isinstance(outcome, Unreadable):
+                drawn.unreadable.append((entries[index].name, str(outcome)))
+            else:
+                drawn.add(index, *outcome)
+
+
+_Outcome: TypeAlias = tuple[torch.Tensor, tuple[Remark, ...], tuple[int, int]] | Unreadable
+
+
+def _in_flight(
+    source: PictureSource,
+    entries: Sequence[Entry],
+    indices: Iterable[int],
+    submit: Callable[[bytes], Future[_Outcome]],
+) -> Iterator[tuple[int, _Outcome]]:
+    """Yield (index, outcome) in order, reading only a little ahead of what is decoded."""
+    pending: deque[tuple[int, int, Future[_Outcome]]] = deque()
+    bytes_ahead = 0
+    for index in indices:
+        try:
+            file = source.read(entries[index])
+        except Unreadable as reason:
+            yield index, reason
+            continue
+        pending.append((index, len(file), submit(file)))
+        bytes_ahead += len(file)
+        while len(pending) > _FILES_IN_FLIGHT or bytes_ahead > _BYTES_IN_FLIGHT:
+            done, size, future = pending.popleft()
+            bytes_ahead -= size
+            yield done, future.result()
+    for done, _, future in pending:
+        yield done, future.result()
+
+
+def _prepare(
+    file: bytes, *, mode: ChannelMode, crop: Callable[[Image.Image], torch.Tensor], budget: PictureBudget
+) -> _Outcome:
+    try:
+        with decoded_picture(file, mode, budget) as decoded:
+            return crop(decoded.picture), decoded.remarks, decoded.picture.size
+    except Unreadable as reason:
+        return reason

@@ -1,4 +1,7 @@
-"""The loaders of folders, archives and image sets, and a look at what is in one before it is measured on."""
+"""The loaders of folders, archives and image sets, and a look at what is in one before it is measured on.
+
+A few images as the network sees them, for people to look at.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from senseapp.data.archive import open_archive
+from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.wording import printable
+from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange
 from senseapp.data.contents import Entry, PictureSource
-from senseapp.data.fetching import fetch_image_set
-from senseapp.data.folder import FolderSource, resolve_readable
-from senseapp.data.image_sets import ImageSetSource, open_image_set
-from senseapp.data.labelling import label_entries, written_labels
+from senseapp.data.folder import DrawnPictures, FolderSource, read_drawn, require_readable, resolve_readable
+from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
+from senseapp.data.images import ImageSet, PreparedImages, channel_mode
+from senseapp.data.labels import label_entries, written_labels
 from senseapp.data.load import ImageRequest, draw_order, register_loader, say_nothing
-from senseapp.data.preparation import channel_mode
-from senseapp.data.prepared import PreparedImages
-from senseapp.data.reading import DrawnPictures, read_drawn, require_readable
-from senseapp.errors import InvalidDataset, InvalidSpec
-from senseapp.spec.run import WITHOUT_LABELS, DataSpec
+from senseapp.models.loaded import Preprocessing
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Targets, Task
-from senseapp.wording import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +175,35 @@ def _image_set(
         notes=(*targets.notes, *drawn.notes(), *listing_notes),
         picture_size=drawn.usual_size,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Images chosen evenly over the set, so that sorted classes are all seen.
+
+    Attributes:
+        indices: their places in the set; hand them to ``images.subset`` to predict the same ones.
+        pictures: uint8 RGB (n, H, W, 3).
+    """
+
+    indices: tuple[int, ...]
+    pictures: npt.NDArray[np.uint8]
+
+
+def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> Preview:
+    """Return at most ``count`` images, cropped as the network sees them and back in visible colours.
+
+    Args:
+        images: the prepared set.
+        preprocessing: what it was prepared with, see :func:`~senseapp.data.images.effective_preprocessing`.
+        count: how many.
+    """
+    indices = tuple(dict.fromkeys(np.linspace(0, len(images) - 1, count).round().astype(int).tolist()))
+    chosen = images.subset(indices).batch(0, len(indices))
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+    visible = (chosen * std + mean).mul(255).round().clamp(0, 255).byte()  # (n, C, H, W)
+    if preprocessing.channel_order == "bgr":
+        visible = visible.flip(1)
+    if visible.shape[1] != 3:
+        visible = visible[:, :1].expand(-1, 3, -1, -1)
+    return Preview(indices=indices, pictures=visible.permute(0, 2, 3, 1).contiguous().numpy())

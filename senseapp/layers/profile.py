@@ -1,18 +1,103 @@
-"""Count a network's size and describe its compressible layers, from one forward pass of one image."""
+"""Which parameters of a network are weights of compressible layers.
+
+Count a network's size and describe its compressible layers, from one forward pass of one image.
+Choose layers by name pattern and by type.
+Weights that no compressible layer holds: nobody should take them for analysed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.errors import UnsupportedModel, first_line_of
-from senseapp.layers.compressible import channel_axis_of, compressible_weights
+from senseapp.core.errors import NoLayersSelected, UnsupportedModel, first_line_of
 from senseapp.layers.trace import CallTrace, WeightUse, trace_calls
-from senseapp.layers.unlisted import unlisted_weights
-from senseapp.results import LayerProfile, ModelProfile
+from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.tasks import Task
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def compressible_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield (layer name, its module, name of the weight attribute) in the order of ``named_modules``.
+
+    Compressible are convolutions, transposed convolutions and linear layers, subclasses included, and the
+    joint query-key-value projection of ``nn.MultiheadAttention``, which is a bare parameter.
+    A layer whose weight is computed (``torch.nn.utils.parametrize``) is yielded too; its attribute is no
+    :class:`~torch.nn.Parameter`, and the compressions say why they leave it out.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
+            yield name, module, "weight"
+        elif isinstance(module, nn.MultiheadAttention) and isinstance(module.in_proj_weight, nn.Parameter):
+            yield name, module, "in_proj_weight"
+
+
+def channel_axis_of(module: nn.Module) -> int:
+    """Return the weight axis of the output channels: 1 for transposed convolutions, 0 otherwise."""
+    return 1 if isinstance(module, _TRANSPOSED) else 0
+
+
+_LEAST_SHARE = 0.001  # of all parameters
+
+
+def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeights, ...]:
+    """Return the weights that are used without a layer, by the module that owns them.
+
+    Everything that a listed layer or a norm holds is left out (biases, gains, what its weight is computed from), and so
+    are biases, and other vectors, such as scales and class tokens, of less than a thousandth of all parameters.
+    """
+    listed, layers = _listed(model)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():  # tied ones once
+        owner, _, attribute = name.rpartition(".")
+        if id(parameter) in listed or _is_within(owner, layers) or "norm" in _type_of(model, owner).lower():
+            continue
+        is_matrix = sum(length > 1 for length in parameter.shape) >= 2
+        is_large = "bias" not in attribute and parameter.numel() >= _LEAST_SHARE * total
+        if is_matrix or is_large:
+            found.setdefault(owner, []).append((attribute, parameter))
+    return tuple(_described(model, owner, weights, trace) for owner, weights in found.items())
+
+
+def _listed(model: nn.Module) -> tuple[set[int], set[str]]:
+    """Return the weights that layers hold, by identity, and the layers that hold nothing else of weight."""
+    weights: set[int] = set()
+    layers: set[str] = set()
+    for name, module, attribute in compressible_weights(model):
+        weights.add(id(getattr(module, attribute)))
+        if not isinstance(module, nn.MultiheadAttention):
+            layers.add(name)
+    return weights, layers
+
+
+def _is_within(owner: str, layers: Iterable[str]) -> bool:
+    return any(owner == layer or owner.startswith(f"{layer}.") for layer in layers)
+
+
+def _type_of(model: nn.Module, name: str) -> str:
+    return type(model.get_submodule(name)).__name__
+
+
+def _described(
+    model: nn.Module, owner: str, weights: list[tuple[str, nn.Parameter]], trace: CallTrace
+) -> UnlistedWeights:
+    names = tuple(attribute for attribute, _ in weights)
+    uses = [trace.uses.get(f"{owner}.{attribute}" if owner else attribute) for attribute in names]
+    return UnlistedWeights(
+        module=owner,
+        module_type=_type_of(model, owner),
+        parameters=names,
+        num_params=sum(parameter.numel() for _, parameter in weights),
+        macs=sum(use.macs for use in uses if use) // trace.batch_size,
+    )
 
 
 def profile_model(
@@ -120,3 +205,33 @@ def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
     """Return the uses of what the layer's weight is computed from."""
     prefix = f"{layer}." if layer else ""
     return [use for name, use in trace.uses.items() if name.startswith(prefix)]
+
+
+def select_layers(
+    profile: ModelProfile, patterns: Sequence[str] = (), types: Sequence[str] = ()
+) -> tuple[LayerProfile, ...]:
+    """Return the layers whose name matches any of ``patterns`` and whose type is any of ``types``.
+
+    Patterns are shell patterns (``layer1.*``, ``*.conv1``); no pattern, or no type, means no restriction.
+
+    Raises:
+        NoLayersSelected: nothing is left, with what there would have been.
+    """
+    if not profile.layers:
+        raise NoLayersSelected("This model has no compressible layers: it holds no convolution and no linear layer.")
+    named = [layer for layer in profile.layers if not patterns or _matches(layer.name, patterns)]
+    if not named:
+        examples = ", ".join(layer.name for layer in profile.layers[:3])
+        raise NoLayersSelected(
+            f"No layer matches {' or '.join(patterns)}. Layers here are called {examples}, …; "
+            "use * for any text, for example *conv*."
+        )
+    typed = tuple(layer for layer in named if not types or layer.layer_type in types)
+    if not typed:
+        present = ", ".join(sorted({layer.layer_type for layer in named}))
+        raise NoLayersSelected(f"No selected layer is a {' or '.join(types)}. The types here are {present}.")
+    return typed
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

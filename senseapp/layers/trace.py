@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
-from senseapp.layers.origins import Origins
-from senseapp.layers.products import Product, products_of
+from senseapp.layers.products import Origins, Product, products_of
 
 NEVER = math.inf
 _NodeT = TypeVar("_NodeT")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from senseapp.compat.torch_internals import OperationMode, storage_of
 from senseapp.layers.products import products_of
 from senseapp.layers.trace import tensors_in
-from senseapp.results import LayerProfile
+from senseapp.records.profile import LayerProfile
 
 
 class _WeightWatch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from senseapp.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec
 from senseapp.metrics.base import Interval, Metric, MetricChange, Moments, add_moments, number_text, powers
 from senseapp.metrics.classification import AGREEMENT, KL, LOSS, SQNR, TOP1, TOP5, ClassificationMetric, check_labels
 

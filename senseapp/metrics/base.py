@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from senseapp.errors import InvalidInput
+from senseapp.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from senseapp.errors import InvalidInput
+from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, powers
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betainc, ndtri, stdtrit
 
-from senseapp.errors import InvalidInput
+from senseapp.core.errors import InvalidInput
 
 Interval = tuple[float, float]
 

@@ -2,10 +2,13 @@
 
 Reading it needs neither library and no torch, so that the picker is there at once. ``scripts/build_catalogue.py``
 writes the index; a test holds it against the installed versions.
+
+How people name a model: ``demo``, ``auto``, ``timm/NAME``, ``torchvision/NAME``, or a bare name.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from senseapp.spec.run import ModelLibrary
+from senseapp.core.errors import UnknownModel
+from senseapp.records.spec import ModelLibrary, ModelSpec
 
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
@@ -123,3 +127,44 @@ def _rank(name: str, wanted: str, words: list[str]) -> int | None:
     if wanted in name:
         return 2
     return 3 if all(word in name for word in words) else None
+
+
+AUTO = "auto"
+_LIBRARIES = ("timm", "torchvision")
+
+
+def parse_model(text: str) -> ModelSpec:
+    """Return the spec that ``text`` names; ``auto`` is recognised from the checkpoint when it is loaded.
+
+    Raises:
+        UnknownModel: no architecture of that name, or both libraries have it.
+    """
+    text = text.strip()
+    if text in ("demo", AUTO):
+        return ModelSpec(library=text)  # type: ignore[arg-type]
+    library, name = text.split("/", 1) if "/" in text else ("", text)
+    if "/" in text and library not in _LIBRARIES:
+        raise UnknownModel(f"A model is written demo, auto, timm/NAME or torchvision/NAME, got {text!r}.")
+    homes = [home for home in _LIBRARIES if library in ("", home) and find_entry(home, name)]
+    if len(homes) == 2:
+        raise UnknownModel(f"Both libraries have {name!r}. Write timm/{name} or torchvision/{name}.")
+    if not homes:
+        raise unknown_model(name, library=library)
+    return ModelSpec(library=homes[0], name=name)  # type: ignore[arg-type]
+
+
+def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str, ...]:
+    """Return the ``count`` most similar titles of the catalogue, of ``library`` if given, the closest first."""
+    titles = {
+        entry.title: difflib.SequenceMatcher(None, name.lower(), entry.name).ratio()
+        for entry in load_catalogue()
+        if library in ("", entry.library)
+    }
+    return tuple(sorted(titles, key=lambda title: (-titles[title], title))[:count])
+
+
+def unknown_model(name: str, *, library: str = "") -> UnknownModel:
+    """Return the error that names the closest architectures."""
+    where = f"{library} has no architecture" if library else "Neither timm nor torchvision has an architecture"
+    closest = ", ".join(closest_names(name, library=library))
+    return UnknownModel(f"{where} named {name!r}. The closest names are {closest}.")

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from senseapp.errors import InvalidCheckpoint, first_line_of
+from senseapp.core.errors import InvalidCheckpoint, first_line_of
 from senseapp.models.weights_file import INERT_NAMES, RESAVE_ADVICE, FileKind, Inert, check_weights_file, damaged
 
 _MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor claims far more than it has

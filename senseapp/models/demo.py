@@ -8,7 +8,7 @@ import safetensors.torch
 import timm
 from torch import nn
 
-from senseapp.errors import InvalidCheckpoint
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.loaded import LoadedModel, Preprocessing
 
 DEMO_WEIGHTS = Path(__file__).resolve().parents[2] / "assets" / "demo.safetensors"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from senseapp.errors import InvalidSpec, UnknownModel, UnsupportedModel
-from senseapp.leftovers import LEFTOVERS
-from senseapp.models.from_checkpoint import load_from_checkpoint
-from senseapp.models.input_size import check_forward
+from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
+from senseapp.core.process import LEFTOVERS
+from senseapp.models.fitting import load_from_checkpoint
+from senseapp.models.libraries import build_timm, build_torchvision, check_forward
 from senseapp.models.loaded import LoadedModel
-from senseapp.models.timm_library import build_timm
-from senseapp.models.torchvision_library import build_torchvision
-from senseapp.spec import ModelSpec
+from senseapp.records.spec import ModelSpec
 
 RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
 

@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import IO, cast
 
-from senseapp.errors import InvalidCheckpoint, first_line_of
-from senseapp.results.model_files import small_form
+from senseapp.core.errors import InvalidCheckpoint, first_line_of
+from senseapp.records.model_files import small_form
 
 CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 RESAVE_ADVICE = (

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from senseapp.errors import InvalidFile
-from senseapp.results import LayerMeasurement, latest
-from senseapp.spec import dumps, loads
-from senseapp.store.disk import fsync_folder, replace_file, storage_errors
+from senseapp.core.codec import dumps, loads
+from senseapp.core.disk import fsync_folder, replace_file, storage_errors
+from senseapp.core.errors import InvalidFile
+from senseapp.records.measurement import LayerMeasurement, latest
 
 
 class Journal:

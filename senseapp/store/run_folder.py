@@ -10,12 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from senseapp.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.results import LayerMeasurement, SensitivityResult, StrongestFound, ValidationResult
-from senseapp.results.histogram import QuantizationHistogram
-from senseapp.results.reuse import Reused
-from senseapp.spec import RunSpec, dumps, loads
-from senseapp.store.disk import replace_file, storage_errors
+from senseapp.core.codec import dumps, loads
+from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.schedule import StrongestFound, ValidationResult
+from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 RecordT = TypeVar("RecordT")

@@ -10,13 +10,13 @@ import time
 import uuid
 from pathlib import Path
 
-from senseapp.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
-from senseapp.results import RunRecord, RunState
-from senseapp.spec import RunSpec, dumps
-from senseapp.store.database import Database
-from senseapp.store.disk import storage_errors
+from senseapp.core.codec import dumps
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
+from senseapp.records.jobs import RunRecord, RunState
+from senseapp.records.spec import RunSpec
+from senseapp.store.database import SELECT_RUNS, Database, record_of, seen_by_link
 from senseapp.store.run_folder import RunFolder
-from senseapp.store.run_rows import SELECT_RUNS, record_of, seen_by_link
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")

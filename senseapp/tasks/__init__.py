@@ -5,17 +5,9 @@ A new task is one file with a :class:`Task` and its metrics, and its line with :
 
 from __future__ import annotations
 
-from senseapp.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.tasks.base import (
-    LabelMapProposal,
-    Layout,
-    ScanDirections,
-    Targets,
-    Task,
-    WrittenLabels,
-    refuse_output,
-)
+from senseapp.tasks.base import LabelMapProposal, Layout, ScanDirections, Targets, Task, WrittenLabels, refuse_output
 from senseapp.tasks.classification import CLASSIFICATION
 
 TASKS: dict[str, Task] = {}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
-from senseapp.errors import InvalidInput, UnsupportedModel
+from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 
 if TYPE_CHECKING:

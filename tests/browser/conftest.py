@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
-from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.browser.servers import Server, serving
 from tests.pages.records import opener
 

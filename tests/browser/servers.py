@@ -27,7 +27,13 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "senseapp.ui.serve", f"--server.port={self.port}", "--server.headless=true"]
+        command = [
+            sys.executable,
+            "-m",
+            "senseapp.app.server.serve",
+            f"--server.port={self.port}",
+            "--server.headless=true",
+        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=self._environment, stdout=log, stderr=subprocess.STDOUT

@@ -8,10 +8,10 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from senseapp.export import read_schedule
-from senseapp.layers import profile_model
+from senseapp.layers.profile import profile_model
 from senseapp.models.demo import build_demo_network
-from senseapp.results import ResourceBudget
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.export.plain import read_schedule
 from tests.browser.schedule_steps import click_a_dot, lock_the_first_layer, move_the_target, take_everything, verify
 
 pytestmark = pytest.mark.browser

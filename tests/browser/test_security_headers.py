@@ -9,7 +9,7 @@ from http.client import HTTPMessage
 
 import pytest
 
-from senseapp.ui.inline_scripts import INLINE_SCRIPTS
+from senseapp.app.common.notices import INLINE_SCRIPTS
 from tests.browser.conftest import METRICS_TOKEN
 from tests.browser.servers import Server
 

@@ -12,16 +12,18 @@ import torch
 from ray.cluster_utils import Cluster
 from torch import nn
 
-from senseapp.data import TensorImages
-from senseapp.distributed import remote
-from senseapp.distributed.cluster import Cluster as Offer
-from senseapp.distributed.cluster import connected, look
-from senseapp.distributed.executor import RayExecutor
-from senseapp.distributed.simulate import makespan
-from senseapp.errors import ClusterFailed, InvalidSpec
-from senseapp.results import latest
-from senseapp.sensitivity import Layout, Sweep
-from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import ClusterFailed, InvalidSpec
+from senseapp.data.images import TensorImages
+from senseapp.engine.cluster import remote
+from senseapp.engine.cluster.cluster import Cluster as Offer
+from senseapp.engine.cluster.cluster import connected, look
+from senseapp.engine.cluster.executor import RayExecutor
+from senseapp.engine.cluster.plan import makespan
+from senseapp.engine.layout import Layout
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import latest
+from senseapp.records.spec import SensitivitySpec
 from tests.ray_cluster import compare
 from tests.small_models import images_for, small_network
 

@@ -13,11 +13,13 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from senseapp.results import LayerMeasurement, RunState
-from senseapp.sensitivity import Session, arithmetic_of
-from senseapp.service import Backend, Service
-from senseapp.service.live import LiveRun
-from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.engine.session import Session, arithmetic_of
+from senseapp.records.jobs import RunState
+from senseapp.records.measurement import LayerMeasurement
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.execution import LiveRun
+from senseapp.runs.service import Service
 from tests.fake_session import fake_calibration
 from tests.ray_cluster import add_node, compare, kill_head
 

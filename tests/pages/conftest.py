@@ -14,11 +14,13 @@ from PIL import Image
 from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
-from senseapp.results import ModelProfile
-from senseapp.service import LOCAL_OWNER, Backend, PreviewReport, SeenPicture, Service
-from senseapp.service.inputs import Inputs
-from senseapp.spec import ModelSpec, RunSpec
-from senseapp.ui import backend as ui_backend
+from senseapp.app.common import backend as ui_backend
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.image_report import PreviewReport, SeenPicture
+from senseapp.runs.inputs import Inputs
+from senseapp.runs.service import LOCAL_OWNER, Service
 from tests.pages.records import opener, profile
 
 APP = str(Path(__file__).parents[2] / "app.py")

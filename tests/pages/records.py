@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from senseapp.results import LayerMeasurement, LayerProfile, MetricChange, ModelProfile, SensitivityResult, Status
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.compressions import QuantizationConfig
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.profile import LayerProfile, ModelProfile
+from senseapp.records.spec import RunSpec, SensitivitySpec
 
 NAMES = ("conv1", "layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1", "layer2.0.downsample.0", "fc")
 FRAGILE = "layer2.0.conv1"

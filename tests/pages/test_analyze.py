@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.errors import UnknownModel
-from senseapp.results import ModelProfile, RunState
-from senseapp.service import Service
-from senseapp.spec import ModelSpec, PruningConfig, QuantizationConfig, RunSpec, SparsityConfig
-from senseapp.ui.state import Session
+from senseapp.app.common.state import Session
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import UnknownModel
+from senseapp.records.jobs import RunState
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.runs.service import Service
 from tests.pages.conftest import wait_for_card
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.downloads import image_set_folder
-from senseapp.service import Service
-from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
-from senseapp.ui.components import model_card
-from senseapp.ui.components.class_mapping import _class_column
+from senseapp.app.analyze import model as model_card
+from senseapp.app.analyze.class_mapping import _class_column
+from senseapp.data.downloads import image_set_folder
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs.service import Service
 from tests.image_set_files import Publisher
 from tests.pages.conftest import wait_for_card
 
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    from senseapp.data import fetching
+    from senseapp.data import image_sets as fetching
 
     monkeypatch.setattr(fetching, "is_reachable", lambda url: False)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.service import Service
-from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs.service import Service
 from tests.pages.conftest import wait_for_card
 from tests.pictures import class_files, png
 

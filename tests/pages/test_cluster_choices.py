@@ -3,11 +3,12 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.errors import ClusterFailed
-from senseapp.results import RunState
-from senseapp.service import Backend, Service
-from senseapp.service import backend as backend_module
-from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.core.errors import ClusterFailed
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs import backend as backend_module
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import open_page, wait_for_card
 from tests.pages.records import opener
 

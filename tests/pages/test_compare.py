@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.service import Backend, Service
-from senseapp.spec import DataSpec, PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE

@@ -11,8 +11,10 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from senseapp.service import Backend, Service
-from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec, SparsityConfig
+from senseapp.compressions import PruningConfig, SparsityConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE

@@ -10,8 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, HeadingBase, Markdown, Node
 
-from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page
 
 PAGES = sorted(path.relative_to(path.parents[1]).as_posix() for path in Path("pages").glob("*.py"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.errors import MeasurementFailed
-from senseapp.service import Backend, Service
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.store import RunFolder
+from senseapp.core.errors import MeasurementFailed
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import HistogramTask
+from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_page
 from tests.pages.records import FRAGILE

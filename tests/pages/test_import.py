@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.service import Service
-from senseapp.ui.frames import measurement_frame
+from senseapp.app.frames.results import measurement_frame
+from senseapp.runs.service import Service
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.pages.conftest import open_page
 from tests.pages.records import NAMES

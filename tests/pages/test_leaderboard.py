@@ -2,8 +2,10 @@
 
 from streamlit.testing.v1 import AppTest
 
-from senseapp.service import Backend, Service
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page, wait_for_card
 
 PAGE = "pages/leaderboard.py"

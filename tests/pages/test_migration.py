@@ -12,13 +12,14 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from senseapp.exchange import read_run_file
-from senseapp.export import read_schedule
-from senseapp.results import RunState
-from senseapp.service import Backend, Service
-from senseapp.service.verification import Verification
-from senseapp.store import RunStore
-from senseapp.ui import backend as ui_backend
+from senseapp.app.common import backend as ui_backend
+from senseapp.records.jobs import RunState
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import Verification
+from senseapp.schedules.export.plain import read_schedule
+from senseapp.store.run_file_reading import read_run_file
+from senseapp.store.run_store import RunStore
 from tests.pages.conftest import APP, ScriptedService
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "main_2026_11"

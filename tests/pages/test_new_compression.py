@@ -12,18 +12,22 @@ from safetensors.torch import load_file
 from streamlit.testing.v1 import AppTest
 
 from senseapp import compressions
+from senseapp.app.common import backend as ui_backend
 from senseapp.cli import analyze
-from senseapp.cli.compression_arguments import config_from
-from senseapp.errors import InvalidSchedule, InvalidSpec
-from senseapp.export import FORMATS
-from senseapp.export.reading import read_schedule
-from senseapp.results import ResourceBudget, RunState
-from senseapp.schedule import make_schedule
-from senseapp.service import Backend, Service, headline
-from senseapp.service.default_targets import default_targets
-from senseapp.service.verification import Verification
-from senseapp.spec import RunSpec, SensitivitySpec, dumps, loads
-from senseapp.ui import backend as ui_backend
+from senseapp.cli.run_arguments import config_from
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.records.jobs import RunState
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.outputs import default_targets
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import Verification
+from senseapp.schedules.export.plain import read_schedule
+from senseapp.schedules.export.registry import FORMATS
+from senseapp.schedules.methods import make_schedule
 from tests.pages.conftest import APP, open_page, wait_for_card
 from tests.rounding import ROUNDING, RoundingConfig
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.results import MetricChange, ResourceBudget, RunState, ValidationResult
-from senseapp.schedule import Limits, make_schedule
-from senseapp.service import Backend, Service
-from senseapp.service.verification import Verification
+from senseapp.metrics import MetricChange
+from senseapp.records.jobs import RunState
+from senseapp.records.limits import Limits
+from senseapp.records.schedule import ResourceBudget, ValidationResult
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import Verification
+from senseapp.schedules.methods import make_schedule
 from tests.pages.conftest import open_page
 
 PAGE = "pages/targets.py"
@@ -122,7 +126,7 @@ def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, 
 
 
 def test_a_proof_that_failed_says_why(app, finished_run, service, backend, shown_schedule, monkeypatch) -> None:
-    from senseapp.errors import InvalidSchedule
+    from senseapp.core.errors import InvalidSchedule
 
     def refuse(*_: object, **__: object) -> None:
         raise InvalidSchedule("The network has changed.")

@@ -9,10 +9,13 @@ import pytest
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 
-from senseapp.results import SensitivityResult
-from senseapp.service import Backend, Service
-from senseapp.spec import DataSpec, ModelSpec, PruningConfig, RunSpec, SensitivitySpec, loads
-from senseapp.ui.components.report_download import make_report
+from senseapp.app.common.report_download import make_report
+from senseapp.compressions import PruningConfig
+from senseapp.core.codec import loads
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 

@@ -8,13 +8,14 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
-from senseapp.service import Backend, Service
-from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec
-from senseapp.ui import backend as ui_backend
-from senseapp.ui import format as fmt
-from senseapp.ui.components.run_actions import _packer
-from senseapp.ui.components.run_search import disk_line
-from senseapp.ui.guide import ENTRIES, GLOSSARY, PICTURES
+from senseapp.app.common import backend as ui_backend
+from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
+from senseapp.app.runs.list import _packer, disk_line
+from senseapp.app.words import format as fmt
+from senseapp.compressions import PruningConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import APP, finish, open_page
 
 PAGE = "pages/runs.py"

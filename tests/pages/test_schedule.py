@@ -5,15 +5,19 @@ import re
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.errors import UnknownModel
-from senseapp.export import FORMATS
-from senseapp.results import ResourceBudget, RunState, StrongestFound, TriedTarget
-from senseapp.results.coupling import CoupledAxis, CoupledGroup
-from senseapp.schedule import Limits, make_schedule
-from senseapp.service import Backend, DropLimit, Service
-from senseapp.service.strongest_search import StrongestSearch
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.ui.state import LayerEdits
+from senseapp.app.common.state import LayerEdits
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.core.errors import UnknownModel
+from senseapp.records.jobs import RunState
+from senseapp.records.limits import Limits
+from senseapp.records.profile import CoupledAxis, CoupledGroup
+from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import DropLimit, StrongestSearch
+from senseapp.schedules.export.registry import FORMATS
+from senseapp.schedules.methods import make_schedule
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pages.records import NAMES, change
 

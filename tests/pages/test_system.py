@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.errors import InvalidDataset
-from senseapp.results import RunState
-from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec
+from senseapp.core.errors import InvalidDataset
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page
 
 

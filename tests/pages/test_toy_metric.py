@@ -10,12 +10,15 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from senseapp.cli import main
+from senseapp.cli.main import main
 from senseapp.metrics import METRICS
-from senseapp.results import ResourceBudget, SensitivityResult, Status
-from senseapp.schedule import make_schedule
-from senseapp.service import Backend, Service, open_local_session
-from senseapp.store import RunFolder
+from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.session import open_local_session
+from senseapp.schedules.methods import make_schedule
+from senseapp.store.run_folder import RunFolder
 from tests.pages.conftest import open_page, wait_for_card
 from tests.toy_metric import MARGIN, first_over_second
 

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.errors import InvalidDataset, InvalidSpec, UnsupportedModel
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidDataset, InvalidSpec, UnsupportedModel
+from senseapp.engine.histograms import histogram_of
 from senseapp.metrics import METRICS
-from senseapp.results import ResourceBudget, Status
-from senseapp.schedule import make_schedule
-from senseapp.sensitivity.histograms.measure import histogram_of
-from senseapp.service import Backend, Service, open_local_session
-from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
-from senseapp.spec.histogram import HistogramObjective, HistogramSpec
+from senseapp.records.measurement import Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import DataSpec, HistogramObjective, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.session import open_local_session
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.prove import validate
 from senseapp.tasks import TASKS, register
-from senseapp.validation import validate
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT

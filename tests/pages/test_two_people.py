@@ -11,10 +11,11 @@ import pytest
 from streamlit.runtime.scriptrunner import script_runner
 from streamlit.testing.v1 import AppTest
 
-from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec
-from senseapp.ui import backend as ui_backend
-from senseapp.ui.identity import visitor
+from senseapp.app.common import backend as ui_backend
+from senseapp.app.common.backend import visitor
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 from tests.pages.conftest import APP, finish, open_page
 
 PAGES = sorted(f"pages/{path.name}" for path in (Path(APP).parent / "pages").glob("*.py"))
@@ -37,7 +38,7 @@ def visited(
 ) -> Callable[[dict[str, Any]], AppTest]:
     """Return the app as somebody with these claims of a login visits it."""
 
-    def run_main(path: str) -> None:  # senseapp.ui.serve switches off the pages that would come without app.py
+    def run_main(path: str) -> None:  # senseapp.app.server.serve switches off the pages that would come without app.py
         runpy.run_path(path, run_name="__main__")
 
     def visit(claims: dict[str, Any]) -> AppTest:

@@ -6,12 +6,12 @@ import tempfile
 
 import pytest
 
-from senseapp.data import load_images, survey_images
+from senseapp.core.errors import InvalidInput
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import decoded_picture
-from senseapp.data.picture_budget import PictureBudget
-from senseapp.errors import InvalidInput
-from senseapp.spec import DataSpec
+from senseapp.data.decoding import PictureBudget, decoded_picture
+from senseapp.data.load import load_images
+from senseapp.data.pictures import survey_images
+from senseapp.records.spec import DataSpec
 from tests.pictures import COLOUR, class_files, encoded, random_picture, write_tar, write_zip
 
 _EACH = 100  # of ten kinds: a thousand files

@@ -5,11 +5,11 @@ import string
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from senseapp.core.errors import InvalidDataset
+from senseapp.core.wording import listed, printable
 from senseapp.data.contents import safe_member_name
 from senseapp.data.load import draw_order
-from senseapp.errors import InvalidDataset
 from senseapp.tasks.classification.class_map import propose_class_map
-from senseapp.wording import listed, printable
 
 NAMES = st.lists(
     st.one_of(st.integers(0, 30).map(str), st.text(string.ascii_letters + " _-,", min_size=1, max_size=6)),

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from senseapp.distributed.blocks import balanced_blocks
-from senseapp.distributed.costs import RunCosts
-from senseapp.distributed.plan import choose_plan, plan_of
-from senseapp.distributed.simulate import makespan
+from senseapp.engine.cluster.plan import RunCosts, balanced_blocks, choose_plan, makespan, plan_of
 
 SECONDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
 WORKERS = st.integers(1, 1000)

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from senseapp.core.codec import dumps, loads
 from senseapp.metrics import METRICS, add_moments, change_of, moments_of
 from senseapp.metrics.intervals import discordant_interval
-from senseapp.results import LayerMeasurement, Status
-from senseapp.results.ranking import rank_intervals, shared_ranks, undecided
-from senseapp.spec import dumps, loads
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.ranking import rank_intervals, shared_ranks, undecided
 
 finite = st.floats(-100, 100)
 

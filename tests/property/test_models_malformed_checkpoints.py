@@ -17,7 +17,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from senseapp.errors import InvalidCheckpoint
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.checkpoint import read_checkpoint
 
 NUM_FILES = int(os.environ.get("SENSEAPP_FUZZ_FILES", "300"))

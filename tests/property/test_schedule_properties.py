@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.errors import InfeasibleBudget
-from senseapp.results import ResourceBudget
-from senseapp.schedule import METHODS, Limits, make_schedule
-from senseapp.schedule.gamma import gamma_levels
-from senseapp.schedule.knapsack import solve
-from senseapp.schedule.optimal import ChoiceTable
-from senseapp.schedule.problem import pose
+from senseapp.core.errors import InfeasibleBudget
+from senseapp.records.limits import Limits
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.gamma import gamma_levels
+from senseapp.schedules.knapsack import solve
+from senseapp.schedules.methods import METHODS, ChoiceTable, make_schedule
+from senseapp.schedules.problem import pose
 from tests.schedule_cases import run_of
 
 LEVELS = (0.2, 0.4, 0.6, 0.8)

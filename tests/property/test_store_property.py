@@ -6,9 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from senseapp.errors import NotFound
-from senseapp.results import LayerMeasurement, MetricChange, Status
-from senseapp.store import Journal, RunStore
+from senseapp.core.errors import NotFound
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.store.journal import Journal
+from senseapp.store.run_store import RunStore
 from tests.fake_session import SPEC
 
 numbers = st.floats(allow_nan=False)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from senseapp.errors import MeasurementFailed
-from senseapp.transforms.pruning import PruningCompressor
+from senseapp.compressions.pruning.pruning import PruningCompressor
+from senseapp.core.errors import MeasurementFailed
 from tests.pruning_models import footprint, images, pruning_of
 
 

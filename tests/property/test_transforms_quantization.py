@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from senseapp.spec import QuantizationConfig
-from senseapp.transforms import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
-from senseapp.transforms.observers import OBSERVERS, HistogramObserver
+from senseapp.compressions import QuantizationConfig
+from senseapp.compressions.quantization.activations import OBSERVERS, HistogramObserver
+from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
 from tests.compressors import compressor_of
 
 BITS = st.integers(2, 8)

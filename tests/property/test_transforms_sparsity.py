@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from senseapp.errors import MeasurementFailed
-from senseapp.spec import SparsityConfig
-from senseapp.transforms.criteria import CRITERIA
-from senseapp.transforms.granularity import GRANULARITIES
-from senseapp.transforms.layout import WeightLayout
-from senseapp.transforms.ranking import Ranking, num_zeroed
+from senseapp.compressions import SparsityConfig
+from senseapp.compressions.base import WeightLayout
+from senseapp.compressions.sparsity.criteria import CRITERIA, GRANULARITIES
+from senseapp.compressions.sparsity.sparsity import Ranking, num_zeroed
+from senseapp.core.errors import MeasurementFailed
 from tests.compressors import compressor_of
 
 GRADED = sorted(GRANULARITIES.keys() - {"2:4"})

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from senseapp.layers import profile_model
-from senseapp.results import Schedule, ScheduleEntry
-from senseapp.spec import SparsityConfig
-from senseapp.validation import apply_schedule, configs_for, repair
-from senseapp.validation.sizes import sizes_of
+from senseapp.compressions import SparsityConfig
+from senseapp.layers.profile import profile_model
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.apply import apply_schedule, configs_for
+from senseapp.schedules.repair import repair
+from senseapp.schedules.sizes import sizes_of
 
 IMAGES = torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))
 LAYERS = {"0": 90, "3": 270, "6": 36}

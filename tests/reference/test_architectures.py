@@ -15,15 +15,16 @@ import torch
 import torch_pruning
 from torch import Tensor, nn
 
-from senseapp.layers import CallTrace, profile_of_trace, watched_pass
-from senseapp.results import ModelProfile
-from senseapp.spec import PruningConfig, SensitivitySpec
-from senseapp.transforms import CompressionRequest
-from senseapp.transforms.pruning import PruningCompressor
-from senseapp.transforms.pruning_groups import ChannelGroup
-from senseapp.transforms.pruning_removal import read_channels, remove_units
-from senseapp.transforms.pruning_scores import unit_order
-from senseapp.transforms.pruning_search import find_groups
+from senseapp.compressions import PruningConfig
+from senseapp.compressions.base import CompressionRequest
+from senseapp.compressions.pruning.groups import ChannelGroup
+from senseapp.compressions.pruning.pruning import PruningCompressor
+from senseapp.compressions.pruning.removal import read_channels, remove_units
+from senseapp.compressions.pruning.search import find_groups, unit_order
+from senseapp.layers.profile import profile_of_trace, watched_pass
+from senseapp.layers.trace import CallTrace
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, NUM_CLASSES, QUICK_ARCHITECTURES, each_of, example_input
 from tests.plain_loop import assert_equals_plain_loop, assert_same, labelled, measured, sampled, sweep_of
 from tests.pruning_models import footprint

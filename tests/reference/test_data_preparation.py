@@ -11,10 +11,10 @@ from timm.data import create_transform
 from timm.data.config import resolve_model_data_config
 from torchvision.models import get_model_weights
 
-from senseapp.data import load_images
-from senseapp.models import load_model
+from senseapp.data.load import load_images
+from senseapp.models.load import load_model
 from senseapp.models.loaded import Preprocessing
-from senseapp.spec import DataSpec, ModelSpec
+from senseapp.records.spec import DataSpec, ModelSpec
 from tests.pictures import encoded, random_picture, write_folder
 
 SIZES = [(40, 30), (31, 57), (24, 24), (200, 90)]

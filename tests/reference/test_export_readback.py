@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from scripts.peer_environment import PeerFailed, ensure
-from senseapp.export import FORMATS
-from senseapp.layers import profile_model
-from senseapp.results import Schedule, ScheduleEntry
-from senseapp.spec import SparsityConfig
-from senseapp.validation import AppliedModel, apply_schedule, configs_for
+from senseapp.compressions import SparsityConfig
+from senseapp.layers.profile import profile_model
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.schedules.export.registry import FORMATS
 from tests.peers.export_readers import LAYERS, a_network
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"

@@ -28,8 +28,8 @@ from torch import nn
 
 from scripts.peer_environment import ensure
 from senseapp import analyze_sensitivity
-from senseapp.errors import InvalidSpec
-from senseapp.results.ranking import spearman
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.ranking import spearman
 
 NUM_CLASSES = 10
 SCRIPT = Path(__file__).parent.parent / "peers" / "fasterai_deltas.py"

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.results import ResourceBudget, RunState, SensitivityResult
-from senseapp.schedule import Limits, make_schedule
-from senseapp.service import Backend, DropLimit, Service
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.service.job_process import JobProcesses
-from senseapp.service.settings import ServerSettings
-from senseapp.service.strongest_search import StrongestSearch
-from senseapp.service.verification import Verification
-from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.spec.histogram import HistogramSpec
+from senseapp.records.jobs import RunState
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.process.pool import JobProcesses
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings
+from senseapp.runs.tasks import DropLimit, HistogramTask, StrongestSearch, Verification
+from senseapp.schedules.methods import make_schedule
 from tests.fake_session import fake_calibration
 
 pytestmark = pytest.mark.slow

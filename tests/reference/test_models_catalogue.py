@@ -13,11 +13,11 @@ import torchvision
 from scripts.architecture_survey import survey_architecture
 from scripts.build_catalogue import all_architectures
 from scripts.measure_recognition import Outcome, measure_one, summary
-from senseapp.layers import profile_model
-from senseapp.models import load_model
+from senseapp.layers.profile import profile_model
 from senseapp.models.catalogue import find_entry, library_versions, load_catalogue
 from senseapp.models.fingerprint import load_fingerprints
-from senseapp.spec import ModelSpec
+from senseapp.models.load import load_model
+from senseapp.records.spec import ModelSpec
 
 REBUILD = "run python -m scripts.build_catalogue"
 _LARGE = 400_000_000  # parameters; even without memory, such a network takes seconds to describe

@@ -6,11 +6,13 @@ import statistics
 
 import pytest
 
-from senseapp.data.demo import load_demo_images
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.load import load_demo_images
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.session import estimate_agreement
+from senseapp.engine.sweep import Sweep
 from senseapp.models.demo import load_demo_model
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.sensitivity.session import estimate_agreement
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.slow
 

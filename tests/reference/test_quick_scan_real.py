@@ -6,10 +6,12 @@ import pytest
 
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import tensors
-from senseapp.data import TensorImages
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.sensitivity.quick import true_passes
-from senseapp.spec import SensitivitySpec, SparsityConfig
+from senseapp.compressions import SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.quick import true_passes
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,10 @@ import pytest
 import timm
 import torch
 
-from senseapp.distributed.costs import RunCosts
-from senseapp.distributed.plan import Plan, choose_plan
+from senseapp.compressions.base import Target
+from senseapp.engine.cluster.plan import Plan, RunCosts, choose_plan
+from senseapp.engine.plan import plan_targets
 from senseapp.layers.profile import profile_of_trace, watched_pass
-from senseapp.sensitivity.plan import plan_targets
-from senseapp.transforms import Target
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from senseapp.schedule.knapsack import solve
+from senseapp.schedules.knapsack import solve
 
 
 def brute_force(damages, savings, required):

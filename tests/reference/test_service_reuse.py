@@ -9,17 +9,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from senseapp.service import Backend, Service
-from senseapp.spec import (
-    CompressionConfig,
-    DataSpec,
-    ModelSpec,
-    PruningConfig,
-    QuantizationConfig,
-    RunSpec,
-    SensitivitySpec,
-    SparsityConfig,
-)
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +85,7 @@ def test_an_identical_run_measures_nothing_again(tmp_path, monkeypatch):
     service = a_service(tmp_path)
     spec = settings(SparsityConfig(), 0.5)
     first = finished(service, spec)
-    from senseapp.sensitivity.probe import Probe
+    from senseapp.engine.probe import Probe
 
     monkeypatch.setattr(Probe, "measure", lambda probe, orders, yardstick: (pytest.fail("measured") for _ in orders))
     second = finished(service, spec)

@@ -9,9 +9,9 @@ from torch import nn
 from torch.ao.quantization.observer import MinMaxObserver as AoMinMaxObserver
 from torch.ao.quantization.observer import PerChannelMinMaxObserver
 
-from senseapp.spec import QuantizationConfig
-from senseapp.transforms import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
-from senseapp.transforms.observers import MseObserver, PercentileObserver
+from senseapp.compressions import QuantizationConfig
+from senseapp.compressions.quantization.activations import MseObserver, PercentileObserver
+from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
 from tests.compressors import compressed_weight, compressor_of
 
 BITS = (2, 3, 4, 8)

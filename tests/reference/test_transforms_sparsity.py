@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import unfold
 
-from senseapp.spec import SparsityConfig
+from senseapp.compressions import SparsityConfig
 from tests.compressors import compressed_weight, compressor_of
 
 LAYERS = {

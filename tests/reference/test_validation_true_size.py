@@ -7,13 +7,16 @@ import pytest
 import timm
 import torch
 
-from senseapp.layers import profile_model
+from senseapp.compressions import PruningConfig
+from senseapp.layers.profile import profile_model
 from senseapp.models.demo import build_demo_network
-from senseapp.results import ResourceBudget, Schedule, ScheduleEntry, SensitivityResult
-from senseapp.schedule import true_figures
-from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec
-from senseapp.validation import apply_schedule, configs_for, couplings_of
-from senseapp.validation.sizes import sizes_of
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.apply import apply_schedule, configs_for
+from senseapp.schedules.sizes import sizes_of
+from senseapp.schedules.strongest import couplings_of
+from senseapp.schedules.trade_off import true_figures
 
 SHAPES = {
     "demo": (1, 32, 32),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions import BitScale, CompressionConfig, CompressionDescription, Effect, LevelScale, option
+from senseapp.compressions import BitScale, CompressionConfig, CompressionDescription, Effect, LevelScale
+from senseapp.compressions.option import option
 
 RoundingMode = Literal["nearest", "down"]
 

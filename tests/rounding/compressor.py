@@ -7,8 +7,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from senseapp.transforms import Applied, CompressionRequest, Prepared, Target
-from senseapp.transforms.weights import PreparedCompressor, find_weights, ordinary_tensors, swapped
+from senseapp.compressions.base import (
+    Applied,
+    CompressionRequest,
+    Prepared,
+    PreparedCompressor,
+    Target,
+    find_weights,
+    ordinary_tensors,
+    swapped,
+)
 from tests.rounding import RoundingConfig
 
 

@@ -20,10 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from senseapp.results import LayerMeasurement, RunState, SensitivityResult
-from senseapp.results.passes import PassSettings
-from senseapp.service import Backend, OpenSession, Service
-from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.records.jobs import RunState
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.records.passes import PassSettings
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.session import OpenSession
 from tests.fake_session import FakeEngine, fake_calibration
 
 Numbers = dict[tuple[str, float], LayerMeasurement]
@@ -56,7 +59,7 @@ def _slow_fake() -> FakeEngine:
 def _load_torch() -> None:
     """Load it once, in one thread: every process killed later is a copy that has it already."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    from senseapp.service.engine import load_engine
+    from senseapp.runs.session import load_engine
 
     load_engine()
     import torch

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from senseapp.results import LayerMeasurement
-from senseapp.service import Backend, backend
-from senseapp.service.settings import ServerSettings
-from senseapp.spec import RunSpec
-from senseapp.store import home
-from senseapp.ui import backend as ui_backend
-from senseapp.ui.serve import serve
+from senseapp.app.common import backend as ui_backend
+from senseapp.app.server.serve import serve
+from senseapp.core.home import home
+from senseapp.records.measurement import LayerMeasurement
+from senseapp.records.spec import RunSpec
+from senseapp.runs import backend
+from senseapp.runs.backend import Backend
+from senseapp.runs.settings import ServerSettings
 from tests.fake_session import fake_calibration
 from tests.pages.conftest import ScriptedService
 from tests.pages.records import ScriptedSession

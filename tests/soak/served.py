@@ -61,7 +61,7 @@ class Served:
 
 
 @contextmanager
-def served(home: Path, *, module: str = "senseapp.ui.serve", **settings: str) -> Iterator[Served]:
+def served(home: Path, *, module: str = "senseapp.app.server.serve", **settings: str) -> Iterator[Served]:
     """Start the app on a free port, with ``settings`` as environment variables, and end it after the body."""
     port = free_port()
     home.mkdir(parents=True, exist_ok=True)

@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture
 def tangent_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave large estimates of the quick scan as the tangent gives them, without true passes."""
-    monkeypatch.setattr("senseapp.sensitivity.quick.true_passes._LARGE_NATS", float("inf"))
+    monkeypatch.setattr("senseapp.engine.quick.true_passes._LARGE_NATS", float("inf"))

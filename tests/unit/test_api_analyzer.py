@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from senseapp import SensitivityAnalyzer, analyze_sensitivity
-from senseapp.api import LevelResult
-from senseapp.errors import InfeasibleBudget, InvalidSpec, NoLayersSelected, UnsupportedModel
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec, NoLayersSelected, UnsupportedModel
+from senseapp.notebook.level_result import LevelResult
 from tests.small_models import fingerprint, images_for, small_network
 from tests.trap_models import PIXELS, OverwrittenInput
 

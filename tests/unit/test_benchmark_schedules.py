@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from benchmarks.schedule_cases import CASES, Case, Demand
 from benchmarks.schedule_rows import Outcome, Row
-from senseapp.spec import PruningConfig
+from senseapp.compressions import PruningConfig
 
 NUM_IMAGES = 400
 LABELS = torch.arange(NUM_IMAGES) % 10

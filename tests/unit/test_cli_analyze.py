@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.cli import analyze, main
-from senseapp.errors import InvalidDataset
-from senseapp.results import SensitivityResult
-from senseapp.spec import IMAGE_SETS, DataSpec, loads
-from senseapp.store import RunFolder
+from senseapp.cli import analyze
+from senseapp.cli.main import main
+from senseapp.core.codec import loads
+from senseapp.core.errors import InvalidDataset
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import DataSpec
+from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, TOTAL, FakeEngine
 
 DEMO = ("analyze", "--model", "demo", "--data", "demo", "--compression", "sparsity", "--levels", "25,50")

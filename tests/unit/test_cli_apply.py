@@ -9,8 +9,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from senseapp.cli import main
-from senseapp.data.demo import load_demo_images
+from senseapp.cli.main import main
+from senseapp.data.load import load_demo_images
 from senseapp.models.demo import build_demo_network
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.cli import main
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
-from senseapp.errors import ClusterFailed, InvalidInput, InvalidSpec, UnknownModel
-from senseapp.results import SensitivityResult
+from senseapp.cli.main import main
+from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, UnknownModel
+from senseapp.records.measurement import SensitivityResult
 from tests.fake_session import LAYERS, a_measurement, a_result
 
 SETTINGS = ["--data", "demo", "--compression", "sparsity", "--levels", "50"]

@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 
-from senseapp.cli import main
-from senseapp.cli.parser import COMMANDS
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.store import RunFolder
+from senseapp.cli.main import COMMANDS, main
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, a_measurement, a_result
 
 LEVELS = (0.25, 0.5, 0.75)
@@ -72,7 +72,7 @@ def test_bits(tmp_path):
 def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys, monkeypatch):
     # the made-up layers belong to no network that could be pruned for a trial
     monkeypatch.setattr(
-        "senseapp.validation.schedule_of_true_size", lambda make, result, model, budget: make(budget.target)
+        "senseapp.schedules.strongest.schedule_of_true_size", lambda make, result, model, budget: make(budget.target)
     )
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=LEVELS))
     folder, out = save(tmp_path / "run", spec, LEVELS), tmp_path / "files" / "ratios.json"

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.cli import main
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.store import RunFolder
+from senseapp.cli.main import main
+from senseapp.compressions import QuantizationConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, a_measurement, a_result
 
 ZEROS = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5)))
@@ -115,7 +116,7 @@ def test_a_bad_schedule_is_refused_before_anything_is_written(zeros, tmp_path, c
 @pytest.mark.slow
 def test_neither_command_loads_streamlit_or_torch(zeros, tmp_path):
     program = (
-        "import sys; from senseapp.cli import main; "
+        "import sys; from senseapp.cli.main.main import main; "
         f"main(['compare', {str(zeros)!r}]); main(['report', {str(zeros)!r}, '-o', {str(tmp_path / 'r.html')!r}]); "
         "print([name for name in ('torch', 'streamlit') if name in sys.modules])"
     )

@@ -6,9 +6,9 @@ import pytest
 import timm
 import torch
 
-from senseapp.cli import main
-from senseapp.results import SensitivityResult
-from senseapp.spec import loads
+from senseapp.cli.main import main
+from senseapp.core.codec import loads
+from senseapp.records.measurement import SensitivityResult
 from tests.pictures import class_files, png, write_folder, write_zip
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from senseapp import compressions
 from senseapp.compressions import BitScale, FractionScale, PruningConfig, QuantizationConfig, SparsityConfig, options_of
-from senseapp.errors import InvalidFile, InvalidSpec
-from senseapp.spec import RunSpec, SensitivitySpec, dumps, loads
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.records.spec import RunSpec, SensitivitySpec
 
 ALL = compressions.all_descriptions()
 FRACTION = FractionScale(noun="sparsity", axis="Zeros (%)")

@@ -10,10 +10,9 @@ import zipfile
 
 import pytest
 
-from senseapp.data.archive import open_archive
+from senseapp.core.errors import InvalidDataset
+from senseapp.data.archives import ArchiveLimits, open_archive
 from senseapp.data.contents import Unreadable
-from senseapp.data.limits import ArchiveLimits
-from senseapp.errors import InvalidDataset
 from tests.pictures import class_files, png, write_tar, write_zip
 
 WRITERS = {

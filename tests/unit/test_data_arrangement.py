@@ -2,9 +2,9 @@
 
 import pytest
 
+from senseapp.core.errors import InvalidDataset
 from senseapp.data.arrangement import arrange
 from senseapp.data.contents import Contents
-from senseapp.errors import InvalidDataset
 from senseapp.tasks import CLASSIFICATION
 
 

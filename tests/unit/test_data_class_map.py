@@ -3,7 +3,7 @@
 import pytest
 from timm.data.imagenet_info import ImageNetInfo
 
-from senseapp.errors import InvalidDataset
+from senseapp.core.errors import InvalidDataset
 from senseapp.tasks.classification.class_map import propose_class_map, resolve_class_map
 
 PETS = ("tabby, tabby cat", "golden retriever", "crane, bird", "crane, machine")

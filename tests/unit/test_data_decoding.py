@@ -11,8 +11,7 @@ from PIL import Image
 
 from senseapp.data import decoding
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import decoded_picture
-from senseapp.data.picture_budget import PictureBudget
+from senseapp.data.decoding import PictureBudget, decoded_picture
 from tests.pictures import encoded, png, random_picture
 
 

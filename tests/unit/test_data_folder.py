@@ -5,10 +5,10 @@ import time
 
 import pytest
 
+from senseapp.core.errors import InvalidDataset
+from senseapp.data.archives import ArchiveLimits
 from senseapp.data.contents import Unreadable
 from senseapp.data.folder import FolderSource, resolve_readable
-from senseapp.data.limits import ArchiveLimits
-from senseapp.errors import InvalidDataset
 from tests.pictures import class_files, png, write_folder
 
 

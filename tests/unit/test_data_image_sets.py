@@ -14,12 +14,22 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from senseapp.data import fetching, load_images, survey_images
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.data import image_sets as fetching
+from senseapp.data.downloads import (
+    download_progress,
+    image_set_folder,
+    is_downloaded,
+    new_partial_folder,
+    weights_so_far,
+)
 from senseapp.data.image_sets import OPENINGS
-from senseapp.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder, weights_so_far
-from senseapp.errors import InvalidDataset, InvalidSpec
+from senseapp.data.load import load_images
+from senseapp.data.pictures import survey_images
 from senseapp.models.loaded import Preprocessing
-from senseapp.spec import IMAGE_SETS, DataSpec, RunSpec, dumps, loads
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.spec import DataSpec, RunSpec
 from tests.image_set_files import EACH, Publisher
 
 COLOUR = Preprocessing(input_shape=(3, 32, 32), mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -96,7 +106,7 @@ def test_the_digit_zero_of_house_numbers_is_class_zero(web):
 
 
 def test_imagenette_is_matched_to_a_model_of_imagenet_by_name(web):
-    from senseapp.models.timm_library import imagenet_class_names
+    from senseapp.models.libraries import imagenet_class_names
 
     web.publish("imagenette")
     images = load("imagenette", num_classes=1000, class_names=imagenet_class_names())

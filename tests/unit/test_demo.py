@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from senseapp.data.demo import demo_pictures, load_demo_images, write_demo_zip
-from senseapp.errors import InvalidCheckpoint
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.data.load import demo_pictures, load_demo_images, write_demo_zip
 from senseapp.models import demo
 from senseapp.models.demo import DEMO_PREPROCESSING, DEMO_WEIGHTS, build_demo_network, load_demo_model
 

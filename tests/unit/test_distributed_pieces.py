@@ -15,15 +15,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from senseapp.data import TensorImages
-from senseapp.data.prepared import PreparedImages
-from senseapp.distributed.cluster import cluster_errors, connected, look
-from senseapp.distributed.image_store import ImageStore, part_of
-from senseapp.distributed.tasks import InOrder, tasks_of
-from senseapp.distributed.versions import differences, versions_here
-from senseapp.errors import ClusterFailed
+from senseapp.core.errors import ClusterFailed
+from senseapp.data.images import PreparedImages, TensorImages
+from senseapp.engine.cluster.cluster import cluster_errors, connected, differences, look, versions_here
+from senseapp.engine.cluster.remote import ImageStore, InOrder, part_of, tasks_of
+from senseapp.engine.probe import Order, Outcome
 from senseapp.models.loaded import Preprocessing
-from senseapp.sensitivity.probe import Order, Outcome
 
 SPANS = ((0, 4), (4, 8), (8, 10))
 BLOCKS = ((0, 2), (2, 3), (3, 6))
@@ -183,9 +180,7 @@ def test_versions_are_those_installed_and_differences_are_named() -> None:
 
 
 def test_the_plan_never_loads_torch_or_ray() -> None:
-    code = (
-        "import sys, senseapp.distributed.plan, senseapp.service.job_process;print({'torch', 'ray'} & set(sys.modules))"
-    )
+    code = "import sys, senseapp.engine.cluster.plan, senseapp.runs.process;print({'torch', 'ray'} & set(sys.modules))"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )

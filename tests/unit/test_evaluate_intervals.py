@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from senseapp.errors import InvalidInput
+from senseapp.core.errors import InvalidInput
 from senseapp.metrics import add_moments, change_of
 from senseapp.metrics.intervals import (
     discordant_interval,

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from senseapp.errors import InvalidInput, InvalidSpec
+from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.metrics import METRICS, add_moments, change_of, divergence_among, moments_of, primary_among
-from senseapp.spec import SensitivitySpec
+from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
 NAN, INF = float("nan"), float("inf")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_rel
 
-from senseapp.evaluate.paired_tests import Answers, answer_information, calibrated_cross_entropy, clearly_better
+from senseapp.metrics.paired_tests import Answers, answer_information, calibrated_cross_entropy, clearly_better
 
 N, CLASSES = 50, 10
 

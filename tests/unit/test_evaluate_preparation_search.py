@@ -8,11 +8,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from senseapp.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.evaluate import preparation_search
-from senseapp.evaluate.preparation_search import choose_preparation
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.engine import preparation_search
+from senseapp.engine.preparation_search import choose_preparation
 from senseapp.models.loaded import LoadedModel, Preprocessing
-from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 
 CLASSES, OWN_SIDE, NATIVE = 10, 64, 24
 SHADES = [(20 + 22 * index, 60, 250 - 22 * index) for index in range(CLASSES)]

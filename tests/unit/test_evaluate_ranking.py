@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from senseapp.errors import InvalidInput
+from senseapp.core.errors import InvalidInput
 from senseapp.metrics import change_of
-from senseapp.results.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
+from senseapp.records.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
 
 NAN, INF = math.nan, math.inf
 

@@ -7,14 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import InvalidFile, InvalidSpec, UnknownModel
-from senseapp.exchange import can_be_distiller_csv, notes_on_names, read_distiller_csv, write_distiller_csv
-from senseapp.export import FORMATS
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidFile, InvalidSpec, UnknownModel
 from senseapp.models.load import load_model
-from senseapp.results import LayerMeasurement, ResourceBudget, SensitivityResult, Status
-from senseapp.schedule import layer_targets, make_schedule
-from senseapp.service import default_targets, headline, sensitivity_rows
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, dumps, loads
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.outputs import default_targets, sensitivity_rows
+from senseapp.schedules.export.registry import FORMATS
+from senseapp.schedules.gamma import layer_targets
+from senseapp.schedules.methods import make_schedule
+from senseapp.store.distiller_reading import notes_on_names, read_distiller_csv
+from senseapp.store.distiller_table import can_be_distiller_csv, write_distiller_csv
 from tests.distiller_tables import ROWS, TABLE, table
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from senseapp.errors import InvalidSchedule, InvalidSpec
-from senseapp.export import FORMATS, export_format
-from senseapp.results import Schedule, ScheduleEntry
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.export.registry import FORMATS, export_format
 from tests.schedule_cases import SIZES, profile_of
 
 PROFILE = profile_of(SIZES)

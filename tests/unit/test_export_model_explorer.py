@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.errors import InvalidSchedule, UnsupportedModel
-from senseapp.export import model_explorer_overlay, schedule_values, sensitivity_values
-from senseapp.schedule import manual_schedule
+from senseapp.core.errors import InvalidSchedule, UnsupportedModel
+from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values, sensitivity_values
+from senseapp.schedules.problem import manual_schedule
 from tests.schedule_cases import quantized_run, sparse_run
 
 

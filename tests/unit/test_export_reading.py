@@ -4,10 +4,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from senseapp.errors import InvalidSchedule
-from senseapp.export import FORMATS, read_schedule
-from senseapp.results import ResourceBudget
-from senseapp.schedule import Limits, make_schedule, mixed_schedule
+from senseapp.core.errors import InvalidSchedule
+from senseapp.records.limits import Limits
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.export.plain import read_schedule
+from senseapp.schedules.export.registry import FORMATS
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.mixed import mixed_schedule
 from tests.schedule_cases import SIZES, profile_of, quantized_run, sparse_run
 
 PROFILE = profile_of(SIZES)

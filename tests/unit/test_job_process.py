@@ -18,27 +18,32 @@ from typing import Any
 import psutil
 import pytest
 
-from senseapp.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
-from senseapp.jobs import JobCancelled
-from senseapp.process_settings import measuring_environment
-from senseapp.results import LayerMeasurement, Schedule, SensitivityResult
-from senseapp.results.reuse import Reused
-from senseapp.service import DropLimit
-from senseapp.service.execution import Measurement, cluster_for
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.service.job_process import JobProcess, JobProcesses, carry_out_on_cluster, cluster_lost, tasks
-from senseapp.service.job_process import process as process_module
-from senseapp.service.job_process.messages import Line
-from senseapp.service.job_process.process import process_lost
-from senseapp.service.job_process.tasks import AppObserver, carry_out_in, decode_task
-from senseapp.service.run_task import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
-from senseapp.service.strongest_search import StrongestSearch
-from senseapp.service.verification import Verification
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, dumps
-from senseapp.spec.codec import encode
-from senseapp.spec.histogram import HistogramSpec
-from senseapp.spec.limits import Limits
-from senseapp.store import RunFolder
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.codec import dumps, encode
+from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
+from senseapp.core.process import measuring_environment
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.schedule import Schedule
+from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
+from senseapp.runs.execution import Measurement, cluster_for
+from senseapp.runs.process import process as process_module
+from senseapp.runs.process import tasks
+from senseapp.runs.process.pool import JobProcesses, carry_out_on_cluster
+from senseapp.runs.process.process import JobProcess, Line, cluster_lost, process_lost
+from senseapp.runs.process.tasks import AppObserver, carry_out_in, decode_task
+from senseapp.runs.tasks import (
+    DropLimit,
+    EarlierRuns,
+    HistogramTask,
+    NoEarlierRuns,
+    RunTask,
+    StrongestSearch,
+    TaskContext,
+    Verification,
+)
+from senseapp.runs.worker import JobCancelled
+from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result
 
 PRELUDE = """
@@ -259,10 +264,10 @@ def test_a_cancel_ends_a_process_that_is_silent_and_deaf(started: Callable[..., 
 def test_what_the_process_logs_is_logged_here(
     started: Callable[..., JobProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
-    script = 'say("log", ["senseapp.sensitivity", 30, "100 % of 3 layers"])'
+    script = 'say("log", ["senseapp.engine", 30, "100 % of 3 layers"])'
     with caplog.at_level("INFO"):
         carry_out(started(script, 'say("done")'))
-    assert ("senseapp.sensitivity", 30, "100 % of 3 layers") in caplog.record_tuples
+    assert ("senseapp.engine", 30, "100 % of 3 layers") in caplog.record_tuples
 
 
 SERVES_MANY = """
@@ -358,7 +363,7 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
 ) -> None:
     block = 300 << 20
     script = f"""
-        from senseapp.service.job_process import child
+        from senseapp.runs.process import child
         child._IDLE_SECONDS = 1.5
         child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
         child.main()

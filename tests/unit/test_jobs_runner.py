@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from senseapp.errors import InvalidDataset, QueueFull
-from senseapp.jobs import JobCancelled, JobRunner
-from senseapp.results import RunState
+from senseapp.core.errors import InvalidDataset, QueueFull
+from senseapp.records.jobs import RunState
+from senseapp.runs.worker import JobCancelled, JobRunner
 
 ID = "a" * 32
 

@@ -32,6 +32,6 @@ def test_importing_does_not_load_torch(package):
 
 
 def test_importing_the_engine_does_not_load_streamlit():
-    program = "import sys, senseapp.service, senseapp.cli; print('streamlit' in sys.modules)"
+    program = "import sys, senseapp.runs, senseapp.cli; print('streamlit' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

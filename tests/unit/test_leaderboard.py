@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.results import RunState
-from senseapp.schedule import trade_off
-from senseapp.service import Backend, Service
-from senseapp.service.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
-from senseapp.spec import RunSpec, SensitivitySpec
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
+from senseapp.runs.service import Service
+from senseapp.schedules.trade_off import trade_off
 from tests.fake_session import LAYERS, FakeEngine, a_change, a_measurement, a_result, fake_calibration
 
 

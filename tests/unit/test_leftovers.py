@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from senseapp.leftovers import LEFTOVERS, Leftovers
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.process import LEFTOVERS, Leftovers
+from senseapp.engine.histograms import histogram_of
+from senseapp.engine.session import Session
 from senseapp.models.load import load_model
-from senseapp.results import SensitivityResult
-from senseapp.sensitivity import Session
-from senseapp.sensitivity.histograms import histogram_of
-from senseapp.spec import ModelSpec, QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.spec.histogram import HistogramSpec
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 
 DEMO = RunSpec(
     sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(4.0,), num_samples=24, mode="quick")
@@ -112,7 +112,7 @@ def test_what_failed_leaves_nothing(
         raise RuntimeError("in the middle of a pass")
 
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.sensitivity.histograms.measure.quantization_histogram", fail)
+        patch.setattr("senseapp.engine.histograms.quantization_histogram", fail)
         with pytest.raises(RuntimeError, match="in the middle"):
             histogram_of(result, spec)
     phases: list[str] = []

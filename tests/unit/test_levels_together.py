@@ -15,16 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.distributed import remote
-from senseapp.layers import profile_model
-from senseapp.results import LayerMeasurement, Status
-from senseapp.results.passes import PassSettings
-from senseapp.sensitivity import Layout, Sweep
-from senseapp.sensitivity.probe import Order, Outcome
-from senseapp.sensitivity.reuse import arithmetic_of, images_in_span, reusable
-from senseapp.sensitivity.together import Together, levels_that_fit
-from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.cluster import remote
+from senseapp.engine.layout import Layout
+from senseapp.engine.level_batching import Together, levels_that_fit
+from senseapp.engine.probe import Order, Outcome
+from senseapp.engine.session import arithmetic_of, images_in_span, reusable
+from senseapp.engine.sweep import Sweep
+from senseapp.layers.profile import profile_model
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.passes import PassSettings
+from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, each_of, example_input
 from tests.plain_loop import labelled, sampled
 from tests.small_models import images_for, small_network
@@ -351,5 +353,5 @@ def test_removed_channels_never_go_together() -> None:
 
 
 def test_what_is_resumed_here_fits_the_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.sensitivity.sweep._memory_bytes", lambda device: 1)
+    monkeypatch.setattr("senseapp.engine.sweep._memory_bytes", lambda device: 1)
     assert swept(small_network(), images_for(8), SPARSITY, 3)[0].bench.layout.levels_together == 1

@@ -6,12 +6,11 @@ import pytest
 import timm
 import torch
 
-from senseapp.errors import InvalidCheckpoint
-from senseapp.models import load_model
-from senseapp.models.by_order import ordered_weights
-from senseapp.models.from_checkpoint import look_alikes
-from senseapp.models.recognise import recognise
-from senseapp.spec import ModelSpec
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.models.fitting import look_alikes
+from senseapp.models.load import load_model
+from senseapp.models.recognise import ordered_weights, recognise
+from senseapp.records.spec import ModelSpec
 
 MODEL = "resnet10t"
 

@@ -8,11 +8,10 @@ import time
 
 import pytest
 
-from senseapp.errors import UnknownModel
-from senseapp.models.catalogue import CATALOGUE_FILE, find_entry, load_catalogue, search
+from senseapp.core.errors import UnknownModel
+from senseapp.models.catalogue import CATALOGUE_FILE, closest_names, find_entry, load_catalogue, parse_model, search
 from senseapp.models.fingerprint import RECOGNITION_FILE
-from senseapp.models.names import closest_names, parse_model
-from senseapp.spec import ModelSpec
+from senseapp.records.spec import ModelSpec
 
 
 def titles(text, **options):
@@ -21,7 +20,7 @@ def titles(text, **options):
 
 def test_searching_loads_neither_torch_nor_the_libraries():
     program = (
-        "import sys; from senseapp.models.catalogue import search; from senseapp.models import parse_model;"
+        "import sys; from senseapp.models.catalogue import search; from senseapp.models.catalogue import parse_model;"
         "assert search('vit_tiny'); parse_model('timm/resnet18');"
         "sys.exit(' '.join({'torch', 'timm', 'torchvision', 'numpy'} & set(sys.modules)) or None)"
     )

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from senseapp.errors import InvalidCheckpoint
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.checkpoint import read_checkpoint
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.models import load_model
+from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.engine.session import Session
 from senseapp.models.checkpoint import read_checkpoint
 from senseapp.models.fitting import load_tensors, match_state_dict
-from senseapp.sensitivity import Session
-from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.models.load import load_model
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from tests.pictures import class_files, write_zip
 
 

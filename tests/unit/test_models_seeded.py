@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from senseapp.models.seeded import seeded_weights, unset_weights
+from senseapp.models.loaded import seeded_weights, unset_weights
 
 
 def test_unset_weights_draw_nothing_but_compute_the_rest():

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from scripts.take_screenshots import FOLDER, MOST_BYTES, ROOT, SHOTS
-from senseapp.ui.guide import ENTRIES, PICTURES
+from senseapp.app.guide import ENTRIES, PICTURES
 
 
 def shown_in_the_readme() -> list[Path]:

@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from senseapp.process_settings import measuring_environment
-from senseapp.service.job_process import process
+from senseapp.core.process import measuring_environment
+from senseapp.runs.process import process
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = 20
@@ -29,7 +29,7 @@ MEMORY = ["1", "1073741824", "2147483647"]
 # that takes, and the pages that the process holds before and after it gives freed memory back.
 FAULTS = f"""
 import ctypes, resource, threading
-from senseapp.process_settings import give_back_freed_memory
+from senseapp.core.process import give_back_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -62,7 +62,7 @@ STARTS = {
 START = """
 import os, runpy, sys
 from unittest import mock
-import senseapp.cli, senseapp.ui.serve as serve
+import senseapp.cli, senseapp.app.server.serve as serve
 assert "torch" not in sys.modules
 with mock.patch.object(senseapp.cli, "main", return_value=0), mock.patch.object(serve, "application"):
     try:

@@ -11,12 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.results import LayerMeasurement, Status
-from senseapp.sensitivity import Layout, Sweep, quick_scan
-from senseapp.sensitivity.quick import scan
-from senseapp.sensitivity.quick.recorder import Calls, LayerCall, Recorder
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.layout import Layout
+from senseapp.engine.quick import scan
+from senseapp.engine.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
 

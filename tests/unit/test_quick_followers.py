@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.layers import trace_calls
-from senseapp.sensitivity import Layout, Sweep, quick_scan
-from senseapp.sensitivity.quick import scan, weight_responses
-from senseapp.sensitivity.quick.followers import followers_of
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.layout import Layout
+from senseapp.engine.quick import scan, weight_responses
+from senseapp.engine.quick.recorder import followers_of
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.layers.trace import trace_calls
+from senseapp.records.spec import SensitivitySpec
 from tests.small_models import chain, small_network
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from senseapp.sensitivity.quick import seen_call
-from senseapp.sensitivity.quick.call_axes import batch_axis
-from senseapp.sensitivity.quick.recorder import LayerCall
-from senseapp.sensitivity.quick.seen_call import SeenCall
+from senseapp.engine.quick import protocol as seen_call
+from senseapp.engine.quick.protocol import SeenCall, batch_axis
+from senseapp.engine.quick.recorder import LayerCall
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.errors import MeasurementFailed
-from senseapp.results import Status
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.sensitivity.plan import PlannedTarget
-from senseapp.sensitivity.quick import true_passes
-from senseapp.sensitivity.quick.composite import composite, draw_sample
-from senseapp.sensitivity.quick.true_passes import TruePasses, correction_note
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import MeasurementFailed
+from senseapp.data.images import TensorImages
+from senseapp.engine.plan import PlannedTarget
+from senseapp.engine.quick import true_passes
+from senseapp.engine.quick.composite import composite, draw_sample
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.quick.true_passes import TruePasses, correction_note
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import Status
+from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks.classification.directions import largest_divergence
 
 COUNT, CLASSES = 48, 5

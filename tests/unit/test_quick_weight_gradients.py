@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.sensitivity import Layout, Sweep, quick_scan
-from senseapp.sensitivity.quick import weight_responses
-from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.layout import Layout
+from senseapp.engine.quick import weight_responses
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.records.spec import SensitivitySpec
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
 
@@ -138,6 +141,6 @@ def test_layers_whose_input_is_rounded_too_are_run_again(products: list[Tensor |
 def test_gradients_that_would_take_too_much_memory_are_not_made(
     products: list[Tensor | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("senseapp.sensitivity.quick.weight_gradients._MOST_BYTES", 100)
+    monkeypatch.setattr("senseapp.engine.quick.weight_responses._MOST_BYTES", 100)
     assert _scan(Mixed(nn.Conv2d(WIDTH, WIDTH, 1)), SparsityConfig(), LEVELS)
     assert all(made is None for made in products)

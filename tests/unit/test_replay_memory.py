@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.layers import CallTrace, profile_of_trace, tensors_in, trace_calls
-from senseapp.sensitivity.prefix import Prefix, prefix_bytes_per_image
-from senseapp.sensitivity.replay import Replay
+from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
+from senseapp.engine.replay import Replay
+from senseapp.layers.profile import profile_of_trace
+from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, small_network
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from senseapp.layers import CallTrace, profile_of_trace, tensors_in, trace_calls
-from senseapp.sensitivity import Sweep
-from senseapp.sensitivity.prefix import Prefix
-from senseapp.sensitivity.recording import calls_to_record
-from senseapp.sensitivity.replay import Replay, ReplayMismatch
-from senseapp.spec import SensitivitySpec
+from senseapp.engine.prefix import Prefix, calls_to_record
+from senseapp.engine.replay import Replay, ReplayMismatch
+from senseapp.engine.sweep import Sweep
+from senseapp.layers.profile import profile_of_trace
+from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
+from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, images_for, small_network
 from tests.trap_models import PIXELS, REPLAYED

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.results import Status
-from senseapp.sensitivity import Layout, Sweep
-from senseapp.spec import SensitivitySpec, SparsityConfig
+from senseapp.compressions import SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.layout import Layout
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import Status
+from senseapp.records.spec import SensitivitySpec
 from tests.plain_loop import SPARSITY, assert_equals_plain_loop, assert_same, labelled, measured, sparse_logits
 from tests.trap_models import DETECTED, NUM_CLASSES, PIXELS, REPLAYED, NeverRuns, RandomOutput, ReadByData, TiedWeights
 

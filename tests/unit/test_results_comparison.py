@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from senseapp.errors import InvalidSpec
-from senseapp.results import Status
-from senseapp.results.comparison import Comparison, Part, Side
-from senseapp.results.matching import compare, shared_metrics
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.comparison import Comparison, Part, Side, compare, shared_metrics
+from senseapp.records.measurement import Status
 from tests.fake_session import a_measurement, a_result
 
 NAMES = ("a", "b", "c", "d")

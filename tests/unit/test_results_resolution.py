@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from senseapp.metrics import METRICS
 from senseapp.metrics.intervals import discordant_interval
-from senseapp.results.resolution import (
+from senseapp.records.resolution import (
     baseline_warning,
     can_show,
     cannot_tell,

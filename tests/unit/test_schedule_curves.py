@@ -3,12 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import InvalidSchedule, InvalidSpec
-from senseapp.results import LayerMeasurement, Status
-from senseapp.schedule.choices import Choice, weight_bytes
-from senseapp.schedule.curves import CurvePoint, LayerCurve, cleaned
-from senseapp.schedule.from_result import curves_of, damage_metric
-from senseapp.spec import QuantizationConfig, SparsityConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.schedules.curve_set import curves_of, damage_metric
+from senseapp.schedules.curves import Choice, CurvePoint, LayerCurve, cleaned, weight_bytes
 from tests.schedule_cases import change, measurement, quantized_run, run_of, sparse_run
 
 

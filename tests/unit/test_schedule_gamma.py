@@ -2,9 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import InfeasibleBudget, InvalidSpec
-from senseapp.schedule import layer_targets
-from senseapp.schedule.gamma import gamma_levels
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.schedules.gamma import gamma_levels, layer_targets
 from tests.schedule_cases import SIZES, measurement, quantized_run, run_of, sparse_run
 
 

@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.compressions import get
-from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
-from senseapp.results import LayerMeasurement, ResourceBudget, Status
-from senseapp.schedule import METHODS, Limits, budget_of, make_schedule, manual_schedule
-from senseapp.spec import SparsityConfig
+from senseapp.compressions import SparsityConfig, get
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.methods import METHODS, make_schedule
+from senseapp.schedules.problem import budget_of, manual_schedule
 from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run
 

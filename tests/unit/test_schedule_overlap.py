@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import InfeasibleBudget
-from senseapp.results import ResourceBudget
-from senseapp.schedule import make_schedule, strongest_within, trade_off, with_true_size
+from senseapp.core.errors import InfeasibleBudget
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.trade_off import strongest_within, trade_off, with_true_size
 from tests.schedule_cases import run_of
 
 WIDTHS = (3, 16, 32, 32, 64, 10)

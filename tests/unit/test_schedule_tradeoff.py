@@ -3,9 +3,11 @@ import time
 import numpy as np
 import pytest
 
-from senseapp.errors import InvalidSpec
-from senseapp.results import ResourceBudget
-from senseapp.schedule import Limits, make_schedule, trade_off
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.limits import Limits
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.trade_off import trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run
 from tests.unit.test_schedule_overlap import chain_run, true_fraction
 from tests.unit.test_schedule_true_size import GROUPS

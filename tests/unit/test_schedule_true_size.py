@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import InfeasibleBudget
-from senseapp.results import ResourceBudget
-from senseapp.results.coupling import CoupledAxis, CoupledGroup
-from senseapp.schedule import make_schedule, true_figures, truly_sized
-from senseapp.schedule.problem import PRUNING_NOTE
-from senseapp.schedule.true_size import true_shares
+from senseapp.core.errors import InfeasibleBudget
+from senseapp.records.profile import CoupledAxis, CoupledGroup
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.problem import PRUNING_NOTE
+from senseapp.schedules.trade_off import true_figures, true_shares, truly_sized
 from tests.unit.test_schedule_overlap import NAMES, chain_run, true_fraction
 
 UNITS = 100_000  # so fine that whole units are no matter

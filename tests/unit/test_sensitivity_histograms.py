@@ -10,15 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from senseapp.compressions.quantization.grid import in_memory_order
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from senseapp.data.images import TensorImages
-from senseapp.errors import InvalidDataset, InvalidSpec, MeasurementFailed
-from senseapp.layers import profile_model
-from senseapp.results.histogram import QuantizationHistogram
-from senseapp.sensitivity.histograms import SUB_BINS, GridBins, PlacedGrid, fold_following_norm, quantization_histogram
-from senseapp.sensitivity.histograms.folding import norms_folded_behind
-from senseapp.spec import dumps, loads
-from senseapp.spec.histogram import HistogramSpec
-from senseapp.transforms.number_format import in_memory_order
+from senseapp.engine.folding import fold_following_norm, norms_folded_behind
+from senseapp.engine.grid_bins import SUB_BINS, GridBins, PlacedGrid
+from senseapp.engine.histograms import quantization_histogram
+from senseapp.layers.profile import profile_model
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.spec import HistogramSpec
 
 
 class SmallNet(nn.Module):

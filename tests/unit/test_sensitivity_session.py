@@ -8,23 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from senseapp.data import TensorImages
-from senseapp.errors import InvalidInput, InvalidSpec
-from senseapp.results import LayerMeasurement, SensitivityResult, Status, latest
-from senseapp.sensitivity import Session, Sweep
-from senseapp.sensitivity.quick import scan
-from senseapp.spec import (
-    CompressionConfig,
-    DataSpec,
-    ModelSpec,
-    PruningConfig,
-    QuantizationConfig,
-    RunSpec,
-    SensitivitySpec,
-    SparsityConfig,
-    dumps,
-    loads,
-)
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidInput, InvalidSpec
+from senseapp.data.images import TensorImages
+from senseapp.engine.quick import scan
+from senseapp.engine.session import Session
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from tests.small_models import small_network
 
 CASES: list[tuple[CompressionConfig, float]] = [

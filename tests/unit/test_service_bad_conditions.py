@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.errors import StorageFailed
-from senseapp.results import RunState
-from senseapp.service import Backend, Service
-from senseapp.service.settings import ServerSettings
-from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.core.errors import StorageFailed
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings
 from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
 
 SCARCE = ServerSettings(job_memory_mb=300)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.results import Status
-from senseapp.service import headline, headline_level
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.records.measurement import Status
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.leaderboard import headline, headline_level
 from tests.fake_session import a_change, a_measurement, a_result
 
 

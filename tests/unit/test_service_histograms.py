@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.errors import NotFound
-from senseapp.results import RunState
-from senseapp.service import Backend, Service
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.spec.histogram import HistogramSpec
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.errors import NotFound
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import HistogramTask
 from tests.fake_session import fake_calibration
 
 RUN = RunSpec(

@@ -13,13 +13,18 @@ import pytest
 import timm
 import torch
 
-from senseapp.downloads import image_set_folder
-from senseapp.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
-from senseapp.sensitivity.split import num_held_out
-from senseapp.service import Backend, Service, UploadLimits, image_report, sample_zip, uploads_folder
-from senseapp.service.inputs import num_images
-from senseapp.service.upload_room import discard_upload, reserve_upload, sweep_uploads
-from senseapp.spec import IMAGE_SETS, DataSpec, ModelSpec, RunSpec
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
+from senseapp.data.downloads import image_set_folder
+from senseapp.engine.plan import num_held_out
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs import image_report
+from senseapp.runs.backend import Backend
+from senseapp.runs.disk_space import UploadLimits, discard_upload, reserve_upload, sweep_uploads
+from senseapp.runs.image_report import sample_zip
+from senseapp.runs.inputs import num_images
+from senseapp.runs.service import Service
+from senseapp.runs.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
 from tests.image_set_files import Publisher
 from tests.pictures import class_files, write_zip
@@ -228,10 +233,10 @@ def test_many_first_questions_at_once_load_the_engine_once():
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from senseapp.service import sample_zip
-from senseapp.service.model_cards import load_card
-from senseapp.service.image_report import preview_images
-from senseapp.spec import ModelSpec, RunSpec
+from senseapp.runs.image_report import sample_zip
+from senseapp.runs.model_cards import load_card
+from senseapp.runs.image_report import preview_images
+from senseapp.records.spec import ModelSpec, RunSpec
 together = threading.Barrier(4)
 def ask(question):
     together.wait()

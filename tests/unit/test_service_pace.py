@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.errors import RateLimited
-from senseapp.service import Backend, Service
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.service.pace import RateLimiter
-from senseapp.service.settings import ServerSettings
-from senseapp.spec import RunSpec
-from senseapp.spec.histogram import HistogramSpec
+from senseapp.core.errors import RateLimited
+from senseapp.records.spec import HistogramSpec, RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.settings import RateLimiter, ServerSettings
+from senseapp.runs.tasks import HistogramTask
 from tests.fake_session import FakeEngine, fake_calibration
 
 

@@ -10,10 +10,11 @@ import pytest
 import timm
 import torch
 
-from senseapp.sensitivity import session as sessions
-from senseapp.service import open_local_session, sample_zip
-from senseapp.service.image_report import preview_images
-from senseapp.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, dumps, loads
+from senseapp.core.codec import dumps, loads
+from senseapp.engine import session as sessions
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.image_report import preview_images, sample_zip
+from senseapp.runs.session import open_local_session
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.slow

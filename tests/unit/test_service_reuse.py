@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.results import RunState
-from senseapp.service import Backend, Service
-from senseapp.spec import RunSpec, SensitivitySpec
-from senseapp.store import RunFolder
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.store.run_folder import RunFolder
 from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
 
 WIDER = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5, 0.75)))

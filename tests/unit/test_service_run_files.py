@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from senseapp.errors import InvalidFile, NotFound, QuotaExceeded
-from senseapp.results import RunState, Schedule, ValidationResult
-from senseapp.service import Backend, Service
-from senseapp.service.settings import ServerSettings
-from senseapp.service.verification import Verification
-from senseapp.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.core.errors import InvalidFile, NotFound, QuotaExceeded
+from senseapp.records.jobs import RunState
+from senseapp.records.schedule import Schedule, ValidationResult
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings
+from senseapp.runs.tasks import Verification
 from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
 
 KEY = "0123456789abcdef"

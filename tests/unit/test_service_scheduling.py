@@ -9,20 +9,19 @@ import zipfile
 import pytest
 import torch
 
-from senseapp.errors import InvalidCheckpoint, InvalidSchedule, NotFound
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
 from senseapp.models.load import load_model
-from senseapp.results import ResourceBudget, RunState, SensitivityResult, StrongestFound, TriedTarget
-from senseapp.schedule import Limits, make_schedule
-from senseapp.service import Backend, DropLimit, Service, require_same_model
-from senseapp.service.strongest_search import StrongestSearch
-from senseapp.spec import (
-    ModelSpec,
-    PruningConfig,
-    QuantizationConfig,
-    RunSpec,
-    SensitivitySpec,
-    SparsityConfig,
-)
+from senseapp.records.jobs import RunState
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.model_cards import require_same_model
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import DropLimit, StrongestSearch
+from senseapp.schedules.methods import make_schedule
 from tests.fake_session import FakeEngine, fake_calibration
 from tests.pages.records import change, measurement
 
@@ -43,7 +42,7 @@ def service(backend):
 
 def a_demo_result(spec: RunSpec) -> SensitivityResult:
     """Made-up figures of two layers of the real demo network."""
-    from senseapp.layers import profile_model
+    from senseapp.layers.profile import profile_model
 
     profile = profile_model(load_model(ModelSpec()).module, torch.zeros(1, 1, 32, 32))
     measured = tuple(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.errors import InvalidSpec, QuotaExceeded
-from senseapp.service import Backend, Service
-from senseapp.service.settings import ServerSettings, whole_number
+from senseapp.core.errors import InvalidSpec, QuotaExceeded
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings, whole_number
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 ROOT = Path(__file__).parents[2]

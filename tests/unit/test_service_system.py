@@ -11,11 +11,12 @@ import psutil
 import pytest
 
 import senseapp
-from senseapp.service import Backend, Service
-from senseapp.service.settings import ServerSettings
-from senseapp.service.system_report import system_report
-from senseapp.spec import RunSpec
-from senseapp.store import RunStore
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings
+from senseapp.runs.system_report import system_report
+from senseapp.store.run_store import RunStore
 from tests.fake_session import FakeEngine, fake_calibration
 
 

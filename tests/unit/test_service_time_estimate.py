@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.service.machine_speed import SpeedBook, time_convolutions
-from senseapp.service.time_estimate import MachineSpeed, RunWork, work_of
-from senseapp.spec import SensitivitySpec
+from senseapp.records.spec import SensitivitySpec
+from senseapp.runs.time_estimate import MachineSpeed, RunWork, SpeedBook, time_convolutions, work_of
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
 WORK = RunWork(macs=2e9, calls=1e5, measurements=50)

@@ -10,16 +10,15 @@ import string
 
 import pytest
 
-from senseapp.errors import NotFound
-from senseapp.results import Schedule, ScheduleEntry
-from senseapp.schedule import Limits
-from senseapp.service import Backend, DropLimit, Service
-from senseapp.service.histogram_task import HistogramTask
-from senseapp.service.scheduling import Scheduling
-from senseapp.service.strongest_search import StrongestSearch
-from senseapp.service.verification import Verification
-from senseapp.service.work import Work
-from senseapp.spec.histogram import HistogramSpec
+from senseapp.core.errors import NotFound
+from senseapp.records.limits import Limits
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.spec import HistogramSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.scheduling import Scheduling
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import DropLimit, HistogramTask, StrongestSearch, Verification
+from senseapp.runs.work import Work
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 SCHEDULE = Schedule(

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import NotFound, QueueFull
-from senseapp.results import ResourceBudget, RunState
-from senseapp.schedule import make_schedule
-from senseapp.service import Backend, Service
-from senseapp.service.verification import Verification
-from senseapp.spec import PruningConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.validation import write
+from senseapp.compressions import PruningConfig, SparsityConfig
+from senseapp.core.errors import NotFound, QueueFull
+from senseapp.records.jobs import RunState
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import Verification
+from senseapp.schedules import write
+from senseapp.schedules.methods import make_schedule
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +92,7 @@ def test_what_is_proven_is_not_measured_again(finished, monkeypatch):
     schedule = a_schedule(service, run_id, 0.12)
     service.work.start(Verification(run_id=run_id, schedule=schedule))
     backend.runner.run_next()
-    monkeypatch.setattr("senseapp.validation.validate", lambda *args, **how: pytest.fail("measured again"))
+    monkeypatch.setattr("senseapp.schedules.prove.validate", lambda *args, **how: pytest.fail("measured again"))
     service.work.start(Verification(run_id=run_id, schedule=schedule))
     backend.runner.run_next()
     assert service.work.progress(Verification(run_id=run_id, schedule=schedule)).state is RunState.DONE

@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from senseapp.errors import InvalidFile, StorageFailed
-from senseapp.store import Database
-from senseapp.store.schema import MIGRATIONS, migrate
+from senseapp.core.errors import InvalidFile, StorageFailed
+from senseapp.store.database import MIGRATIONS, Database, migrate
 
 
 def test_a_new_database_is_in_write_ahead_mode_at_the_newest_version(tmp_path):

@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from senseapp.errors import InvalidFile, StorageFailed
-from senseapp.store import Journal, replace_file
+from senseapp.core.disk import replace_file
+from senseapp.core.errors import InvalidFile, StorageFailed
+from senseapp.store.journal import Journal
 from tests.fake_session import LAYERS, a_measurement
 
 

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.results import Schedule, SensitivityResult, StrongestFound, ValidationResult
-from senseapp.results.passes import PassSettings
-from senseapp.spec import RunSpec, SensitivitySpec, dumps, loads
-from senseapp.store import RunFolder
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.passes import PassSettings
+from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.store.run_folder import RunFolder
 from tests.fake_session import SPEC, a_measurement, a_result
 
 OTHER = RunSpec(sensitivity=SensitivitySpec(levels=(0.75,)))
@@ -109,7 +111,7 @@ def test_two_at_once_are_refused_and_a_dead_process_holds_nothing(folder):
         RunFolder(folder.path).exclusive(),
     ):
         pass
-    script = "import os, pathlib, sys; from senseapp.store import RunFolder\n"
+    script = "import os, pathlib, sys; from senseapp.store.run_folder import RunFolder\n"
     script += "with RunFolder(pathlib.Path(sys.argv[1])).exclusive(): os.kill(os.getpid(), 9)"
     died = subprocess.run([sys.executable, "-c", script, str(folder.path)], check=False)
     assert died.returncode == -9

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.errors import InvalidSpec, NotFound, StorageFailed
-from senseapp.results import RunState
-from senseapp.spec import DataSpec, RunSpec
-from senseapp.store import RunFolder, RunStore, home
+from senseapp.core.errors import InvalidSpec, NotFound, StorageFailed
+from senseapp.core.home import home
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.store.run_folder import RunFolder
+from senseapp.store.run_store import RunStore
 from tests.fake_session import SPEC, a_measurement, a_result
 
 

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.errors import InvalidSpec, MeasurementFailed
-from senseapp.results import Status
-from senseapp.sensitivity import Layout, Sweep
-from senseapp.sensitivity import sweep as sweep_module
-from senseapp.sensitivity.workbench import choose_device
-from senseapp.service.engine import runs_on_processor
-from senseapp.spec import SensitivitySpec
+from senseapp.core.errors import InvalidSpec, MeasurementFailed
+from senseapp.engine import sweep as sweep_module
+from senseapp.engine.layout import Layout
+from senseapp.engine.sweep import Sweep
+from senseapp.engine.workbench import choose_device
+from senseapp.records.measurement import Status
+from senseapp.records.spec import SensitivitySpec
+from senseapp.runs.session import runs_on_processor
 from tests.small_models import images_for, small_network
 
 SPEC = SensitivitySpec(levels=(0.3, 0.6))

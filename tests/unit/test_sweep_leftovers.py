@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.data import TensorImages
-from senseapp.data.demo import load_demo_images
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.data.load import load_demo_images
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
 from senseapp.models.demo import load_demo_model
-from senseapp.sensitivity import Sweep, quick_scan
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.records.spec import SensitivitySpec
 
 HOOKS = [name for name in vars(nn.Identity()) if name.endswith("_hooks")]
 COMPRESSIONS = [

@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.errors import InvalidDataset, InvalidInput, InvalidSpec, NoLayersSelected, UnsupportedModel
-from senseapp.results import LayerMeasurement, Status, latest
-from senseapp.sensitivity import Layout, Sweep, measure
-from senseapp.sensitivity import sweep as sweep_module
-from senseapp.spec import PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec, NoLayersSelected, UnsupportedModel
+from senseapp.data.images import TensorImages
+from senseapp.engine import sweep as sweep_module
+from senseapp.engine.layout import Layout
+from senseapp.engine.sweep import Sweep, measure
+from senseapp.records.measurement import LayerMeasurement, Status, latest
+from senseapp.records.spec import SensitivitySpec
 from tests.small_models import NUM_CLASSES, chain, fingerprint, images_for, small_network
 
 LEVELS = (0.3, 0.6)

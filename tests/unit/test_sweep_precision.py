@@ -6,11 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.layers import CallTrace, trace_calls
-from senseapp.results import Status
-from senseapp.sensitivity import Layout, Sweep, layout, precision, quick_scan, workbench
-from senseapp.sensitivity.workbench import Workbench
-from senseapp.spec import CompressionConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.engine import layout, precision, workbench
+from senseapp.engine.layout import Layout
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.engine.workbench import Workbench
+from senseapp.layers.trace import CallTrace, trace_calls
+from senseapp.records.measurement import Status
+from senseapp.records.spec import SensitivitySpec
 from tests.small_models import images_for, small_network
 
 

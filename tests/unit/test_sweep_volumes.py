@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.errors import UnsupportedModel
-from senseapp.layers import profile_model
-from senseapp.results import Status
-from senseapp.sensitivity.layout import Layout, lay_out
-from senseapp.sensitivity.quick import quick_scan
-from senseapp.sensitivity.sweep import Sweep
-from senseapp.spec import CompressionConfig, PruningConfig, QuantizationConfig, SensitivitySpec, SparsityConfig
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import UnsupportedModel
+from senseapp.engine.layout import Layout, lay_out
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.layers.profile import profile_model
+from senseapp.records.measurement import Status
+from senseapp.records.spec import SensitivitySpec
 from tests.small_models import images_for
 
 

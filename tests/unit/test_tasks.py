@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.data import TensorImages
-from senseapp.errors import InvalidInput, UnsupportedModel
-from senseapp.results import LayerMeasurement
-from senseapp.sensitivity.quick import quick_scan
-from senseapp.sensitivity.sweep import Sweep
-from senseapp.spec import SensitivitySpec
+from senseapp.core.errors import InvalidInput, UnsupportedModel
+from senseapp.data.images import TensorImages
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import LayerMeasurement
+from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, Task
 from senseapp.tasks.classification import Classification
 from tests.small_models import NUM_CLASSES, images_for, small_network

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from senseapp.sensitivity.transfer import to_device
+from senseapp.engine.workbench import to_device
 
 
 class Asked:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from senseapp.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
-from senseapp.layers import profile_of_trace, watched_pass
-from senseapp.spec import PruningConfig
-from senseapp.transforms import ChannelCompressor, CompressionRequest, Target, build_compressor
-from senseapp.transforms.pruning import PruningCompressor
-from senseapp.transforms.pruning_graph import ChannelGraph
-from senseapp.transforms.pruning_groups import channel_groups
-from senseapp.transforms.pruning_wiring import miswired
+from senseapp.compressions import PruningConfig
+from senseapp.compressions.base import ChannelCompressor, CompressionRequest, Target, build_compressor
+from senseapp.compressions.pruning.graph import ChannelGraph
+from senseapp.compressions.pruning.groups import channel_groups
+from senseapp.compressions.pruning.pruning import PruningCompressor
+from senseapp.compressions.pruning.wiring import miswired
+from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
+from senseapp.layers.profile import profile_of_trace, watched_pass
 from tests.pruning_models import ChannelShuffle, Concat, Residual, footprint, images, pruning_of, request_of
 
 

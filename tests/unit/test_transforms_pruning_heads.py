@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.errors import MeasurementFailed
-from senseapp.layers import profile_model
-from senseapp.transforms.pruning import PruningCompressor
+from senseapp.compressions.pruning.pruning import PruningCompressor
+from senseapp.core.errors import MeasurementFailed
+from senseapp.layers.profile import profile_model
 from tests.architectures import ARCHITECTURES, example_input
 from tests.pruning_models import pruning_of
 

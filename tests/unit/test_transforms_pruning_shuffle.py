@@ -9,7 +9,7 @@ import torch
 import torchvision
 from torch import nn
 
-from senseapp.transforms.pruning import PruningCompressor
+from senseapp.compressions.pruning.pruning import PruningCompressor
 from tests.pruning_models import footprint, pruning_of
 
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.errors import InvalidDataset, InvalidSpec, MeasurementFailed
-from senseapp.spec import QuantizationConfig
-from senseapp.transforms import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
-from senseapp.transforms.observers import (
+from senseapp.compressions import QuantizationConfig
+from senseapp.compressions.quantization.activations import (
     NUM_BINS,
     OBSERVERS,
     HistogramObserver,
@@ -17,6 +15,8 @@ from senseapp.transforms.observers import (
     MseObserver,
     PercentileObserver,
 )
+from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from tests.compressors import compressed_weight, compressor_of
 
 
@@ -198,7 +198,7 @@ def test_histogram_starts_from_a_constant():
 
 
 def test_histogram_counts_more_values_than_float32_can(monkeypatch):
-    monkeypatch.setattr("senseapp.transforms.observers._CHUNK", 7)
+    monkeypatch.setattr("senseapp.compressions.quantization.activations._CHUNK", 7)
     observer = HistogramObserver()
     observer.update(torch.linspace(-1, 1, 100))
     assert float(observer.counts.sum()) == 100

@@ -6,14 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from senseapp.errors import InvalidDataset, MeasurementFailed
-from senseapp.spec import SparsityConfig
-from senseapp.transforms.criteria import CRITERIA, ScoreInputs, layer_generator
-from senseapp.transforms.granularity import GRANULARITIES
-from senseapp.transforms.input_norms import InputNorms, gather_input_norms
-from senseapp.transforms.layout import WeightLayout
-from senseapp.transforms.ranking import Ranking, num_zeroed
-from senseapp.transforms.weights import find_weights
+from senseapp.compressions import SparsityConfig
+from senseapp.compressions.base import WeightLayout, find_weights
+from senseapp.compressions.sparsity.criteria import (
+    CRITERIA,
+    GRANULARITIES,
+    InputNorms,
+    ScoreInputs,
+    gather_input_norms,
+    layer_generator,
+)
+from senseapp.compressions.sparsity.sparsity import Ranking, num_zeroed
+from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from tests.compressors import compressed_weight, compressor_of, profiles_of
 
 
@@ -149,7 +153,7 @@ def test_importances_are_ranked_once_for_all_levels(monkeypatch):
         sorts.append(1)
         return Ranking(scores)
 
-    monkeypatch.setattr("senseapp.transforms.sparsity.Ranking", counted)
+    monkeypatch.setattr("senseapp.compressions.sparsity.sparsity.Ranking", counted)
     for level in (0.25, 0.5, 0.75):
         compressed_weight(compressor, model[0].weight, level)
     assert len(sorts) == 1

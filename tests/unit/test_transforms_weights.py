@@ -10,8 +10,8 @@ from timm.layers import ScaledStdConv2d
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from senseapp.spec import QuantizationConfig, SparsityConfig
-from senseapp.transforms.weights import find_weights, ordinary_tensors, swapped
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions.base import find_weights, ordinary_tensors, swapped
 from tests.compressors import compressor_of, profiles_of
 
 CONFIGS = (

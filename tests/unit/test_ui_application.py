@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import streamlit as st
 
-from senseapp.errors import StorageFailed
-from senseapp.ui.serving import application
+from senseapp.app.server import application
+from senseapp.core.errors import StorageFailed
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,17 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from senseapp.app.charts.bars import sensitivity_bars
+from senseapp.app.charts.curves import level_line
+from senseapp.app.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
+from senseapp.app.charts.heatmap import sensitivity_heatmap
+from senseapp.app.charts.network import network_bars
+from senseapp.app.charts.quantization_bars import quantization_bars
+from senseapp.app.frames.histograms import bin_frame, mark_frame
+from senseapp.app.frames.levels import marked
+from senseapp.app.frames.network import network_frame
+from senseapp.app.frames.results import at_level, measurement_frame
 from senseapp.metrics import METRICS
-from senseapp.ui.charts import level_line, network_bars, quantization_bars, sensitivity_bars, sensitivity_heatmap
-from senseapp.ui.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
-from senseapp.ui.frames import at_level, measurement_frame
-from senseapp.ui.histogram_frames import bin_frame, mark_frame
-from senseapp.ui.level_frames import marked
-from senseapp.ui.network import network_frame
 from tests.pages.records import NAMES, profile, result
 from tests.unit.test_ui_histograms import a_histogram
 

@@ -7,23 +7,18 @@ from typing import Any
 
 import pytest
 
+from senseapp.app.charts.bars import schedule_bars, sensitivity_bars
+from senseapp.app.charts.curves import level_line, sensitivity_curves
+from senseapp.app.charts.heatmap import sensitivity_heatmap
+from senseapp.app.charts.network import network_bars
+from senseapp.app.frames.levels import CURVE_AXES, EXTREMES, curve_rows, cut_short, drop_domain, marked
+from senseapp.app.frames.network import network_frame
+from senseapp.app.frames.results import at_level, measurement_frame, schedule_frame
+from senseapp.app.palette import CATEGORIES, curve_look
+from senseapp.compressions import SparsityConfig
 from senseapp.metrics import METRICS
-from senseapp.results import ResourceBudget
-from senseapp.schedule import make_schedule
-from senseapp.spec import SparsityConfig
-from senseapp.ui.charts import (
-    level_line,
-    network_bars,
-    schedule_bars,
-    sensitivity_bars,
-    sensitivity_curves,
-    sensitivity_heatmap,
-)
-from senseapp.ui.curve_frames import CURVE_AXES, curve_rows
-from senseapp.ui.frames import at_level, measurement_frame, schedule_frame
-from senseapp.ui.level_frames import EXTREMES, cut_short, drop_domain, marked
-from senseapp.ui.network import network_frame
-from senseapp.ui.palette import CATEGORIES, curve_look
+from senseapp.records.schedule import ResourceBudget
+from senseapp.schedules.methods import make_schedule
 from tests.pages.records import FRAGILE, NAMES, profile, result
 
 FRAME = measurement_frame(result(), "top1")

@@ -8,23 +8,25 @@ from typing import Any
 
 import pytest
 
-from senseapp.metrics import METRICS
-from senseapp.results import SensitivityResult
-from senseapp.results.comparison import Comparison, Part, Side
-from senseapp.results.matching import compare
-from senseapp.spec import DataSpec, PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.ui.charts.paired_bars import paired_bars
-from senseapp.ui.charts.rank_scatter import rank_scatter
-from senseapp.ui.comparison_frames import (
+from senseapp.app.charts.bars import paired_bars
+from senseapp.app.charts.rank_scatter import rank_scatter
+from senseapp.app.frames.comparison import (
     agreement_frame,
+    caveat_of_sides,
+    finding,
+    matching_text,
     moves_frame,
     pair_frame,
     scatter_frame,
     side_labels,
     unmatched_frame,
 )
-from senseapp.ui.comparison_wording import caveat_of_sides, finding, matching_text
-from senseapp.ui.settings import differing_settings
+from senseapp.app.words.settings import differing_settings
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.metrics import METRICS
+from senseapp.records.comparison import Comparison, Part, Side, compare
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, change, result
 
 TOP1 = METRICS["top1"]

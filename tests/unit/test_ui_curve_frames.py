@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.exchange import read_distiller_csv
+from senseapp.app.frames.levels import CURVE_AXES, accuracy_reward, curve_rows, why_no_reward
+from senseapp.app.frames.results import measurement_frame
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.metrics import METRICS
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.ui.curve_frames import CURVE_AXES, accuracy_reward, curve_rows, why_no_reward
-from senseapp.ui.frames import measurement_frame
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.store.distiller_reading import read_distiller_csv
 from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE, result
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from senseapp.compressions import all_descriptions
+from senseapp.app.words import format as fmt
+from senseapp.app.words.states import STATES
+from senseapp.compressions import QuantizationConfig, SparsityConfig, all_descriptions
 from senseapp.metrics import METRICS, number_text
-from senseapp.results import RunState
-from senseapp.spec import QuantizationConfig, SparsityConfig
-from senseapp.ui import format as fmt
-from senseapp.ui.vocabulary import STATES
+from senseapp.records.jobs import RunState
 
 
 @pytest.mark.parametrize(

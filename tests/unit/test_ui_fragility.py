@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from senseapp.app.charts.files import picture_spec
+from senseapp.app.charts.heatmap import sensitivity_heatmap
+from senseapp.app.frames.fragility import CANNOT_TELL, bands_of, fragility_legend, row_bands
+from senseapp.app.frames.results import measurement_frame
+from senseapp.app.palette import FRAGILITY, UNCLEAR
 from senseapp.metrics import METRICS
-from senseapp.ui.charts.files import picture_spec
-from senseapp.ui.charts.heatmap import sensitivity_heatmap
-from senseapp.ui.fragility import CANNOT_TELL, bands_of, fragility_legend, row_bands
-from senseapp.ui.frames import measurement_frame
-from senseapp.ui.palette import FRAGILITY, UNCLEAR
 from tests.pages.records import NAMES, result
 
 TOP1 = METRICS["top1"]

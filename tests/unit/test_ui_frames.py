@@ -5,10 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from senseapp.results import LayerMeasurement, MetricChange, ResourceBudget, Status
-from senseapp.schedule import make_schedule
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.ui.frames import (
+from senseapp.app.frames.results import (
     apart_frame,
     at_level,
     measurement_frame,
@@ -17,6 +14,12 @@ from senseapp.ui.frames import (
     schedule_frame,
     top_frame,
 )
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.methods import make_schedule
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 BITS = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 2, 4)))

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from senseapp.results.histogram import QuantizationHistogram
-from senseapp.spec.histogram import HistogramSpec
-from senseapp.ui.charts import cell_profile_chart, quantization_bars
-from senseapp.ui.histogram_frames import bin_frame, mark_frame, profile_frame
+from senseapp.app.charts.quantization_bars import cell_profile_chart, quantization_bars
+from senseapp.app.frames.histograms import bin_frame, mark_frame, profile_frame
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.spec import HistogramSpec
 
 
 def a_histogram(*, bits: int = 2, scale: float = 0.5, sub_bins: int = 4) -> QuantizationHistogram:

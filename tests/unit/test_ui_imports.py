@@ -7,8 +7,8 @@ import pytest
 
 PROGRAM = """
 import pkgutil, sys
-import senseapp.ui
-for module in pkgutil.walk_packages(senseapp.ui.__path__, "senseapp.ui."):
+import senseapp.app
+for module in pkgutil.walk_packages(senseapp.app.__path__, "senseapp.app."):
     __import__(module.name)
 heavy = {"torch", "timm", "torchvision", "torch_pruning", "sklearn"} & set(sys.modules)
 print(sorted(heavy))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.ui.frames import measurement_frame
-from senseapp.ui.layer_filter import LayerFilter, most_fragile, types_of
+from senseapp.app.frames.results import measurement_frame
+from senseapp.app.results.layer_side import LayerFilter, most_fragile, types_of
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 FRAME = measurement_frame(result(), "top1")

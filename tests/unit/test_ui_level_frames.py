@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.exchange import read_distiller_csv
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.ui.level_frames import layer_frame, reached_note
+from senseapp.app.frames.levels import layer_frame, reached_note
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.store.distiller_reading import read_distiller_csv
 from tests.distiller_tables import TABLE
 from tests.pages.records import NOT_PRUNABLE, profile, result
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from senseapp.app.charts.network import network_bars
+from senseapp.app.frames.fragility import CANNOT_TELL, NO_VALUE
+from senseapp.app.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
+from senseapp.app.frames.results import at_level, measurement_frame
 from senseapp.metrics import METRICS
-from senseapp.ui.charts import network_bars
-from senseapp.ui.fragility import CANNOT_TELL, NO_VALUE
-from senseapp.ui.frames import at_level, measurement_frame
-from senseapp.ui.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE, NOT_PRUNABLE, profile, result
 
@@ -102,7 +102,7 @@ def test_what_has_no_value_is_shown_without_one(rows: pd.DataFrame) -> None:
 
 
 def test_layers_count_alike_where_sizes_are_unknown() -> None:
-    from senseapp.exchange import read_distiller_csv
+    from senseapp.store.distiller_reading import read_distiller_csv
 
     imported = read_distiller_csv(TABLE)
     rows = at_level(measurement_frame(imported, "top1"), 0.5)

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from senseapp.ui.serve import options_of
-from senseapp.ui.serving.private_metrics import PrivateMetrics
+from senseapp.app.server.headers import PrivateMetrics
+from senseapp.app.server.serve import options_of
 
 
 def status(path: str, authorization: str = "") -> int:

@@ -14,18 +14,19 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from senseapp.metrics import METRICS
-from senseapp.results import MetricChange, ResourceBudget, SensitivityResult, ValidationResult
-from senseapp.schedule import make_schedule
-from senseapp.service import headline
-from senseapp.spec import DataSpec, PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec
-from senseapp.ui.charts import sensitivity_bars
-from senseapp.ui.frames import at_level, measurement_frame
-from senseapp.ui.level_frames import marked
-from senseapp.ui.report.chart_data import ChartData
-from senseapp.ui.report.contents import ReportContents
-from senseapp.ui.report.document import build_report
-from senseapp.ui.report.tables import layer_tables
+from senseapp.app.charts.bars import sensitivity_bars
+from senseapp.app.frames.levels import marked
+from senseapp.app.frames.results import at_level, measurement_frame
+from senseapp.app.report.chart_data import ChartData, ReportContents
+from senseapp.app.report.document import build_report
+from senseapp.app.report.tables import layer_tables
+from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ResourceBudget, ValidationResult
+from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
+from senseapp.runs.leaderboard import headline
+from senseapp.schedules.methods import make_schedule
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 MOST_BYTES = 3_000_000

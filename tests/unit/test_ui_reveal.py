@@ -8,9 +8,9 @@ import hashlib
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.ui.components.figure import place_of
-from senseapp.ui.inline_scripts import REVEAL
-from senseapp.ui.serving.headers import content_security_policy
+from senseapp.app.common.figure import place_of
+from senseapp.app.common.notices import REVEAL
+from senseapp.app.server.headers import content_security_policy
 
 
 @pytest.mark.parametrize(("layer", "place"), [("a", 0.125), ("d", 0.875), ("", None), ("e", None)])
@@ -20,7 +20,7 @@ def test_a_row_stands_in_the_middle_of_its_part_of_the_chart(layer: str, place: 
 
 def test_the_policy_lets_the_script_run_that_the_page_holds() -> None:
     def page() -> None:
-        from senseapp.ui.components.reveal import reveal
+        from senseapp.app.common.notices import reveal
 
         reveal("bars_frame", 1 / 3)
 

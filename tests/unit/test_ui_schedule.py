@@ -7,15 +7,17 @@ import json
 import pandas as pd
 import pytest
 
-from senseapp.results import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
-from senseapp.schedule import make_schedule, mixed_schedule, trade_off
-from senseapp.spec import QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.ui.charts.trade_off import trade_off_chart
-from senseapp.ui.components.layer_table import take_row
-from senseapp.ui.frames import editing_frame, mixed_frame
-from senseapp.ui.spared import spared_sentences
-from senseapp.ui.state import LayerEdits
-from senseapp.ui.trade_off_frames import measured_frame, predicted_frame
+from senseapp.app.charts.trade_off import trade_off_chart
+from senseapp.app.common.state import LayerEdits
+from senseapp.app.frames.results import editing_frame, mixed_frame
+from senseapp.app.schedule.layers import spared_sentences, take_row
+from senseapp.app.schedule.trade_off import measured_frame, predicted_frame
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.mixed import mixed_schedule
+from senseapp.schedules.trade_off import trade_off
 from tests.pages.records import change, result
 from tests.schedule_cases import quantized_run, sparse_run
 

@@ -16,10 +16,10 @@ from streamlit import config
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.web.server.starlette.starlette_routes import create_upload_routes
 
-from senseapp.service import Backend, Service
-from senseapp.ui.serving.arrivals import UploadRegistry
-from senseapp.ui.serving.form_file import FormFile
-from senseapp.ui.serving.uploads_to_disk import SMALL_BYTES, UploadsToDisk
+from senseapp.app.uploads.registry import UploadRegistry
+from senseapp.app.uploads.to_disk import SMALL_BYTES, FormFile, UploadsToDisk
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
 
 MB = 1_000_000
 URL = "/_stcore/upload_file/session-1/file-1"

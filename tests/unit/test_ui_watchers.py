@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.ui.watchers import Watchers
+from senseapp.app.common.backend import Watchers
 
 
 class Clock:

@@ -7,13 +7,13 @@ import torch
 from timm.layers import ScaledStdConv2d
 from torch import nn
 
-from senseapp.errors import InvalidSchedule
-from senseapp.layers import profile_model
-from senseapp.results import Schedule, ScheduleEntry
-from senseapp.spec import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.transforms import fake_quantize_weight
-from senseapp.validation import apply_schedule, configs_for
-from senseapp.validation.sizes import latencies, sizes_of
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions.quantization.grid import fake_quantize_weight
+from senseapp.core.errors import InvalidSchedule
+from senseapp.layers.profile import profile_model
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.apply import apply_schedule, configs_for
+from senseapp.schedules.sizes import latencies, sizes_of
 
 
 def a_network() -> nn.Module:

@@ -7,14 +7,17 @@ import copy
 import pytest
 import torch
 
-from senseapp.results import ResourceBudget
-from senseapp.schedule import make_schedule, manual_schedule
-from senseapp.sensitivity import Session
-from senseapp.spec import PruningConfig, QuantizationConfig, RunSpec, SensitivitySpec, SparsityConfig
-from senseapp.validation import TestBench, prove
-from senseapp.validation.around import Around
-from senseapp.validation.matching import Matching, Reference
-from senseapp.validation.repair_choice import measured
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.engine.session import Session
+from senseapp.records.schedule import ResourceBudget
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.matching import Matching, Reference
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.problem import manual_schedule
+from senseapp.schedules.prove import prove
+from senseapp.schedules.refine import Around
+from senseapp.schedules.repair_choice import measured
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +90,7 @@ def test_pruning_that_is_solved_again_truly_costs_as_much(case):
 
 def test_a_round_that_takes_too_long_is_not_begun(case, monkeypatch):
     bench, schedule = case
-    monkeypatch.setattr("senseapp.validation.around._MOST_SECONDS", 0.0)
+    monkeypatch.setattr("senseapp.schedules.refine._MOST_SECONDS", 0.0)
     assert Around.open(bench, schedule, repair=False) is None
 
 

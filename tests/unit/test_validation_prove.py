@@ -8,28 +8,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from senseapp.data import TensorImages
-from senseapp.data.demo import load_demo_images
-from senseapp.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.data.images import TensorImages
+from senseapp.data.load import load_demo_images
+from senseapp.engine.plan import split
+from senseapp.engine.session import Session
 from senseapp.models.load import load_model
-from senseapp.results import ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
-from senseapp.schedule import Limits, make_schedule, manual_schedule
-from senseapp.sensitivity import Session
-from senseapp.sensitivity.split import split
-from senseapp.spec import (
-    DataSpec,
-    ModelSpec,
-    PruningConfig,
-    QuantizationConfig,
-    RunSpec,
-    SensitivitySpec,
-    SparsityConfig,
-    dumps,
-    loads,
-)
-from senseapp.validation import TestBench, prove, strongest_schedule, validate
-from senseapp.validation.progress import Telling
-from senseapp.validation.proof_images import load_proof_images
+from senseapp.records.limits import Limits
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.schedules.evaluator import Telling, TestBench, load_proof_images
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.problem import manual_schedule
+from senseapp.schedules.prove import prove, validate
+from senseapp.schedules.strongest import strongest_schedule
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from senseapp.results import ValidationResult
-from senseapp.schedule import manual_schedule
-from senseapp.sensitivity import Session
-from senseapp.spec import RunSpec, SensitivitySpec, SparsityConfig, dumps, loads
-from senseapp.validation import ProofImages, TestBench
-from senseapp.validation.batch_norm import NormSite
-from senseapp.validation.repair_choice import measured
+from senseapp.compressions import SparsityConfig
+from senseapp.core.codec import dumps, loads
+from senseapp.engine.session import Session
+from senseapp.records.schedule import ValidationResult
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.evaluator import ProofImages, TestBench
+from senseapp.schedules.problem import manual_schedule
+from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.repair_sites import NormSite
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def not_a_number(site, goal, found, values, images):
 @pytest.mark.parametrize("part", ["proof", "curves"])
 def test_a_repair_that_does_harm_is_not_delivered(bench, monkeypatch, match, reason, part):
     monkeypatch.setattr(NormSite, "match", match)
-    monkeypatch.setattr("senseapp.validation.matching.correctable_layers", lambda _model: {})
+    monkeypatch.setattr("senseapp.schedules.repair_sites.correctable_layers", lambda _model: {})
     applied = applied_to(bench)
     before = state_of(applied.model)
     found = measured(bench, applied, "kl", repair=True, images=getattr(bench.images, part))

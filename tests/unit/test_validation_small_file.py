@@ -12,14 +12,15 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from senseapp.errors import InvalidSpec
-from senseapp.layers import profile_model
-from senseapp.results import Schedule, ScheduleEntry
-from senseapp.results.model_files import INTEGERS, SPARSE
-from senseapp.spec import QuantizationConfig, SparsityConfig
-from senseapp.transforms.number_format import fake_quantize_weight
-from senseapp.validation import apply_schedule, configs_for, write_compressed
-from senseapp.validation.integer_weights import as_integers
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions.quantization.grid import fake_quantize_weight
+from senseapp.core.errors import InvalidSpec
+from senseapp.layers.profile import profile_model
+from senseapp.records.model_files import INTEGERS, SPARSE
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.apply import apply_schedule, configs_for
+from senseapp.schedules.integer_weights import as_integers
+from senseapp.schedules.write import write_compressed
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 

@@ -11,11 +11,12 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import nn
 
-from senseapp.errors import InvalidSpec
-from senseapp.layers import profile_model
-from senseapp.results import Schedule, ScheduleEntry
-from senseapp.spec import PruningConfig, SparsityConfig
-from senseapp.validation import apply_schedule, configs_for, write_compressed
+from senseapp.compressions import PruningConfig, SparsityConfig
+from senseapp.core.errors import InvalidSpec
+from senseapp.layers.profile import profile_model
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.apply import apply_schedule, configs_for
+from senseapp.schedules.write import write_compressed
 
 IMAGES = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(3))
 

@@ -58,5 +58,5 @@ PRUNING = CompressionDescription(
     size_label="Size left, as float32",
     effect=Effect.CHANNELS,
     order=0,
-    compressor="senseapp.transforms.pruning:PruningCompressor",
+    compressor="senseapp.compressions.pruning.pruning:PruningCompressor",
 )

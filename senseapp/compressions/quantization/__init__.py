@@ -94,5 +94,5 @@ QUANTIZATION = CompressionDescription(
     effect=Effect.BITS,
     order=2,
     partners=("sparsity",),
-    compressor="senseapp.transforms.quantization:QuantizationCompressor",
+    compressor="senseapp.compressions.quantization.quantization:QuantizationCompressor",
 )

@@ -86,5 +86,5 @@ SPARSITY = CompressionDescription(
     effect=Effect.ZEROS,
     order=1,
     partners=("quantization",),
-    compressor="senseapp.transforms.sparsity:SparsityCompressor",
+    compressor="senseapp.compressions.sparsity.sparsity:SparsityCompressor",
 )

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from senseapp.core.wording import printable
 from senseapp.metrics import check_labels
 from senseapp.tasks.base import LabelMapProposal, ScanDirections, Targets, Task, WrittenLabels, refuse_output
-from senseapp.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,9 +9,9 @@ from typing import Literal
 
 from timm.data import ImageNetInfo, infer_imagenet_subset
 
-from senseapp.errors import InvalidDataset
+from senseapp.core.errors import InvalidDataset
+from senseapp.core.wording import counted, listed
 from senseapp.tasks.base import LabelMapProposal
-from senseapp.wording import counted, listed
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
 _WORDNET_ID = re.compile(r"n\d{8}")

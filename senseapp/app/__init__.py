@@ -1,0 +1,1 @@
+"""The Streamlit app: one folder per page, and what pages share."""

@@ -1,0 +1,1 @@
+"""The Analyze page: model, images, compression, start."""

@@ -1,0 +1,273 @@
+"""Somebody's own weights: which architecture they belong to, as a proposal to confirm.
+
+The search over every architecture of timm and torchvision: a list that follows the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.uploads import refuse_upload, upload_field
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import InvalidCheckpoint, SenseError
+from senseapp.models.catalogue import CatalogueEntry, find_entry, search
+from senseapp.records.spec import ModelSpec
+from senseapp.runs.checkpoint_report import CheckpointCandidate, CheckpointFit, CheckpointReport
+
+_SHOWN = 6
+_MOST_FOUND = 200
+# Where the browser draws slower than this, two commits overlap and letters are lost: at four times this machine's time
+# in half of the words with 20 ms, in none with 100 ms, even at ten times.
+_TYPING_PAUSE = "100ms"
+
+
+def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
+    """Show a search over both libraries; None until one architecture is picked.
+
+    Typing only changes the list: what was picked stays until another is, so that no network is read on the way.
+
+    Args:
+        default: title of the architecture that is picked at first, ``timm/resnet18``; empty for none.
+        key: what the keys of this search begin with, ``page.action``.
+    """
+    chosen_key = f"{key}.chosen"
+    if chosen_key not in st.session_state:
+        st.session_state[chosen_key] = default if _entry(default) else ""
+    _pick(default.partition("/")[2], key, chosen_key)
+    return _entry(st.session_state[chosen_key])
+
+
+def _entry(title: str) -> CatalogueEntry | None:
+    library, _, name = title.partition("/")
+    return find_entry(library, name)
+
+
+@st.fragment
+def _pick(default: str, key: str, chosen_key: str) -> None:
+    text = st.text_input(
+        "Search",
+        value=default,
+        placeholder="resnet18, vit tiny, mobilenet …",
+        type="search",
+        live=_TYPING_PAUSE,
+        key=f"{key}.search",
+        help="A part of a name, or several: resnet, vit tiny. Both libraries are searched.",
+        persist_state="session",
+    )
+    picked = _list(text or "", st.session_state[chosen_key], key)
+    if picked and picked != st.session_state[chosen_key]:
+        st.session_state[chosen_key] = picked
+        st.rerun()
+    if st.session_state[chosen_key]:
+        st.caption(f":material/check_circle: Chosen: **{st.session_state[chosen_key]}**")
+
+
+def _list(text: str, chosen: str, key: str) -> str | None:
+    """Show what is found, and return the title that was picked in this list; None for none."""
+    if not text:
+        st.caption("Type a part of a name, for example resnet18.")
+        return None
+    found = search(text, limit=_MOST_FOUND)
+    if not found:
+        complain(
+            f"No network of timm or torchvision is called {text!r}. Try a shorter part of the name, such as resnet."
+        )
+        return None
+    shown = found[:_SHOWN]
+    titles = [entry.title for entry in shown]
+    picked: str | None = st.radio(
+        f"Found {fmt.plural(len(found), 'network')}" + (" or more" if len(found) == _MOST_FOUND else ""),
+        titles,
+        index=titles.index(chosen) if chosen in titles else None,
+        captions=[_entry_line(entry) for entry in shown],
+        key=f"{key}.entry",
+        help="Pick one. Below each name: parameters, multiply-accumulates for one image, input size, layers that can "
+        "be compressed, and whether trained weights are published.",
+    )
+    if len(found) > _SHOWN:
+        st.caption(f"The first {_SHOWN} are shown; type more of the name to see others.")
+    return picked
+
+
+def _entry_line(entry: CatalogueEntry) -> str:
+    return " · ".join(
+        (
+            fmt.count(entry.num_params, unit="parameters"),
+            fmt.macs(entry.macs) if entry.macs is not None else "MACs unknown",
+            f"{fmt.shape(entry.input_shape)} input",
+            fmt.plural(entry.num_layers, "layer"),
+            "weights available" if entry.pretrained else "no published weights",
+        )
+    )
+
+
+_TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt"]
+_ANOTHER = "another"
+_LOOK_ALIKE = "look-alike"
+_USUAL_CLASSES = 1000
+
+
+def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
+    """Show the uploader, then the architectures that the file may belong to; None until one that fits is chosen."""
+    path = upload_field(
+        "Checkpoint",
+        purpose="checkpoint",
+        types=_TYPES,
+        help_text="A state dict as .safetensors or as a PyTorch file. Files are read without running any code in them.",
+    )
+    if path is None:
+        return None
+    try:
+        report = backend.checkpoint_of(path)
+    except InvalidCheckpoint as error:
+        refuse_upload("checkpoint", str(error))
+    if report is None:
+        wait_for(lambda: backend.checkpoint_of(path), "Reading the checkpoint and recognising its architecture.")
+        return None
+    use_ema = report.has_ema and _choose_averaged(draft)
+    model = _choose_architecture(report, path, draft)
+    return None if model is None else _fitting(replace(model, use_ema=use_ema), report)
+
+
+def _choose_averaged(draft: ModelSpec) -> bool:
+    chosen = st.segmented_control(
+        "Weights",
+        ["Plain", "Averaged (EMA)"],
+        default="Averaged (EMA)" if draft.use_ema else "Plain",
+        required=True,
+        key="analyze.model.weights",
+        help="The file holds two copies. The averaged one is usually the one that is deployed.",
+        persist_state="session",
+    )
+    return chosen == "Averaged (EMA)"
+
+
+def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
+    by_title = {item.model.title: item for item in report.candidates}
+    alike = report.look_alikes
+    options = [*((_LOOK_ALIKE,) if len(alike) > 1 else ()), *by_title, _ANOTHER]
+    chosen = st.selectbox(
+        "Architecture",
+        options,
+        index=options.index(draft.title) if draft.title in options else 0,
+        format_func=lambda title: _any_of(alike) if title == _LOOK_ALIKE else _option(by_title.get(title)),
+        key=f"analyze.model.architecture.{path.parent.name}",
+        help="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, or "
+        "choose another. Of several that look alike, the images choose the one with which the model answers best.",
+        persist_state="session",
+    )
+    if report.proposal is None:
+        st.warning(report.verdict, icon=":material/help:")
+    elif chosen == options[0]:
+        st.caption(f":material/{'help' if alike[0].by_order else 'check_circle'}: {report.verdict}")
+    elif chosen in by_title and by_title[chosen].by_order:
+        st.caption(
+            f":material/help: Names are unknown; order and shapes fit {chosen}. This is a guess: the accuracy of the "
+            "uncompressed network on your images confirms or refutes it."
+        )
+    if chosen == _LOOK_ALIKE:
+        st.caption(_read_off(alike[0], report))
+        return ModelSpec(library="auto", checkpoint=str(path))
+    if chosen in by_title:
+        st.caption(_read_off(by_title[chosen], report))
+        item = by_title[chosen]
+        return _with_random_head(item) if item.without_head else item.model
+    entry = search_architecture(default=draft.title if draft.name else "", key="analyze.model.checkpoint")
+    return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
+
+
+def _with_random_head(item: CheckpointCandidate) -> ModelSpec | None:
+    """Offer to measure a checkpoint without classifier; None until that is wanted."""
+    wanted = st.toggle(
+        "Measure with a random classifier",
+        key=f"analyze.model.head.{item.model.title}",
+        help="The file has all weights but those of the classifier. A random one in its place knows no classes, so "
+        "labels are not used; KL shows how far the output moves when a layer is compressed.",
+        persist_state="session",
+    )
+    entry = find_entry(item.model.library, item.model.name)
+    num_classes = (entry.num_classes if entry else 0) or _USUAL_CLASSES
+    return replace(item.model, num_classes=num_classes) if wanted else None
+
+
+def _any_of(alike: Sequence[CheckpointCandidate]) -> str:
+    others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
+    return f"{alike[0].model.title} or {others} · the images decide"
+
+
+def _option(item: CheckpointCandidate | None) -> str:
+    if item is None:
+        return "Another architecture …"
+    if item.exact:
+        return f"{item.model.title} · every name and shape fits"
+    if item.by_order:
+        return f"{item.model.title} · order and shapes fit, under other names"
+    if item.fits:
+        return f"{item.model.title} · all fits but for the name of the classifier"
+    if item.without_head:
+        return f"{item.model.title} · all fits, the classifier is missing"
+    return f"{item.model.title} · {item.score:.0%} alike"
+
+
+def _read_off(item: CheckpointCandidate, report: CheckpointReport) -> str:
+    """Return what the shapes tell: classes, channels, image size, and what was taken off around the weights."""
+    parts = [fmt.plural(report.num_tensors, "tensor")]
+    if item.num_classes is not None:
+        parts.append(f"{item.num_classes:,} class{'' if item.num_classes == 1 else 'es'}{_usual_classes(item)}")
+    if item.in_chans is not None:
+        parts.append(fmt.plural(item.in_chans, "channel"))
+    if item.img_size is not None:
+        parts.append(f"{item.img_size} × {item.img_size} pixels")
+    if report.wrapping:
+        parts.append("taken out of " + ", ".join(f"`{key}`" for key in report.wrapping))
+    return "Read from the file: " + " · ".join(parts)
+
+
+def _usual_classes(item: CheckpointCandidate) -> str:
+    entry = find_entry(item.model.library, item.model.name)
+    if entry is None or entry.num_classes == item.num_classes:
+        return ""
+    return f" (the head is built for them; {item.model.name} comes with {entry.num_classes:,})"
+
+
+def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
+    """Return ``model`` if the checkpoint fits it; else show what differs."""
+    asked = replace(model, use_ema=False, num_classes=None)
+    if model.library == "auto" or any(
+        (item.fits or item.without_head) and replace(item.model, use_ema=False) == asked for item in report.candidates
+    ):
+        return model
+    try:
+        fit = backend.fit_of(model)
+    except SenseError as error:
+        complain(str(error))
+        return None
+    if fit is None:
+        wait_for(lambda: backend.fit_of(model), f"Comparing the file with {model.title}.")
+        return None
+    if fit.fits:
+        return model
+    _show_differences(fit, report)
+    return None
+
+
+def _show_differences(fit: CheckpointFit, report: CheckpointReport) -> None:
+    complain(f"{fmt.plural(fit.num_differences, 'weight')} do not fit {fit.title}. {fit.cause}")
+    rows = [
+        {"Difference": row.kind, "Weight": row.name, "Network": row.expected, "File": row.found} for row in fit.rows
+    ]
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        height=min(38 + 35 * len(rows), 280),
+        alt=f"Weights of the file that do not fit {fit.title}",
+    )
+    for note in report.notes:
+        st.caption(f":material/info: {note}")

@@ -1,0 +1,174 @@
+"""What images hold: where labels come from and which class each name means, to confirm or change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.uploads import refuse_upload
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import InvalidDataset, SenseError
+from senseapp.core.wording import counted
+from senseapp.data.downloads import download_progress, is_downloaded
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
+from senseapp.tasks import LabelMapProposal, Task, task_named
+
+if TYPE_CHECKING:
+    from senseapp.data.pictures import ImageSurvey
+
+
+_TALLEST = 320
+_MOST_NAMED = 3000
+_PLACES = {"class folders": "from class folders", "table": "from a table", "image set": "with the labels of the set"}
+
+
+def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
+    """Show what is in the images of ``data``; None until its labels are clear.
+
+    An archive that cannot be used is removed from the server.
+    """
+    listing = replace(data, labels=WITHOUT_LABELS)  # what it holds, whatever its labels are
+    try:
+        contents = backend.survey_of(listing, model)
+    except InvalidDataset as error:
+        if data.kind == "archive":
+            refuse_upload("images", str(error))
+        complain(str(error))
+        st.button("Try again", key="analyze.data.again", on_click=backend.forget, args=("survey", listing, model))
+        return None
+    except SenseError:  # the model cannot be loaded, which is said where it is chosen
+        return None
+    if contents is None:
+        wait_for(lambda: backend.survey_of(listing, model), lambda: _looking_at(data))
+        return None
+    task = task_named(model.task)
+    labels = _choose_labels(contents, data, draft, task)
+    if labels == WITHOUT_LABELS:
+        _show_contents(contents, task)
+        return listing
+    return _with_labels(replace(data, labels=labels), model, draft)
+
+
+def _looking_at(data: DataSpec) -> str:
+    here = not data.name or is_downloaded(data.name)
+    return "Looking at the images." if here else f"{download_progress(data.name)}. You can already press Run."
+
+
+def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec, task: Task) -> str:
+    usual = "The image set" if data.name else task.label_places
+    names = {"": usual, WITHOUT_LABELS: "Nowhere: measure without labels"}
+    options = ["", *contents.tables, WITHOUT_LABELS]
+    return st.selectbox(
+        "Labels come from",
+        options,
+        index=options.index(draft.labels) if _is_of(draft, data) and draft.labels in options else 0,
+        format_func=lambda option: names.get(option, f"The table {option}"),
+        key=f"analyze.data.labels.{data.path or data.name}",
+        help=f"{task.label_help} Without labels the output is compared with the original model's.",
+        persist_state="session",
+    )
+
+
+def _is_of(draft: DataSpec, data: DataSpec) -> bool:
+    return (draft.kind, draft.path, draft.name) == (data.kind, data.path, data.name)
+
+
+def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
+    try:
+        survey = backend.survey_of(data, model)
+    except SenseError as error:
+        complain(str(error))
+        return None
+    if survey is None:
+        wait_for(lambda: backend.survey_of(data, model), "Reading the labels.")
+        return None
+    _show_contents(survey, task_named(model.task))
+    if survey.proposal is None and survey.label_counts:  # labels that are what they say
+        return data
+    if survey.proposal is None or _is_heap(survey):
+        st.caption(":material/info: There are no labels here: outputs are compared with the original model's.")
+        return data
+    known = dict(draft.class_map) if _is_of(draft, data) else {}
+    return _confirmed(data, survey, survey.proposal, known, model)
+
+
+def _is_heap(survey: ImageSurvey) -> bool:
+    """Return whether everything lies in one folder that means no class; the engine takes that as unlabelled."""
+    assert survey.proposal is not None
+    return survey.layout == "class folders" and len(survey.label_counts) == 1 and bool(survey.proposal.unmatched)
+
+
+def _show_contents(survey: ImageSurvey, task: Task) -> None:
+    parts = [fmt.plural(survey.num_images, "image")]
+    if survey.label_counts:
+        parts.append(counted(len(survey.label_counts), *task.label_words))
+        parts.append(_PLACES[survey.layout])
+    st.caption(f":material/photo_library: {' · '.join(parts)}")
+
+
+def _confirmed(
+    data: DataSpec, survey: ImageSurvey, proposal: LabelMapProposal, known: dict[str, int], model: ModelSpec
+) -> DataSpec | None:
+    proposed = dict(proposal.pairs)
+    key = f"analyze.data.classes.{model.title}.{data.path or data.name}"
+    with st.expander(_mapping_title(survey, proposal), expanded=bool(proposal.unmatched)):
+        chosen = _edit(survey, {**proposed, **known}, key=key)
+    if not chosen:
+        complain(
+            "No name means a class of this model. Choose a class beside each name above, or measure without labels."
+        )
+        return None
+    left_out = [name for name, _ in survey.label_counts if name not in chosen]
+    if left_out:
+        shown = ", ".join(left_out[:4]) + (", …" if len(left_out) > 4 else "")
+        st.warning(f"Left out, as no class is given for them: {shown}.", icon=":material/warning:")
+    return data if chosen == proposed and not left_out else replace(data, class_map=tuple(chosen.items()))
+
+
+def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
+    matched, total = len(proposal.pairs), len(survey.label_counts)
+    ways = {
+        "indices": "by class number",
+        "class names": "by the model's class names",
+        "ImageNet ids": "by ImageNet id",
+        "order": "by alphabetical order",
+        "own order": "by the set's own order",
+    }
+    how = f", {ways[proposal.how]}" if proposal.how in ways else ""
+    return f"Which class does each name mean? {matched:,} of {total:,} matched{how}"
+
+
+def _class_column(class_names: tuple[str, ...]) -> Any:
+    """Return a column of the model's outputs: chosen by name where the names are known, else written as numbers."""
+    if not 0 < len(class_names) <= _MOST_NAMED:
+        return st.column_config.NumberColumn(
+            "Class number", min_value=0, step=1, help="Number of the model's output, from 0. Empty leaves it out."
+        )
+    return st.column_config.SelectboxColumn(
+        "Class of the model",
+        options=range(len(class_names)),
+        format_func=lambda index: f"{index} · {class_names[int(index)]}",
+        help="Double-click and type a part of the name or the number to choose another. Empty leaves it out.",
+        width="large",
+    )
+
+
+def _edit(survey: ImageSurvey, classes: dict[str, int], *, key: str) -> dict[str, int]:
+    """Show the mapping as a table to edit, and return the names that have a class."""
+    rows = [{"Name": name, "Images": count, "Class": classes.get(name)} for name, count in survey.label_counts]
+    edited = st.data_editor(
+        pd.DataFrame(rows).astype({"Class": "Int64"}),
+        hide_index=True,
+        key=key,
+        disabled=["Name", "Images"],
+        height=min(38 + 35 * len(rows), _TALLEST),
+        column_config={"Class": _class_column(survey.class_names)},
+        alt="Class of the model for each folder or label",
+    )
+    given = edited.dropna(subset=["Class"])
+    return {str(name): int(index) for name, index in zip(given["Name"], given["Class"], strict=True)}

@@ -1,0 +1,138 @@
+"""Block 3 of the Analyze page: what to do to a layer, how strongly, and how to measure it.
+
+The finer choices of a compression, in "More options", drawn from the metadata of its settings' fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from senseapp import compressions
+from senseapp.app.analyze.start import choose_measuring
+from senseapp.app.common.notices import complain
+from senseapp.compressions import CompressionConfig, CompressionDescription, Option, options_of
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import Mode, SensitivitySpec
+from senseapp.tasks import Task
+
+
+def choose_config(draft: CompressionConfig, compression: CompressionDescription) -> CompressionConfig:
+    """Show the choices of one compression, prefilled with ``draft`` where it is of that kind."""
+    held = draft if isinstance(draft, compression.config) else compression.config()
+    values: dict[str, Any] = {name: getattr(held, name) for name in options_of(held)}
+    for name, option in options_of(held).items():
+        if option.when(values):
+            values[name] = _choose(option, values[name], key=f"analyze.options.{compression.name}.{name}")
+    return compression.config(**values)
+
+
+def _choose(option: Option, value: Any, *, key: str) -> Any:
+    """Show a switch, or a selectbox of named values; one that is not offered (anymore) falls back to the first."""
+    values = list(option.choices)
+    if option.switch:
+        on = st.toggle(option.label, value=value == values[0], key=key, help=option.help, persist_state="session")
+        return values[0] if on else values[1]
+    chosen = st.selectbox(
+        option.label,
+        values,
+        index=values.index(value),
+        format_func=option.choices.__getitem__,
+        key=key,
+        help=option.help,
+        persist_state="session",
+    )
+    return chosen if chosen in values else values[0]
+
+
+_AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
+_AUTOMATIC = "automatic"
+
+
+def choose_sensitivity(draft: SensitivitySpec, profile: ModelProfile | None, task: Task) -> SensitivitySpec | None:
+    """Show everything that is measured and how, prefilled with ``draft``; None while a field is wrong."""
+    kinds = compressions.names()
+    kind = st.radio(
+        "What is done to a layer",
+        kinds,
+        index=kinds.index(draft.compression.kind),
+        format_func=lambda name: f"**{compressions.get(name).label}**",
+        captions=[each.line for each in compressions.all_descriptions()],
+        horizontal=True,
+        key="analyze.compression.kind",
+        help="One layer at a time is compressed and the damage measured; the others stay as they are.",
+        persist_state="session",
+    )
+    compression = compressions.get(kind if kind in kinds else kinds[0])
+    levels_place, metric_place = st.container(), st.container()
+    with st.expander("More options"):
+        other_levels = _other_levels(compression)
+        config = choose_config(draft.compression, compression)
+        measuring = choose_measuring(draft, profile)
+    with levels_place:
+        levels = _choose_levels(draft, compression, config, other_levels)
+    with metric_place:
+        metric = _choose_metric(draft, task)
+    quick = st.toggle(
+        "Quick estimate only",
+        value=draft.mode == "quick",
+        key="analyze.quick",
+        help="Estimate all layers at once from one backward pass, in seconds. Exact runs show the estimate first and "
+        "then measure every layer.",
+        persist_state="session",
+    )
+    if levels is None or measuring is None:
+        return None
+    mode: Mode = "quick" if quick else "exact"
+    return SensitivitySpec(compression=config, levels=levels, metric=metric, mode=mode, **measuring)
+
+
+def _other_levels(compression: CompressionDescription) -> str:
+    return st.text_input(
+        f"Other levels ({compression.scale.unit}, separated by commas)",
+        placeholder=compression.scale.example,
+        key=f"analyze.levels.other.{compression.name}",
+        help="Added to the levels chosen above.",
+        persist_state="session",
+    ) or ""  # fmt: skip
+
+
+def _choose_levels(
+    draft: SensitivitySpec, compression: CompressionDescription, config: CompressionConfig, other: str
+) -> tuple[float, ...] | None:
+    scale = compression.scale
+    held = draft.levels if draft.compression.kind == compression.name else scale.default
+    chosen = st.pills(
+        "Levels",
+        scale.sorted({*scale.choices, *held}),
+        selection_mode="multi",
+        default=list(held),
+        format_func=scale.text,
+        key=f"analyze.levels.{compression.name}",
+        help=compression.levels_help,
+        persist_state="session",
+    )
+    try:
+        typed = scale.parse(other, what="Other levels") if other.strip() else ()
+        return SensitivitySpec(compression=config, levels=tuple(sorted({*chosen, *typed}))).levels
+    except InvalidSpec as error:
+        complain(str(error))
+        return None
+
+
+def _choose_metric(draft: SensitivitySpec, task: Task) -> str | None:
+    offered = {metric.name: metric for metric in task.own_metrics}
+    chosen = st.selectbox(
+        "Metric that ranks the layers",
+        [_AUTOMATIC, *offered],
+        index=0 if draft.metric not in offered else 1 + list(offered).index(draft.metric),
+        format_func=lambda name: offered[name].label if name in offered else _AUTOMATIC_LABEL,
+        key="analyze.metric",
+        help="Every metric that the images allow is measured; this one decides the order.\n\n"
+        + "\n".join(f"- **{view.label}**: {view.help}" for view in offered.values()),
+        persist_state="session",
+        width=420,
+    )
+    return chosen if chosen in offered else None

@@ -1,0 +1,256 @@
+"""Block 2 of the Analyze page: which images.
+
+Twelve pictures as the network sees them, and what the uncompressed model makes of them.
+The published image sets that torchvision downloads: which one, and whether it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import streamlit as st
+
+from senseapp.app.analyze.class_mapping import confirm_classes
+from senseapp.app.analyze.preprocessing import choose_preprocessing
+from senseapp.app.common import backend
+from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.uploads import upload_field
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import SenseError
+from senseapp.data.downloads import is_downloaded
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs.image_report import PreviewReport, SeenPicture, sample_zip
+from senseapp.tasks import task_named
+
+_LONGEST_NAME = 16
+_THUMBNAIL_PIXELS = 96
+_ROW_PIXELS = 656  # six of them; three on a phone
+
+
+def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSpec]:
+    """Show some of the images with label and prediction, and the baseline; a sentence if they cannot be used.
+
+    Returns:
+        What to measure: where the preprocessing is chosen by the images, with what was chosen.
+    """
+    if not _is_known(model):
+        return model, images
+    spec = RunSpec(model=model, data=images)
+    report = _report(spec)
+    if report is not None and report.choice is not None:
+        spec = choose_preprocessing(report.choice)
+        if spec != report.choice.spec:
+            report = _report(spec)
+    if report is not None:
+        _show(report, spec.model)
+    return spec.model, spec.data
+
+
+def _report(spec: RunSpec) -> PreviewReport | None:
+    """Return what is known of the images, or None with a word on why it is not there yet."""
+    try:
+        report = backend.preview_of(spec)
+    except SenseError as error:
+        complain(str(error))
+        st.button("Try again", key="analyze.preview.again", on_click=backend.forget, args=("preview", spec))
+        return None
+    if report is None:
+        doing = "Preparing a preview"
+        if spec.data.preparation == "auto":
+            doing = "Trying on some of the images which preprocessing suits the model"
+        wait_for(lambda: backend.preview_of(spec), f"{doing}. You can already press Run.")
+    return report
+
+
+def _is_known(model: ModelSpec) -> bool:
+    """Return whether the model's card is there; what keeps it from coming is said where the model is chosen."""
+    try:
+        return backend.card_of(model) is not None
+    except SenseError:
+        return False
+
+
+def _show(report: PreviewReport, model: ModelSpec) -> None:
+    st.markdown(_baseline(report, model))
+    if report.warning:
+        st.warning(report.warning, icon=":material/warning:")
+    row = st.container(horizontal=True, gap="small", width=_ROW_PIXELS, key="preview_pictures")
+    for picture in report.pictures:
+        frame = row.container(width=_THUMBNAIL_PIXELS)
+        frame.image(picture.png, caption=_caption(picture), width="stretch", alt=_description(picture))
+    for note in report.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _baseline(report: PreviewReport, model: ModelSpec) -> str:
+    if report.score is None:
+        return "As the network sees them, with its prediction. There are no labels to compare with."
+    line = task_named(model.task).preview_line(report.score, fmt.plural(report.num_scored, "image"))
+    return f"As the network sees them. {line}"
+
+
+def _caption(picture: SeenPicture) -> str:
+    prediction = fmt.cut_middle(picture.prediction, _LONGEST_NAME)
+    if not picture.label:
+        return f"seen as {prediction}"
+    label = fmt.cut_middle(picture.label, _LONGEST_NAME)
+    return label if picture.label == picture.prediction else f"{label}, seen as {prediction}"
+
+
+def _description(picture: SeenPicture) -> str:
+    label = f"label {picture.label}, " if picture.label else ""
+    return f"{picture.name}: {label}predicted {picture.prediction}"
+
+
+def choose_image_set(draft: DataSpec) -> DataSpec:
+    """Show the image sets, prefilled with ``draft``."""
+    names = list(IMAGE_SETS)
+    name = st.selectbox(
+        "Image set",
+        names,
+        index=names.index(draft.name) if draft.name in IMAGE_SETS else 0,
+        format_func=_option,
+        key="analyze.data.set",
+        help="Published sets of labelled images. torchvision downloads one once; then it is kept for everybody on "
+        "this machine. Where there is a part for testing, that part is measured on.",
+        persist_state="session",
+    )
+    return DataSpec(kind="torchvision", name=name)
+
+
+def _option(name: str) -> str:
+    facts = IMAGE_SETS[name]
+    images = fmt.plural(facts.num_images, "image")
+    return f"{facts.title} · {facts.line} · {facts.num_classes} classes · {images}"
+
+
+def is_wanted(name: str) -> bool:
+    """Return whether the images may be looked at now; else offer to download them."""
+    if is_downloaded(name):
+        return True
+    key = f"analyze.data.set.wanted.{name}"
+    if st.session_state.get(key):
+        return True
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.caption(
+        f":material/cloud_download: Not on this machine yet: {IMAGE_SETS[name].megabytes} MB. Run downloads it first, "
+        "or download it now to see the images."
+    )
+    row.button("Download now", key="analyze.data.set.download", on_click=_want, args=(key,), width="content")
+    return False
+
+
+def _want(key: str) -> None:
+    st.session_state[key] = True
+
+
+_Chosen: TypeAlias = tuple[ModelSpec | None, DataSpec | None]
+
+
+def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
+    """Show the image picker, prefilled with ``draft``; return the model and the images to measure it on.
+
+    The model is ``model`` itself, or what the images say about its architecture and its image size. The images are
+    None while nothing valid is chosen.
+    """
+    sources = [source for source in _SOURCES if source.kind != "folder" or backend.data_roots()]
+    labels = [source.label for source in sources]
+    chosen = st.segmented_control(
+        "Where they come from",
+        labels,
+        default=next((source.label for source in sources if source.kind == draft.kind), labels[0]),
+        required=True,
+        key="analyze.data.source",
+        help="Images like those the model will see. In class folders they also give accuracy; without labels the "
+        "output is compared with the original model's.",
+        persist_state="session",
+    )
+    source = next((source for source in sources if source.label == chosen), sources[0])
+    images = source.choose(draft)
+    if images is None or model is None:
+        if images is not None:
+            st.caption("Choose a model above to see how it sees the images.")
+        return model, images
+    if model.checkpoint and (images.path or images.name):  # it does not say how its pictures were prepared
+        images = replace(images, preparation="auto")
+    if images.name and not is_wanted(images.name):
+        return model, images
+    if images.path or images.name:
+        images = confirm_classes(images, model, draft)
+    if images is not None and images.kind == "demo" and model.library != "demo":
+        st.warning(
+            "The demo images are handwritten digits. For another model bring images of your own, or choose None.",
+            icon=":material/warning:",
+        )
+    elif images is not None and images.kind != "random":
+        return image_preview(model, images)
+    return model, images
+
+
+def _demo(draft: DataSpec) -> DataSpec:
+    st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
+    return DataSpec()
+
+
+def _archive(draft: DataSpec) -> DataSpec | None:
+    path = upload_field(
+        "Images",
+        purpose="images",
+        types=["zip", "tar", "tgz", "tar.gz"],
+        help_text="A zip or tar of images, best in one folder per class. A few hundred images are usually enough.",
+    )
+    if path is None:
+        st.download_button(
+            "Download a sample zip",
+            sample_zip,
+            file_name="senseapp-sample.zip",
+            mime="application/zip",
+            key="analyze.data.sample",
+            icon=":material/download:",
+            type="tertiary",
+            on_click="ignore",
+            help="Handwritten digits in class folders: what an archive of images looks like.",
+        )
+    return DataSpec(kind="archive", path=str(path)) if path else None
+
+
+def _folder(draft: DataSpec) -> DataSpec | None:
+    roots = backend.data_roots()
+    text = st.text_input(
+        "Folder on the server",
+        value=draft.path or str(roots[0]),
+        key="analyze.data.folder",
+        help="Folders that this server lets you read: " + ", ".join(str(root) for root in roots),
+        persist_state="session",
+    )
+    folder = Path(text or "").expanduser()
+    if not folder.is_dir() or not any(folder.resolve().is_relative_to(root) for root in roots):
+        offered = ", ".join(str(root) for root in roots)
+        complain(f"Images are read from a folder in {offered}; {text!r} is not one. Check the path.")
+        return None
+    return DataSpec(kind="folder", path=str(folder))
+
+
+def _random(draft: DataSpec) -> DataSpec:
+    st.caption("Random inputs, **indicative only**: they show which layers move the output, not which cost accuracy.")
+    return DataSpec(kind="random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    kind: str
+    label: str
+    choose: Callable[[DataSpec], DataSpec | None]
+
+
+_SOURCES = (
+    _Source(kind="demo", label="Demo", choose=_demo),
+    _Source(kind="archive", label="Upload images", choose=_archive),
+    _Source(kind="folder", label="Server folder", choose=_folder),
+    _Source(kind="torchvision", label="Public set", choose=choose_image_set),
+    _Source(kind="random", label="None", choose=_random),
+)

@@ -1,0 +1,148 @@
+"""Block 1 of the Analyze page: which network.
+
+The card of the chosen model, which fills once the model has loaded in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import streamlit as st
+
+from senseapp.app.analyze.checkpoint import choose_checkpoint, search_architecture
+from senseapp.app.common import backend
+from senseapp.app.common.figure import figures_row
+from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import SenseError
+from senseapp.data.downloads import weights_so_far
+from senseapp.models.catalogue import find_entry
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import ModelSpec
+from senseapp.tasks import TASKS, Task, task_named
+
+
+def choose_model(draft: ModelSpec) -> ModelSpec | None:
+    """Show the model picker, prefilled with ``draft``; None while nothing valid is chosen."""
+    labels = [source.label for source in _SOURCES]
+    chosen = st.segmented_control(
+        "Where it comes from",
+        labels,
+        default=labels[_source_of(draft)],
+        required=True,
+        key="analyze.model.source",
+        help="The demo is a small network that reads handwritten digits. The library holds the networks of timm and "
+        "torchvision. Your own checkpoint is a file of weights.",
+        persist_state="session",
+    )
+    source = next((source for source in _SOURCES if source.label == chosen), _SOURCES[0])
+    model = source.choose(draft)
+    return model if model is None or model.library == "demo" else replace(model, task=_choose_task(draft.task))
+
+
+def _choose_task(draft: str) -> str:
+    if len(TASKS) == 1:
+        return draft
+    return st.selectbox(
+        "What it does",
+        list(TASKS),
+        index=list(TASKS).index(draft),
+        format_func=lambda name: TASKS[name].label,
+        key="analyze.model.task",
+        help="It decides what outputs and labels mean, and which metrics there are.",
+        persist_state="session",
+        width=280,
+    )
+
+
+def _source_of(draft: ModelSpec) -> int:
+    if draft.checkpoint:
+        return 2
+    return 0 if draft.library == "demo" else 1
+
+
+def _demo(draft: ModelSpec) -> ModelSpec:
+    st.caption("A small residual network that reads handwritten digits. It ships with senseapp; nothing to download.")
+    return ModelSpec()
+
+
+def _library(draft: ModelSpec) -> ModelSpec | None:
+    entry = search_architecture(default=draft.title if draft.name else "", key="analyze.model.library")
+    if entry is None:
+        return None
+    pretrained = False
+    if entry.pretrained:
+        pretrained = st.toggle(
+            "Use the published weights",
+            value=True,
+            key="analyze.model.pretrained",
+            help="Downloaded once by the library, then kept. Without them the weights are random: layer costs are "
+            "right, sensitivities mean little.",
+            persist_state="session",
+        )
+    return ModelSpec(library=entry.library, name=entry.name, pretrained=pretrained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    label: str
+    choose: Callable[[ModelSpec], ModelSpec | None]
+
+
+_SOURCES = (
+    _Source(label="Demo", choose=_demo),
+    _Source(label="Library", choose=_library),
+    _Source(label="Upload a checkpoint", choose=choose_checkpoint),
+)
+
+
+_MB = 1_000_000
+_BYTES_PER_PARAMETER = 4
+
+
+def model_card(model: ModelSpec) -> ModelProfile | None:
+    """Show the model's figures; None while it loads, or with a sentence if it cannot be loaded."""
+    try:
+        profile = backend.card_of(model)
+    except SenseError as error:
+        complain(str(error))
+        st.button("Try again", key="analyze.card.again", on_click=backend.forget, args=("card", model))
+        return None
+    if profile is None:
+        wait_for(lambda: backend.card_of(model), lambda: _reading(model))
+        return None
+    _show(profile, task_named(model.task))
+    return profile
+
+
+def _reading(model: ModelSpec) -> str:
+    come = weights_so_far() if model.pretrained else 0
+    entry = find_entry(model.library, model.name)
+    if not come or entry is None:
+        return "Reading the model. You can already press Run."
+    whole = entry.num_params * _BYTES_PER_PARAMETER
+    return f"Fetching the published weights: {come // _MB:,} of about {whole // _MB:,} MB. You can already press Run."
+
+
+def _show(profile: ModelProfile, task: Task) -> None:
+    figures = {
+        "Parameters": fmt.count(profile.num_params),
+        "MACs": fmt.count(profile.macs),
+        "Size in memory": fmt.bytes_size(profile.num_bytes),
+        "Layers": str(len(profile.layers)),
+        "Input": fmt.shape(profile.input_shape),
+        task.output_title: str(profile.num_classes),
+    }
+    helps = {
+        "MACs": "Multiply-accumulates for one image, of the whole network; its layers do "
+        f"{fmt.count(profile.layer_macs)} of them.",
+        "Size in memory": "Of all weights and buffers as they are loaded; a checkpoint is about as large.",
+        "Layers": "Layers that can be compressed: convolutions and linear layers.",
+        "Input": "Channels × height × width.",
+    }
+    figures_row(figures, helps=helps, key="model_card")
+    for note in profile.notes:
+        st.caption(f":material/info: {note}")
+    if not profile.pretrained:
+        st.caption(":material/warning: The weights are random: layer costs are right, sensitivities mean little.")

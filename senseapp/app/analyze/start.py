@@ -1,0 +1,253 @@
+"""Which layers and images to measure, and with which precision and seed, in "More options".
+
+The bottom of the Analyze page: what will be measured, how long it takes here, and Run.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.notices import complain, errors_here, wait_for
+from senseapp.app.common.state import RUN_PARAMETER, remember_run, session
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import SenseError
+from senseapp.records.measurement import counted
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+
+_PRECISIONS = {
+    "fp32": "float32: exact",
+    "bf16": "bfloat16: faster on some machines",
+    "auto": "Automatic: bfloat16 where it ranks alike",
+}
+
+_DEVICES = {
+    "auto": "Automatic: a graphics card where there is one",
+    "cpu": "Processor",
+    "cuda": "NVIDIA graphics card",
+    "mps": "Apple graphics processor",
+}
+_PRECISION_HELP = "Of the numbers inside the network while measuring. What was used is said beside the results."
+_DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
+
+
+def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> dict[str, Any] | None:
+    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong."""
+    layers = _layers(draft, profile)
+    left, right = st.columns(2)
+    with left:
+        num_samples = _whole_number(
+            "Images to measure on",
+            draft.num_samples,
+            placeholder="all",
+            key="samples",
+            help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
+        )
+        precision = _choice("Precision", "precision", _PRECISIONS, draft.precision, _PRECISION_HELP)
+        device = _choice("Measure on", "device", _DEVICES, draft.device, _DEVICE_HELP)
+    with right:
+        batch_size = _whole_number(
+            "Images in one batch",
+            draft.batch_size,
+            placeholder="chosen by a short trial",
+            key="batch_size",
+            help_text="Leave empty: a short trial finds what is fast here.",
+        )
+        seed = st.number_input(
+            "Seed",
+            min_value=0,
+            value=draft.seed,
+            key="analyze.options.seed",
+            help="Of everything drawn at random; the same seed gives the same numbers.",
+            persist_state="session",
+        )
+    until_settled = st.toggle(
+        "Measure until the ranking is settled",
+        value=draft.until_settled,
+        key="analyze.options.until_settled",
+        help="Start with few images, and go on only with layers that cannot yet be told apart.",
+        persist_state="session",
+    )
+    if layers is None:
+        return None
+    names, types = layers
+    return {
+        "layers": names,
+        "layer_types": types,
+        "num_samples": num_samples,
+        "batch_size": batch_size,
+        "precision": precision,
+        "device": device,
+        "until_settled": until_settled,
+        "seed": int(seed),
+    }
+
+
+def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
+    """Return the names of the layers that fit any of the patterns and any of the types; empty means all."""
+    return [
+        layer.name
+        for layer in profile.layers
+        if (not patterns or any(fnmatchcase(layer.name, pattern) for pattern in patterns))
+        and (not types or layer.layer_type in types)
+    ]
+
+
+def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    text = st.text_input(
+        "Layers",
+        value=", ".join(draft.layers),
+        placeholder="all",
+        key="analyze.options.layers",
+        help="Names of layers; * stands for anything: layer1.*, *.conv2. Separate several by commas. Leave empty for "
+        "all layers.",
+        persist_state="session",
+    )
+    patterns = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    offered = sorted({layer.layer_type for layer in profile.layers} if profile else set()) or list(draft.layer_types)
+    types = tuple(
+        st.multiselect(
+            "Layer types",
+            offered,
+            default=[name for name in draft.layer_types if name in offered],
+            placeholder="all",
+            key="analyze.options.types",
+            help="Measure only layers of these types. Leave empty for all.",
+            persist_state="session",
+        )
+    )
+    if profile is None or not (patterns or types):
+        return patterns, types
+    found = matching_layers(profile, patterns, types)
+    if not found:
+        some = ", ".join(layer.name for layer in profile.layers[:3])
+        complain(f"No compressible layer fits. Layer names of this model look like {some}; * stands for anything.")
+        return None
+    st.caption(f"{fmt.plural(len(found), 'layer')} of {len(profile.layers)} fit.")
+    return patterns, types
+
+
+def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, help_text: str) -> int | None:
+    found: int | None = st.number_input(
+        label,
+        min_value=1,
+        value=value,
+        step=1,
+        placeholder=placeholder,
+        key=f"analyze.options.{key}",
+        help=help_text,
+        persist_state="session",
+    )
+    return found
+
+
+def _choice(label: str, key: str, names: dict[str, str], value: str, help_text: str) -> str:
+    options = list(dict.fromkeys([*names, value]))  # a run from the command line may name cuda:1
+    chosen = st.selectbox(
+        label,
+        options,
+        index=options.index(value),
+        format_func=lambda name: names.get(name, name),
+        key=f"analyze.options.{key}",
+        help=help_text,
+        persist_state="session",
+    )
+    return chosen if chosen in options else options[0]
+
+
+def start_bar(
+    model: ModelSpec | None,
+    images: DataSpec | None,
+    sensitivity: SensitivitySpec | None,
+    profile: ModelProfile | None,
+) -> None:
+    """Show the plan and the Run button; start the run and go to its page when it is pressed."""
+    spec = None
+    if model is not None and images is not None and sensitivity is not None:
+        spec = RunSpec(model=model, data=images, sensitivity=sensitivity)
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        place = st.container(width="stretch")
+        pressed = st.button(
+            "Run",
+            type="primary",
+            icon=":material/play_arrow:",
+            key="analyze.run",
+            disabled=spec is None,
+            help=None if spec else "Something above is missing or wrong.",
+        )
+    with place:
+        if spec is None:
+            st.caption("Complete the fields above to run.")
+            return
+        with errors_here():
+            st.markdown(_plan(spec, profile))
+    if pressed:
+        _start(spec)
+
+
+def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
+    if profile is None:
+        return "The time is estimated once the model has been read."
+    return plan_text(spec, profile, backend.service().inputs.estimate_time(spec), groups=_groups(spec))
+
+
+def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
+    """Return what pruning takes together; None for other compressions, while it is looked for, and if it fails."""
+    if not spec.sensitivity.compression.description.removes_channels:
+        return None
+    try:
+        groups = backend.pruning_groups_of(spec)
+    except SenseError:  # the model's card, above, says why
+        return None
+    if groups is None:
+        wait_for(lambda: backend.pruning_groups_of(spec), "Looking which layers are pruned together")
+    return groups
+
+
+def plan_text(
+    spec: RunSpec,
+    profile: ModelProfile,
+    seconds: float | None,
+    *,
+    groups: tuple[tuple[str, ...], ...] | None = None,
+) -> str:
+    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``.
+
+    Args:
+        spec: of the run.
+        profile: of its model.
+        seconds: predicted; None if not known.
+        groups: the layers that pruning takes together; None if not known.
+    """
+    settings = spec.sensitivity
+    selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
+    work = f"{counted(selected if groups is None else groups)} × {fmt.plural(len(settings.levels), 'level')}"
+    images = f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
+    doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
+    if seconds is None:
+        return f"{work}{images}, {doing}; the time is known once the images have been counted."
+    shared = settings.mode == "exact" and backend.uses_cluster()
+    place = "on this machine alone; the cluster shares it out" if shared else "here"
+    return f"{work}{images}, {doing}: **{fmt.about(seconds)}** {place}"
+
+
+def run_title(spec: RunSpec) -> str:
+    """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
+    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
+    return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
+
+
+def _start(spec: RunSpec) -> None:
+    session().draft = spec
+    try:
+        run_id = backend.service().start(spec, title=run_title(spec))
+    except SenseError as error:
+        complain(str(error))
+        return
+    remember_run(run_id)
+    st.switch_page("pages/run.py", query_params={RUN_PARAMETER: run_id})

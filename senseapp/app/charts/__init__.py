@@ -1,0 +1,1 @@
+"""Altair charts of frames, and the files that they are saved as."""

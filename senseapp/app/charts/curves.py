@@ -1,0 +1,219 @@
+"""Curves: how what is lost of each layer grows with compression.
+
+One level as a line: the metric itself over all layers, with its best and worst marked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from senseapp.app.charts.axes import CUT_LABEL, LayeredChart, layer_tooltip, measured_ends, pick_layer, zero_line
+from senseapp.app.palette import ACCENT, FRAGILITY, INK, curve_look
+from senseapp.metrics import Metric
+
+HOVER = "hover"
+_MOST_BANDS = 8
+_MOST_NAMED = 20
+_MANY = 40
+_MOST_TICKS = 12
+
+
+def sensitivity_curves(
+    rows: pd.DataFrame,
+    *,
+    all_layers: Sequence[str],
+    x_title: str,
+    y_title: str | None,
+    picked: str = "",
+    falling: bool = False,
+    zero: bool = True,
+    height: int = 400,
+    most: float = math.inf,
+) -> alt.LayerChart:
+    """Return one line per layer over the levels, the strongest compression on the right.
+
+    The axis spans what is measured; curves of estimates that leave it end with an arrow and their number. A layer has
+    its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart,
+    up to 8 have their interval as a band; pointing at a curve pales the others.
+
+    Args:
+        rows: of :func:`senseapp.app.frames.levels.curve_rows`, for the layers to be drawn.
+        all_layers: values of ``row`` of the whole run, in network order.
+        x_title: of the axis of levels.
+        y_title: of the value axis; None leaves it out.
+        picked: the layer whose curve is thick.
+        falling: whether levels fall to the right, as bits do.
+        zero: whether there is a line at zero.
+        height: in pixels.
+        most: end of the value axis where all are estimates.
+    """
+    looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
+    present = set(rows["row"])
+    drawn = [name for name in all_layers if name in present]
+    named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
+    colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
+    base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
+    tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
+    ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
+    if zero and ends:
+        ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
+    value = alt.Y("shown:Q", title=y_title, scale=alt.Scale(zero=zero, **ends))
+    lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
+        stroke=alt.Stroke("row:N", scale=colours, legend=named),
+        strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
+    )
+    points = _points(tinted, value, y_title, many=len(drawn) > _MANY).encode(
+        shape=alt.Shape("row:N", scale=shapes, legend=None)
+    )
+    layers = [zero_line(vertical=False)] if zero else []
+    if len(drawn) <= _MOST_BANDS:
+        layers.append(
+            tinted.mark_area(opacity=0.12, clip=True, aria=False).encode(
+                y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")
+            )
+        )
+    if ends:
+        layers.append(_outside(tinted, *ends["domain"]))
+    whole = LayeredChart(layer=[*layers, lines, points], height=height)
+    # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
+    chart: alt.LayerChart = whole.resolve_legend(
+        color="independent", stroke="independent", strokeDash="independent", shape="independent"
+    )
+    return chart
+
+
+def _outside(base: alt.Chart, low: float, high: float) -> alt.Chart:
+    """Mark where curves of estimates leave the axis, which is that of what is measured; their numbers are on hover."""
+    beyond = base.transform_filter(f"datum.shown > {high} || datum.shown < {low}")
+    edges = beyond.transform_calculate(edge=f"datum.shown > {high} ? {high} : {low}")
+    arrows = edges.mark_point(filled=True, size=70, opacity=1, aria=False)
+    up = f"datum.shown > {high}"
+    marks: alt.Chart = arrows.encode(
+        y="edge:Q",
+        shape=alt.ShapeValue("triangle-down", condition={"test": up, "value": "triangle-up"}),
+        tooltip=[alt.Tooltip("members:N", title="Layer"), alt.Tooltip("shown_text:N", title="Beyond the axis")],
+    )
+    return marks
+
+
+def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
+    places = sorted(set(rows["place"]))
+    ticks: dict[str, Any] = {"values": places} if len(places) <= _MOST_TICKS else {}
+    return alt.X(
+        "place:Q",
+        title=title,
+        axis=alt.Axis(grid=False, labelFlush=False, format=".4~g", **ticks),
+        scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling),
+    )
+
+
+def _scale(drawn: Sequence[str], looks: Mapping[str, tuple[Any, ...]], part: int) -> alt.Scale:
+    return alt.Scale(domain=list(drawn), range=[looks[name][part] for name in drawn])
+
+
+def _legend(drawn: Sequence[str]) -> alt.Legend:
+    return alt.Legend(
+        title=None,
+        orient="right",
+        values=list(drawn),
+        labelLimit=190,
+        labelExpr=CUT_LABEL,
+        symbolType="stroke",
+        symbolSize=500,
+        symbolOpacity=1,
+        symbolStrokeWidth=2,
+    )
+
+
+def _under_pointer(*, others: float = 0.15) -> alt.OpacityValue:
+    return alt.OpacityValue(**alt.condition({"param": HOVER}, alt.value(1.0), alt.value(others)))
+
+
+def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> alt.Chart:
+    width = 1.2 if many else 2.0
+    thick = alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width))
+    lines: alt.Chart = base.mark_line(aria=False, clip=True).encode(
+        y=value,
+        detail=alt.Detail("layer:N"),
+        opacity=_under_pointer(others=0.08 if many else 0.15),
+        strokeWidth=alt.StrokeWidthValue(**thick),
+    )
+    return lines
+
+
+def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> alt.Chart:
+    hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
+    points: alt.Chart = (
+        base.mark_point(filled=True, size=18 if many else 55, clip=True)
+        .properties(name="points")
+        .encode(
+            y=value,
+            opacity=_under_pointer(others=0.05 if many else 0.15),
+            tooltip=[
+                alt.Tooltip("members:N", title="Layer"),
+                alt.Tooltip("level_text:N", title="Level"),
+                alt.Tooltip("shown_text:N", title=(y_title or "Drop").split(" (")[0]),
+                alt.Tooltip("interval_text:N", title="95 % interval of the drop"),
+                alt.Tooltip("source:N", title="Value"),
+            ],
+            description=alt.Description("description:N"),
+        )
+    )
+    return points.add_params(hover, pick_layer(nearest=True))
+
+
+_MOST_NAMES = 40
+
+
+def level_line(rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "") -> alt.LayerChart:
+    """Return the metric of the network with each layer compressed alone, layers from left to right.
+
+    Args:
+        rows: of :func:`senseapp.app.frames.levels.marked`, in the order to be drawn.
+        metric: whose value it is.
+        baseline: of the uncompressed model, in display units, drawn as a dashed line; None leaves it out.
+        picked: the layer whose point is large.
+    """
+    names = list(rows["row"])
+    labels = len(names) <= _MOST_NAMES
+    axis = alt.Axis(
+        labels=labels, ticks=labels, labelAngle=-40, labelExpr=CUT_LABEL, labelLimit=150, labelOverlap=False
+    )
+    title = None if labels else "Layers, from left to right as chosen above"
+    base: alt.Chart = alt.Chart(rows.assign(place=range(len(names)))).encode(
+        x=alt.X("row:N", sort=names, title=title, axis=axis),
+        y=alt.Y("value:Q", title=metric.value_axis, scale=alt.Scale(zero=False, **measured_ends(rows, "value"))),
+    )
+    line = base.mark_line(color=ACCENT, strokeWidth=1.5, clip=True, aria=False)
+    points = base.mark_point(filled=True, color=ACCENT, clip=True).encode(
+        size=alt.condition(alt.datum["layer"] == picked, alt.value(180), alt.value(45)),
+        tooltip=[alt.Tooltip("value:Q", title=metric.value_axis, format=".4~g"), *layer_tooltip(metric)],
+        description="description:N",
+    )
+    layers: list[alt.Chart] = [line, points.add_params(pick_layer(nearest=True)), *_extremes(base, len(names))]
+    if baseline is not None:
+        rule = alt.Chart(pd.DataFrame({"value": [baseline]})).mark_rule(color=INK, strokeDash=[5, 4], aria=False)
+        layers.insert(0, rule.encode(y="value:Q"))
+    return LayeredChart(layer=layers, height=380)
+
+
+def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:
+    """Ring the ends, and write their names towards the middle of the chart."""
+    ends = base.transform_filter("datum.extreme != ''")
+    colour = alt.condition("datum.extreme == 'loses most'", alt.value(FRAGILITY[3]), alt.value(ACCENT))
+    left = f"datum.place < {layers / 2}"
+    words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text").mark_text(
+        align=alt.expr(f"{left} ? 'left' : 'right'"),
+        dx=alt.expr(f"{left} ? 12 : -12"),
+        aria=False,
+        limit=260,
+    )
+    return (
+        ends.mark_point(size=150, strokeWidth=2.5, aria=False).encode(color=colour),
+        words.encode(text="label:N", color=colour),
+    )

@@ -1,0 +1,193 @@
+"""A chart with its question as title, reading help, text alternative, save menu and, if long, a scroll bar.
+
+The download menu of a chart: its picture in two forms, and the numbers behind it.
+A row of labelled figures that wraps on narrow screens.
+Measured or estimated, on how many images, with which interval: the line that is on every view of a run.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import altair as alt
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.charts.axes import PICK, ROW_STEP
+from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.app.common.notices import reveal
+from senseapp.app.common.state import pick
+from senseapp.app.frames.fragility import LegendEntry
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import notes_of, provenance_text
+from senseapp.records.measurement import SensitivityResult
+
+_DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "band")
+
+
+def chart_downloads(
+    chart: alt.Chart | alt.LayerChart,
+    *,
+    title: str,
+    lines: Sequence[str] = (),
+    data: pd.DataFrame | None = None,
+    legend: Sequence[LegendEntry] = (),
+    key: str,
+) -> None:
+    """Offer ``chart`` as PNG, SVG and CSV; each is made when it is clicked.
+
+    Args:
+        chart: as on the page.
+        title: of the picture; also names the files.
+        lines: below the title, such as where the numbers come from.
+        data: the rows of the CSV; None takes those that are drawn. Columns that only drawing needs are left out.
+        legend: of the colours, which stands beside the chart on the page.
+        key: of the element.
+    """
+
+    def table() -> str:
+        rows = data if data is not None else drawn_rows(chart)
+        return rows.drop(columns=list(_DRAWING_ONLY), errors="ignore").to_csv(index=False, lineterminator="\n")
+
+    files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
+        "png": (lambda: picture_png(chart, title=title, lines=lines, legend=legend), "PNG image", "image/png"),
+        "svg": (lambda: picture_svg(chart, title=title, lines=lines, legend=legend), "SVG drawing", "image/svg+xml"),
+        "csv": (table, "CSV data", "text/csv"),
+    }
+    with st.popover("Save", icon=":material/download:", type="tertiary", key=f"{key}.save"):
+        for ending, (make, label, mime) in files.items():
+            st.download_button(
+                label,
+                make,
+                file_name=f"{fmt.file_stem(title)}.{ending}",
+                mime=mime,
+                key=f"{key}.{ending}",
+                on_click="ignore",
+                type="tertiary",
+            )
+
+
+_TALLEST = 560
+_AXIS_HEIGHT = 70
+
+
+def rows_height(rows: int, *, step: int = ROW_STEP) -> int | None:
+    """Return the height of a scrolling frame for that many layer rows, or None if they fit without one."""
+    return _TALLEST if rows * step + _AXIS_HEIGHT > _TALLEST else None
+
+
+def place_of(layer: str, layers: Sequence[str]) -> float | None:
+    """Return where ``layer`` stands among ``layers``, 0 for the first to 1 for the last; None if it does not."""
+    return (list(layers).index(layer) + 0.5) / len(layers) if layer in layers else None
+
+
+def show_caveat(caveat: str) -> None:
+    """Show what :func:`senseapp.app.words.wording.caveat_of` says of a run; nothing if it is empty."""
+    if caveat:
+        st.badge(caveat, icon=":material/warning:", color="orange")
+
+
+def figure(
+    question: str,
+    chart: alt.Chart | alt.LayerChart,
+    *,
+    alt_text: str,
+    key: str,
+    run_id: str = "",
+    on_pick: Callable[[], None] | None = None,
+    reading: str = "",
+    caveat: str = "",
+    frame_height: int | None = None,
+    lines: Sequence[str] = (),
+    data: pd.DataFrame | None = None,
+    level: Literal[2, 3] = 2,
+    saves: bool = True,
+    shown: float | None = None,
+    legend: Sequence[LegendEntry] = (),
+) -> None:
+    """Draw ``chart`` under ``question``, with a menu that saves it.
+
+    Args:
+        question: the question that the chart answers.
+        chart: what to draw; with a ``pick`` selection if ``run_id`` is given.
+        alt_text: the finding in words, for screen readers.
+        key: of the element; holds the run's id, so that a selection never leaks into another run.
+        run_id: the run whose picked layer a click changes; empty for charts that do not pick a layer.
+        on_pick: called after a click on a chart with a ``pick`` selection of something else.
+        reading: how to read it, in small print.
+        caveat: of :func:`senseapp.app.words.wording.caveat_of`; stands beside every chart of an indicative run.
+        frame_height: of a frame with a scroll bar; None draws the chart whole.
+        lines: below the title of saved pictures; the caveat is added.
+        data: rows of the saved table; None takes those that are drawn.
+        level: of the question among the headings.
+        saves: whether there is a menu; none while a chart still fills.
+        shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
+        legend: of the colours; stands above the frame, so that it stays in sight, and on saved pictures.
+    """
+    with st.container(gap="xsmall"):
+        head = st.container(
+            horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
+        )
+        head.markdown(f"{'#' * level} {question}", width="stretch")
+        if saves:
+            with head:
+                chart_downloads(
+                    chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, legend=legend, key=key
+                )
+        show_caveat(caveat)
+        if reading:
+            st.caption(reading)
+        if legend:
+            st.html(_legend_html(legend))
+        frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
+        with st.container(height=frame_height or "content", border=False, key=frame):
+            if run_id or on_pick:
+                taken = on_pick or (lambda: _take_pick(key, run_id))
+                st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
+            else:
+                st.altair_chart(chart, key=key, alt=alt_text)
+        if shown is not None and frame_height:
+            reveal(frame, shown)
+
+
+def _legend_html(legend: Sequence[LegendEntry]) -> str:
+    """Return a row of coloured squares with their words; all of them are ours."""
+    swatch = "display:inline-block;width:0.8em;height:0.8em;margin-right:0.35em"
+    entries = (
+        f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};background:{entry.color};'
+        f'border:1px solid {entry.border}"></span>{html.escape(entry.text)}</span>'
+        for entry in legend
+    )
+    return f'<div role="note" aria-label="Colours" style="font-size:0.8rem;line-height:1.4">{"".join(entries)}</div>'
+
+
+def _take_pick(key: str, run_id: str) -> None:
+    picked = st.session_state[key]["selection"].get(PICK) or []
+    pick(run_id, str(picked[0]["layer"]) if picked else "")
+
+
+def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
+    """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""
+    row = st.container(horizontal=True, gap="medium", key=key)
+    for label, value in figures.items():
+        with row.container(width="content", gap=None):
+            st.caption(label, help=(helps or {}).get(label))
+            st.markdown(f"**{value}**")
+
+
+def provenance(result: SensitivityResult) -> None:
+    """Show the line, and the notes on the run."""
+    notes = notes_of(result)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(
+            provenance_text(result),
+            help="A 95 % interval says where the true change lies, had all images been measured that are like these. "
+            "Baseline and compressed model see the same images.",
+            width="content",
+        )
+        if notes:
+            with st.popover(f"{fmt.plural(len(notes), 'note')} on this run", type="tertiary", icon=":material/info:"):
+                st.markdown("\n".join(f"- {note}" for note in notes))

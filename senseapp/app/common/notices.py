@@ -1,0 +1,129 @@
+"""Sentences beside what they are about: errors at their field, empty states with the next step.
+
+Bring the picked row of a long chart into view.
+Running one of our own scripts in a page.
+The scripts that our own pages run in the browser: constant, so that the security policy can name them by hash.
+A line that stands where something is being found out, and brings the page up to date once it is.
+One line on a piece of background work: its place in the queue, or what it does and for how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import streamlit as st
+
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import SenseError
+from senseapp.records.jobs import JobSnapshot
+
+
+def complain(message: str) -> None:
+    """Show what is wrong with the field above."""
+    st.error(message, icon=":material/error:")
+
+
+@contextmanager
+def errors_here() -> Iterator[None]:
+    """Show a SenseError raised in the body at this place of the page and go on; anything else passes through."""
+    try:
+        yield
+    except SenseError as error:
+        complain(str(error))
+
+
+def empty_state(title: str, text: str, *, button: str, page: str, level: Literal[1, 2] = 2) -> None:
+    """Say that there is nothing here yet and what to do next; ``level`` is that of ``title`` among the headings."""
+    with st.container(border=True, horizontal_alignment="center", gap="small"):
+        st.space("small")
+        st.markdown(f"{'#' * level} {title}", text_alignment="center")
+        st.markdown(text, text_alignment="center")
+        if st.button(button, type="primary"):
+            st.switch_page(page)
+        st.space("small")
+
+
+def run_script(script: str, beside: str = "") -> None:
+    """Run one of :data:`~senseapp.app.common.notices.INLINE_SCRIPTS`; the security policy stops any other.
+
+    Args:
+        script: without its tag.
+        beside: HTML that it finds in the page.
+    """
+    st.html(f"{beside}<script>{script}</script>", unsafe_allow_javascript=True)
+
+
+REVEAL = """
+(function look(tries) {
+  const wish = document.querySelector(".reveal");
+  const frame = wish && document.querySelector(".st-key-" + wish.dataset.frame);
+  if (!frame || frame.scrollHeight < frame.clientHeight + 20) {
+    if (tries) setTimeout(look, 150, tries - 1);
+    return;
+  }
+  const place = wish.dataset.place * frame.scrollHeight, margin = 60;
+  if (place < frame.scrollTop + margin || place > frame.scrollTop + frame.clientHeight - margin)
+    frame.scrollTo({ top: place - frame.clientHeight / 2 });
+})(30);
+"""
+"""Scrolls the frame that ``<div class="reveal" data-frame data-place>`` names until that place can be seen."""
+
+REMEMBER_PLACE = """
+sessionStorage.setItem("senseapp.place", location.pathname + location.search);
+"""
+"""Remembers the page that somebody wanted, while this tab goes to the login and back."""
+
+COME_BACK = """
+(function () {
+  const place = sessionStorage.getItem("senseapp.place");
+  sessionStorage.removeItem("senseapp.place");
+  if (place && place !== location.pathname + location.search) location.replace(location.origin + place);
+})();
+"""
+"""Goes to the page that was remembered, once."""
+
+INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK)
+
+
+def reveal(frame: str, place: float) -> None:
+    """Scroll a container so that ``place`` can be seen, where it cannot; without scripts it stays where it is.
+
+    Args:
+        frame: key of a container with a height; letters, digits, ``_`` and ``-``.
+        place: 0 for its top to 1 for its bottom.
+    """
+    wish = f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>'
+    run_script(REVEAL, beside=wish)
+
+
+_POLL_SECONDS = 0.7
+
+
+def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
+    """Show ``sentence`` until ``answer`` returns something or raises, then run the page again.
+
+    A sentence that changes is given as a function.
+    """
+    st.fragment(_wait, run_every=_POLL_SECONDS)(answer, sentence)
+
+
+def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
+    st.caption(f":material/hourglass_empty: {sentence if isinstance(sentence, str) else sentence()}")
+    try:
+        ready = answer() is not None
+    except SenseError:
+        ready = True
+    if ready:
+        st.rerun()
+
+
+def job_line(snapshot: JobSnapshot) -> None:
+    """Show what ``snapshot`` says, with a bar where the number of steps is known."""
+    waiting = f"Place {snapshot.queue_place} in the queue" if snapshot.queue_place else snapshot.phase or "Starting"
+    text = f"{waiting} · {fmt.clock(snapshot.elapsed_seconds)} elapsed"
+    if snapshot.total:
+        st.progress(snapshot.fraction, text=text)
+    else:
+        st.markdown(f":material/hourglass: {text}")

@@ -1,0 +1,99 @@
+"""The guard of every page about one run: the run that the URL names, or what to do without one."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.notices import complain, empty_state
+from senseapp.app.common.state import RUN_PARAMETER, current_run, remember_run
+from senseapp.app.words import format as fmt
+from senseapp.app.words.states import STATES
+from senseapp.app.words.wording import compression_text
+from senseapp.core.errors import SenseError
+from senseapp.records.jobs import RunRecord
+from senseapp.records.measurement import SensitivityResult
+
+
+def require_run(what: str) -> RunRecord:
+    """Return the run this page is about; without one, say so and stop the page."""
+    run_id = current_run()
+    if not run_id:
+        empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.",
+                    button="Go to Analyze", page="pages/analyze.py", level=1)  # fmt: skip
+        st.stop()
+    try:
+        return backend.service().run(run_id)
+    except SenseError as error:
+        remember_run("")
+        complain(str(error))
+        st.page_link("pages/runs.py", label="See your runs", icon=":material/list:")
+        st.stop()
+
+
+def require_result(record: RunRecord) -> SensitivityResult:
+    """Return what the run has found; while there is nothing, say where it stands and stop the page."""
+    try:
+        result = backend.result_of(record.run_id)
+    except SenseError as error:
+        complain(str(error))
+        st.stop()
+    if result is None or not result.shown:
+        state = STATES[record.state]
+        st.info(f"{state.label}: nothing has been measured yet.", icon=state.icon)
+        to_run_page(record)
+        st.stop()
+    return result
+
+
+def may_start(run_id: str, what: str) -> bool:
+    """Return whether this visitor may have something measured on the run; if not, say so with ``what`` it is."""
+    if not backend.service().run(run_id).read_only:
+        return True
+    st.info(f"Nobody has asked for {what} yet; only the owner of this run can.", icon=":material/visibility:")
+    return False
+
+
+def to_run_page(record: RunRecord) -> None:
+    """Link to the page that shows the run's progress, or resumes it."""
+    st.page_link(
+        "pages/run.py",
+        label="Go to the run",
+        icon=":material/arrow_forward:",
+        query_params={RUN_PARAMETER: record.run_id},
+    )
+
+
+def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
+    """Show the run's title, its state and settings in as few lines as can be; return the room beside the title."""
+    state = STATES[record.state]
+    with st.container(gap="xsmall"):
+        first = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+        title, beside = (
+            first.container(horizontal=True, vertical_alignment="center", gap="small", width="content")
+            for _ in range(2)
+        )
+        title.title(record.title, anchor=False, width="content")
+        title.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
+        st.caption(run_line(record))
+        if record.read_only:
+            st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
+        if record.origin:
+            st.caption(f":material/history: {record.origin}")
+    return beside
+
+
+def run_line(record: RunRecord) -> str:
+    """Return model, compression, levels, images and age of a run in one line."""
+    settings = record.spec.sensitivity
+    parts = [
+        record.spec.model.title,
+        compression_text(settings),
+        "imported figures" if record.spec.data.kind == "imported" else f"images: {record.spec.data.title}",
+        fmt.age(record.created_seconds, time.time()),
+    ]
+    if settings.mode == "quick":
+        parts.insert(2, "quick estimate")
+    return " · ".join(parts)

@@ -1,0 +1,144 @@
+"""What one browser session remembers, as one typed object under one key; widget keys are ``"page.action"``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import streamlit as st
+
+from senseapp.records.spec import RunSpec
+
+RUN_PARAMETER = "run"
+_KEY = "senseapp.session"
+_ANALYZE = "analyze."
+
+
+@dataclass(slots=True)
+class LayerEdits:
+    """What a person has set for single layers of one run's schedule, in engine units.
+
+    Attributes:
+        fixed: layer to the level that it is locked at.
+        bounds: layer to its own least and greatest level.
+    """
+
+    fixed: dict[str, float] = field(default_factory=dict)
+    bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class OpenBlocks:
+    """What is open in the module tree of one run.
+
+    Attributes:
+        names: blocks whose inside is shown; None before the tree was drawn.
+        shown: the picked layer that blocks were opened for; another one opens its own.
+    """
+
+    names: frozenset[str] | None = None
+    shown: str = ""
+
+
+@dataclass(slots=True)
+class Session:
+    """One visitor's session.
+
+    Attributes:
+        draft: the settings that the Analyze page starts from.
+        last_run: id of the run looked at last; sidebar links drop the URL's, this brings it back.
+        picked: layer picked in the views, by run id; every view of the run moves to it.
+        pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
+        edits: what was set for single layers of a schedule, by run id.
+        edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
+        blocks: what is open in the module tree, by run id.
+        tabs: the view that was shown last, by run id.
+        more_runs: how often more of the list of runs was asked for.
+        compared: ids of the runs compared last; sidebar links drop the URL's, this brings them back.
+        uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
+        upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
+        refused: why the last file was not taken, by purpose.
+    """
+
+    draft: RunSpec = field(default_factory=RunSpec)
+    last_run: str = ""
+    picked: dict[str, str] = field(default_factory=dict)
+    pick_round: int = 0
+    edits: dict[str, LayerEdits] = field(default_factory=dict)
+    edit_round: int = 0
+    blocks: dict[str, OpenBlocks] = field(default_factory=dict)
+    tabs: dict[str, str] = field(default_factory=dict)
+    more_runs: int = 0
+    compared: tuple[str, ...] = ()
+    uploads: dict[str, Path] = field(default_factory=dict)
+    upload_round: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def session() -> Session:
+    """Return this visitor's session, made on first use."""
+    found = st.session_state.get(_KEY)
+    if found is None:
+        found = st.session_state[_KEY] = Session()
+    return found
+
+
+def remember_run(run_id: str) -> None:
+    """Make ``run_id`` the run that the pages show, also after a click in the sidebar."""
+    session().last_run = run_id
+
+
+def current_run() -> str:
+    """Return the run that the URL names, else the last one looked at (and write it back to the URL); or ``""``."""
+    run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
+    if run_id and st.query_params.get(RUN_PARAMETER) != run_id:
+        st.query_params[RUN_PARAMETER] = run_id
+    if run_id:
+        remember_run(run_id)
+    return run_id
+
+
+def restart_with(spec: RunSpec) -> None:
+    """Let the Analyze page start from ``spec``, forgetting what its widgets held."""
+    session().draft = spec
+    files = {"checkpoint": spec.model.checkpoint, "images": spec.data.path if spec.data.kind == "archive" else ""}
+    session().uploads.update({purpose: Path(path) for purpose, path in files.items() if path})
+    for key in [key for key in st.session_state if str(key).startswith(_ANALYZE)]:
+        del st.session_state[key]
+
+
+def pick(run_id: str, layer: str) -> None:
+    """Make ``layer`` the one that every view of the run shows; empty picks none."""
+    session().picked[run_id] = layer
+
+
+def picked_layer(run_id: str) -> str:
+    """Return the layer picked in the views of the run, or ``""``."""
+    return session().picked.get(run_id, "")
+
+
+def layer_edits(run_id: str) -> LayerEdits:
+    """Return what was set for single layers of the run's schedule; changing it changes what is kept."""
+    return session().edits.setdefault(run_id, LayerEdits())
+
+
+def forget_typed() -> None:
+    """Let the table of layers be drawn anew, without what was typed into it."""
+    session().edit_round += 1
+
+
+def open_blocks(run_id: str) -> OpenBlocks:
+    """Return what is open in the run's module tree; changing it changes what is kept."""
+    return session().blocks.setdefault(run_id, OpenBlocks())
+
+
+def turn_to(run_id: str, tab: str) -> bool:
+    """Remember that the run's view ``tab`` is shown; tell whether another one was, or none."""
+    before, session().tabs[run_id] = session().tabs.get(run_id), tab
+    return before != tab
+
+
+def drop_pick(run_id: str) -> None:
+    """Pick no layer, and let the charts forget their clicks."""
+    pick(run_id, "")
+    session().pick_round += 1

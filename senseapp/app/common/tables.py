@@ -1,0 +1,135 @@
+"""Tables of a result: which columns, in which words, with which number formats.
+
+In what two runs or more differ, apart from their figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.frames.comparison import letter
+from senseapp.app.words.settings import differing_settings
+from senseapp.metrics import Metric
+from senseapp.records.comparison import Side
+
+_SIGN = "Above zero is worse."
+
+
+def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
+    """Show the given columns of ``rows`` in their order, without an index, and without ranks where none is known.
+
+    The other columns stay here: browsers would be sent them, too.
+    """
+    known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
+    st.dataframe(rows[known], column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch")
+
+
+def top_columns(metric: Metric) -> dict[str, Any]:
+    """Return the columns of the two top-N tables."""
+    return {
+        "rank": _rank_column(),
+        "row": st.column_config.TextColumn("Layer", width=122),
+        "change_text": st.column_config.TextColumn(
+            "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=88
+        ),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=98),
+    }
+
+
+def _rank_column() -> Any:
+    return st.column_config.NumberColumn(
+        "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=42
+    )
+
+
+def measurement_columns(metric: Metric) -> dict[str, Any]:
+    """Return the columns of the whole table; numbers stay numbers, so that every column sorts."""
+    return {
+        "layer": st.column_config.TextColumn("Layer", pinned=True, width=150),
+        "layer_type": st.column_config.TextColumn("Type"),
+        "level_text": st.column_config.TextColumn("Level"),
+        "rank": _rank_column(),
+        "drop": st.column_config.NumberColumn(metric.axis, format="%.4g", help=_SIGN),
+        "low": st.column_config.NumberColumn("from (95 %)", format="%.4g"),
+        "high": st.column_config.NumberColumn("to (95 %)", format="%.4g"),
+        "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
+        "source": st.column_config.TextColumn("Source"),
+        "params": st.column_config.NumberColumn("Parameters", format="localized"),
+        "macs": st.column_config.NumberColumn("MACs", format="compact", help="Multiply-accumulates for one image."),
+        "members": st.column_config.TextColumn("Compressed together"),
+    }
+
+
+def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, Any]:
+    """Return the columns of all layers at one level.
+
+    Args:
+        metric: whose values they are.
+        reached: whether there is a column of the level that was truly reached.
+        mixed: whether measured and estimated values stand side by side.
+    """
+    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=130)}
+    if reached:
+        columns["reached_text"] = _reached_column()
+    columns |= {
+        "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
+        "change_text": st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}", width=90),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=105),
+        "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
+    }
+    if mixed:
+        columns["source"] = st.column_config.TextColumn("Source", width=80)
+    return columns | {"rank": _rank_column()}
+
+
+def _reached_column() -> Any:
+    return st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
+
+
+def layer_columns(metrics: Sequence[Metric], *, reached: bool) -> dict[str, Any]:
+    """Return the columns of one layer at all levels: each metric's value and drop."""
+    columns: dict[str, Any] = {"level_text": st.column_config.TextColumn("Level", pinned=True)}
+    if reached:
+        columns["reached_text"] = _reached_column()
+    for metric in metrics:
+        columns[metric.name] = st.column_config.TextColumn(metric.label, help=metric.help)
+        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}")
+    columns["source"] = st.column_config.TextColumn("Source")
+    return columns
+
+
+def unlisted_columns() -> dict[str, Any]:
+    """Return the columns of the weights that belong to no layer."""
+    return {
+        "module": st.column_config.TextColumn("Module"),
+        "module_type": st.column_config.TextColumn("Type"),
+        "weights": st.column_config.TextColumn("Weights", width="large"),
+        "share_text": st.column_config.TextColumn("Share of the parameters"),
+    }
+
+
+def apart_columns() -> dict[str, Any]:
+    """Return the columns of the layers that have no value."""
+    return {
+        "row": st.column_config.TextColumn("Layer"),
+        "status": st.column_config.TextColumn("Status"),
+        "levels": st.column_config.TextColumn("Levels"),
+        "reason": st.column_config.TextColumn("Reason", width="large"),
+    }
+
+
+def settings_table(sides: Sequence[Side]) -> None:
+    """Show the settings that differ; nothing for the two parts of one run."""
+    differing = differing_settings(sides)
+    if not differing:
+        return
+    st.markdown("## In what else do the runs differ?")
+    letters = [letter(index) for index in range(len(sides))]
+    rows = pd.DataFrame([[label, *values] for label, values in differing.items()], columns=["setting", *letters])
+    columns = {"setting": st.column_config.TextColumn("Setting")}
+    columns |= {name: st.column_config.TextColumn(f"In {name}", width="large") for name in letters}
+    show_table(rows, columns, alt_text="Settings in which the runs differ", key="compare.settings")

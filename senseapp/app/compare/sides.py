@@ -1,0 +1,165 @@
+"""At which levels and through which metric runs are compared; the URL holds the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.figure import show_caveat
+from senseapp.app.common.notices import complain
+from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.state import session
+from senseapp.app.compare.view import LEVEL_PARAMETER
+from senseapp.app.frames.comparison import letter
+from senseapp.app.frames.results import ordered_levels
+from senseapp.app.words.wording import caveat_of, provenance_text
+from senseapp.core.errors import SenseError
+from senseapp.metrics import METRICS, Metric, divergence_among
+from senseapp.records.comparison import Part, Side, shared_metrics
+from senseapp.records.jobs import RunRecord
+from senseapp.records.measurement import SensitivityResult
+
+_METRIC_PARAMETER = "metric"
+_METRIC = "compare.metric"
+_MOST_CHIPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    record: RunRecord
+    result: SensitivityResult
+
+
+def choose_sides(records: Sequence[RunRecord]) -> list[Side]:
+    """Show a card with the level of each run, and return the sides; empty (with a sentence) while there are none."""
+    found = _with_values(records)
+    if not found:
+        return []
+    levels = _levels(found)
+    columns = st.columns(max(2, len(found)))
+    for index, (one, level, column) in enumerate(zip(found, levels, columns, strict=False)):
+        with column.container(border=True, height="stretch"):
+            _card(one, index, level, count=len(found))
+    if len(found) > 1:
+        return [
+            Side(title=one.record.title, result=one.result, level=level)
+            for one, level in zip(found, levels, strict=True)
+        ]
+    return _parts_of(found[0], levels[0])
+
+
+def _with_values(records: Sequence[RunRecord]) -> list[_Found]:
+    found = []
+    for record in records:
+        try:
+            result = backend.result_of(record.run_id)
+        except SenseError as error:
+            complain(f"{record.title}: {error}")
+            continue
+        if result is None or not any(item.changes for item in result.shown):
+            st.info(f"{record.title} has no values yet.", icon=":material/hourglass_bottom:")
+            continue
+        found.append(_Found(record=record, result=result))
+    return found
+
+
+def _parts_of(one: _Found, level: float) -> list[Side]:
+    """Return the estimate and the measurement of a run as sides, if it has both at the level."""
+    title, result = one.record.title, one.result
+    sides = [Side(title=title, result=result, level=level, part=part) for part in (Part.ESTIMATED, Part.MEASURED)]
+    if all(side.metrics for side in sides):
+        return sides
+    st.info(
+        "Choose a second run. (Estimate and measurement can be compared in runs that have both.)",
+        icon=":material/add:",
+    )
+    return []
+
+
+def _levels(found: Sequence[_Found]) -> list[float]:
+    """Return the level of each run: the URL's, else the usual one, the same in runs of one compression if possible."""
+    linked = dict(zip(session().compared, st.query_params.get_all(LEVEL_PARAMETER), strict=False))
+    shared = _shared_levels(found)
+    return [_level(one, linked.get(one.record.run_id, ""), shared) for one in found]
+
+
+def _level(one: _Found, linked: str, shared: Sequence[float]) -> float:
+    known = {_level_parameter(level): level for level in one.result.levels}
+    scale = one.result.spec.sensitivity.compression.scale
+    return known.get(linked, scale.nearest_usual(shared or one.result.levels))
+
+
+def _level_parameter(level: float) -> str:
+    return f"{level:g}"
+
+
+def _shared_levels(found: Sequence[_Found]) -> tuple[float, ...]:
+    kinds = {one.result.spec.sensitivity.compression.kind for one in found}
+    if len(kinds) > 1:
+        return ()
+    return tuple(level for level in found[0].result.levels if all(level in one.result.levels for one in found))
+
+
+def _card(one: _Found, index: int, level: float, *, count: int) -> None:
+    """Show what one run is and where its numbers come from, and let its level be chosen."""
+    name = f"{letter(index)} · {one.record.title}" if count > 1 else one.record.title
+    head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small")
+    head.markdown(f"**{name}**", width="content")
+    _choose_level(head, one, level, narrow=count > 2)
+    st.caption(f"{run_line(one.record)}  \n{provenance_text(one.result)}")
+    show_caveat(caveat_of(one.result))
+
+
+def _choose_level(head: st.delta_generator.DeltaGenerator, one: _Found, level: float, *, narrow: bool) -> None:
+    """Let the level be chosen, from chips where there is room for them."""
+    shown, levels = one.result.spec.sensitivity.compression.scale.text, ordered_levels(one.result)
+    key = _level_key(one.record.run_id)
+    st.session_state[key] = level
+
+    if narrow or len(levels) > _MOST_CHIPS:
+        head.selectbox("Level", levels, format_func=shown, key=key, label_visibility="collapsed",
+                       on_change=_keep_levels, width=110)  # fmt: skip
+    else:
+        head.segmented_control("Level", levels, required=True, format_func=shown, key=key,
+                               label_visibility="collapsed", on_change=_keep_levels, width="content")  # fmt: skip
+
+
+def _level_key(run_id: str) -> str:
+    return f"compare.level.{run_id}"
+
+
+def _keep_levels() -> None:
+    """Put the levels into the URL, in the order of the runs; one without values has none."""
+    chosen = [st.session_state.get(_level_key(run_id)) for run_id in session().compared]
+    st.query_params[LEVEL_PARAMETER] = ["" if level is None else _level_parameter(level) for level in chosen]
+
+
+def choose_metric(sides: Sequence[Side]) -> Metric | None:
+    """Show the picker of the metrics that all sides have; None (with a sentence) if there is none."""
+    shared = shared_metrics(sides)
+    names = [name for name in METRICS if name in shared]
+    if not names:
+        had = "; ".join(f"{side.title}: {', '.join(METRICS[name].label for name in METRICS if name in side.metrics)}"
+                        for side in sides)  # fmt: skip
+        st.info(f"These runs have no metric in common. {had}.", icon=":material/info:")
+        return None
+    linked = st.query_params.get(_METRIC_PARAMETER, "")
+    usual = sides[0].result.metric
+    finer = divergence_among(names)
+    st.session_state[_METRIC] = next(name for name in (linked, usual, finer, names[0]) if name in names)
+    chosen = st.selectbox(
+        "Metric",
+        names,
+        format_func=lambda name: METRICS[name].label,
+        key=_METRIC,
+        help="\n".join(f"- **{METRICS[name].label}**: {METRICS[name].help}" for name in names),
+        on_change=_keep_metric,
+    )
+    return METRICS[chosen]
+
+
+def _keep_metric() -> None:
+    st.query_params[_METRIC_PARAMETER] = st.session_state[_METRIC]

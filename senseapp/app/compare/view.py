@@ -1,0 +1,270 @@
+"""A comparison: its finding in one sentence, bars in pairs, the scatter of ranks, and what moved or was left out.
+
+Which runs to compare; the URL holds the choice, so that it can be shared.
+Tables of a comparison of runs: which columns, in which words, with which number formats.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import streamlit as st
+
+from senseapp.app.charts.bars import pair_step, paired_bars
+from senseapp.app.charts.rank_scatter import rank_scatter
+from senseapp.app.common import backend
+from senseapp.app.common.figure import figure, rows_height
+from senseapp.app.common.notices import complain
+from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
+from senseapp.app.common.tables import show_table
+from senseapp.app.frames.comparison import (
+    agreement_frame,
+    caveat_of_sides,
+    finding,
+    letter,
+    matching_text,
+    moves_frame,
+    pair_frame,
+    scatter_frame,
+    side_labels,
+    unmatched_frame,
+)
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import compression_text
+from senseapp.core.errors import SenseError
+from senseapp.metrics import METRICS
+from senseapp.records.comparison import Comparison
+from senseapp.records.jobs import RunRecord
+
+
+def agreement_columns() -> dict[str, Any]:
+    """Return the columns of the rank correlations between runs."""
+    return {
+        "pair": st.column_config.TextColumn("Runs"),
+        "spearman": st.column_config.NumberColumn(
+            "Spearman", format="%.2f", help="1 is the same order, −1 the opposite."
+        ),
+        "layers": st.column_config.NumberColumn("Layers"),
+    }
+
+
+def moves_columns(sides: int) -> dict[str, Any]:
+    """Return the columns of the layers whose rank moved between ``sides`` runs."""
+    columns: dict[str, Any] = {
+        "row": st.column_config.TextColumn("Layer", pinned=True),
+        "shift": st.column_config.NumberColumn("Places moved", format="%g"),
+        "fragile_in": st.column_config.TextColumn("More fragile in"),
+        "sure": st.column_config.TextColumn("Sure", help="Whether the 95 % intervals rule out that nothing moved."),
+    }
+    for side in map(letter, range(sides)):
+        columns[f"rank_{side}"] = st.column_config.TextColumn(f"Rank in {side}")
+        if sides == 2:  # more would not fit beside each other; the bars show them
+            columns[f"change_{side}"] = st.column_config.TextColumn(f"Drop in {side}", help="Above zero is worse.")
+    return columns
+
+
+def unmatched_columns(sides: int) -> dict[str, Any]:
+    """Return the columns of the layers that lack a value in one of ``sides`` runs."""
+    reasons = {name: st.column_config.TextColumn(f"In {name}", width="large") for name in map(letter, range(sides))}
+    return {"layer": st.column_config.TextColumn("Layer", pinned=True), **reasons}
+
+
+_PICKS = "compare"
+_NETWORK, _MOVED = "Network order", "Moved most first"
+_RANKS, _VALUES = "Ranks", "Values"
+
+
+@st.fragment
+def comparison_view(comparison: Comparison) -> None:
+    """Show all views of a comparison; a click answers without running the rest of the page again."""
+    st.markdown(f"## {finding(comparison)}")
+    st.caption(
+        matching_text(comparison),
+        help="Spearman's rank correlation: 1 is the same order, 0 no relation, −1 the opposite order. Layers are "
+        "matched by name; those that are compressed together in every run count once.",
+    )
+    if comparison.layers:
+        bars, scatter = st.columns([5, 4], gap="medium")
+        with bars:
+            _bars(comparison)
+        with scatter:
+            _scatter(comparison)
+            _agreements(comparison)
+        _moves(comparison)
+    _unmatched(comparison)
+
+
+def _picked(comparison: Comparison) -> str:
+    layer = picked_layer(_PICKS)
+    return layer if any(layer == known.layer for known in comparison.layers) else ""
+
+
+def _bars(comparison: Comparison) -> None:
+    order = _choose("Order", (_NETWORK, _MOVED), key="order")
+    rows = pair_frame(comparison, by_shift=order == _MOVED)
+    labels = side_labels(comparison.sides)
+    metric = METRICS[comparison.metric]
+    figure(
+        "What does each layer lose in each run?",
+        paired_bars(rows, metric, labels=labels, picked=_picked(comparison)),
+        alt_text=f"{metric.change_title} of {fmt.plural(len(comparison.layers), 'layer')} in {' and '.join(labels)}. "
+        + finding(comparison),
+        key=f"compare.bars.{session().pick_round}",
+        run_id=_PICKS,
+        reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
+        caveat=caveat_of_sides(comparison.sides),
+        frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),
+    )
+
+
+def _scatter(comparison: Comparison) -> None:
+    shown = _choose("Axes", (_RANKS, _VALUES), key="axes")
+    labels = side_labels(comparison.sides)
+    picked = _picked(comparison)
+    figure(
+        "Do the runs agree on which layers are fragile?",
+        rank_scatter(
+            scatter_frame(comparison),
+            METRICS[comparison.metric],
+            labels=labels,
+            ranks=shown == _RANKS,
+            picked=picked,
+        ),
+        alt_text=finding(comparison),
+        key=f"compare.scatter.{session().pick_round}",
+        run_id=_PICKS,
+        reading="One point per layer. On the dashed line both runs say the same; named are the layers whose rank moved "
+        "most. Grey lines are 95 % intervals.",
+        caveat=caveat_of_sides(comparison.sides),
+    )
+    if picked:
+        _picked_line(comparison, picked)
+
+
+def _picked_line(comparison: Comparison, picked: str) -> None:
+    """Say what the picked layer loses on each side."""
+    rows = pair_frame(comparison)
+    with st.container(border=True, key="compare_picked"):
+        head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+        head.markdown(f"**{picked}**")
+        head.button("Close", key="compare.close", type="tertiary", on_click=drop_pick, args=(_PICKS,))
+        lines = (
+            f"{row.side}: **{row.change_text}** ({row.interval_text}), rank {row.rank_text}, {row.source}"
+            for row in rows[rows["layer"] == picked].itertuples()
+        )
+        st.markdown("  \n".join(f":small[{line}]" for line in lines))
+
+
+def _agreements(comparison: Comparison) -> None:
+    """Show the rank correlation of every pair, where there is more than the one of the headline."""
+    if len(comparison.sides) < 3:
+        return
+    st.markdown("## Rank correlation of each pair")
+    show_table(
+        agreement_frame(comparison),
+        agreement_columns(),
+        alt_text="Spearman's rank correlation of each pair of runs",
+        key="compare.agreement",
+    )
+
+
+def _moves(comparison: Comparison) -> None:
+    rows = moves_frame(comparison)
+    st.markdown("## Which layers moved most?")
+    if rows.empty:
+        st.caption("Every layer has the same rank in every run.")
+        return
+    st.caption(
+        "Ranks are among the matched layers, 1 for the most fragile; in brackets those that the 95 % intervals leave "
+        "possible. A move is sure if no rank is possible in both runs."
+    )
+    show_table(
+        rows,
+        moves_columns(len(comparison.sides)),
+        alt_text="Layers whose rank moved, those that moved furthest first",
+        key="compare.moves",
+    )
+
+
+def _unmatched(comparison: Comparison) -> None:
+    rows = unmatched_frame(comparison)
+    if rows.empty:
+        return
+    with st.expander(f"{fmt.plural(len(rows), 'layer')} without a value in every run", expanded=not comparison.layers):
+        show_table(
+            rows,
+            unmatched_columns(len(comparison.sides)),
+            alt_text="Layers that lack a value in a run, with the reason",
+            key="compare.unmatched",
+        )
+
+
+def _choose(label: str, options: tuple[str, str], *, key: str) -> str:
+    return st.segmented_control(
+        label,
+        options,
+        default=options[0],
+        required=True,
+        key=f"compare.{key}",
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+
+
+MOST_RUNS = 4
+LEVEL_PARAMETER = "level"
+_RUNS = "compare.runs"
+
+
+def choose_runs() -> list[RunRecord]:
+    """Show the picker of runs, filled in from the URL, and return those chosen; a link may name shared ones."""
+    linked = _linked_runs()
+    known = {record.run_id: record for record in (*backend.service().runs(), *linked)}
+    labels = _labels(known.values())
+    st.session_state[_RUNS] = [record.run_id for record in linked]
+    st.multiselect(
+        "Runs",
+        list(known),
+        format_func=labels.__getitem__,
+        key=_RUNS,
+        max_selections=MOST_RUNS,
+        placeholder="Choose one run, or up to four",
+        help="Two runs or more are compared with each other. One run alone: its estimate with its measurement.",
+        on_change=_keep_runs,
+    )
+    return linked
+
+
+def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return what stands for each run; the browser tells options apart by it, so no two are alike and none changes."""
+    labels: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for record in sorted(records, key=lambda record: record.created_seconds):
+        label = f"{record.title} · {compression_text(record.spec.sensitivity)}"
+        seen[label] += 1
+        labels[record.run_id] = label if seen[label] == 1 else f"{label} ({seen[label]})"
+    return labels
+
+
+def _linked_runs() -> list[RunRecord]:
+    """Return the runs that the URL names, else those compared last; one that cannot be seen is said and left out."""
+    ids = tuple(dict.fromkeys(st.query_params.get_all(RUN_PARAMETER))) or session().compared
+    found = []
+    for run_id in ids[:MOST_RUNS]:
+        try:
+            found.append(backend.service().run(run_id))
+        except SenseError as error:
+            complain(str(error))
+    session().compared = tuple(record.run_id for record in found)
+    if st.query_params.get_all(RUN_PARAMETER) != list(session().compared):
+        st.query_params[RUN_PARAMETER] = list(session().compared)
+    return found
+
+
+def _keep_runs() -> None:
+    chosen = st.session_state[_RUNS]
+    session().compared = tuple(chosen)
+    st.query_params[RUN_PARAMETER] = chosen
+    st.query_params.pop(LEVEL_PARAMETER, None)  # they were those of the runs in their order

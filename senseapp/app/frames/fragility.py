@@ -1,0 +1,73 @@
+"""Which colour a loss has: bands by what is tolerable, the same in bars, heat map, tree, schedule and report.
+
+The bands of a metric are fixed, so a colour means the same loss in every view, at every level and in every run, and no
+single value shifts the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from senseapp.app.palette import FRAGILITY, INK, UNCLEAR, UNKNOWN
+from senseapp.metrics import Metric
+from senseapp.records.resolution import cannot_tell
+
+_STEPS = (1, 3, 10, 30)
+"""Ends of the bands, in units of what is tolerable: about half a decade each."""
+CANNOT_TELL = len(FRAGILITY)
+NO_VALUE = CANNOT_TELL + 1
+_COLOURS = (*FRAGILITY, UNCLEAR, UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendEntry:
+    """One colour and what it stands for; ``border`` is drawn around it."""
+
+    color: str
+    text: str
+    border: str = INK
+
+
+def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:
+    """Return the band of each row with ``drop``, ``low`` and ``high`` in display units: see :func:`bands_of`."""
+    low, drop, high = (rows[name].to_numpy(dtype=float) for name in ("low", "drop", "high"))
+    return pd.Series(bands_of(low, drop, high, metric), index=rows.index, dtype="int64")
+
+
+def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric) -> np.ndarray:
+    """Return 0 (tolerable) to 4 (fragile) by ``drop``; :data:`CANNOT_TELL` where the interval leaves that open.
+
+    Args:
+        low: lower ends of the 95 % intervals, in display units; for estimates the drop itself.
+        drop: losses.
+        high: upper ends.
+        metric: whose they are.
+    """
+    tolerable = metric.factor * metric.notable
+    found = np.searchsorted(np.multiply(_STEPS, tolerable), drop)
+    return np.where(cannot_tell(low, drop, high, tolerable), CANNOT_TELL, found)
+
+
+def fragility_colour() -> alt.Color:
+    """Return the channel that paints the column ``band``; its legend stands beside the chart, always in sight."""
+    scale = alt.Scale(domain=list(range(len(_COLOURS))), range=list(_COLOURS))
+    return alt.Color("band:O", scale=scale, legend=None)
+
+
+def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
+    """Return what the colours stand for, the most robust first."""
+    unit = metric.change_unit
+    ends = [f"{metric.factor * metric.notable * step:g}" for step in _STEPS]
+    texts = [
+        f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
+        *(f"to {end}" for end in ends[1:]),
+        "more",
+        "cannot be told",
+    ]
+    if no_value:
+        texts.append("no value")
+    return tuple(LegendEntry(color=colour, text=text) for colour, text in zip(_COLOURS, texts, strict=False))

@@ -1,0 +1,297 @@
+"""Data frames of a result, in display units; every chart and table is drawn from one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from senseapp import compressions
+from senseapp.app.frames.fragility import NO_VALUE, row_bands
+from senseapp.app.words import format as fmt
+from senseapp.metrics import METRICS, Metric, MetricChange
+from senseapp.records.comparison import MatchedLayer
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, counted
+from senseapp.records.profile import ModelProfile
+from senseapp.records.ranking import shared_ranks
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.curve_set import damage_metric
+from senseapp.schedules.curves import weight_bytes
+
+_EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
+
+COLUMNS = (
+    "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
+    "value", "macs_left", "change_text", "interval_text", "unclear", "ranked", "source", "group", "members",
+    "description",
+)  # fmt: skip
+
+
+def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
+    """Return the run's levels from the mildest to the strongest."""
+    return tuple(result.spec.sensitivity.compression.scale.sorted(result.levels))
+
+
+def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
+    """Return the metrics that have values, the ranking one first."""
+    seen = result.shown_metrics
+    return tuple(name for name in METRICS if name == result.metric and name in seen) + tuple(
+        name for name in METRICS if name != result.metric and name in seen
+    )
+
+
+def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
+    """Return one row per layer (or coupled group) and level that has a value of ``metric``.
+
+    ``drop``, ``low``, ``high`` and ``value`` are in the units of the metric's axes; ``unclear`` says that the 95 %
+    interval holds zero, ``band`` is the colour (:mod:`senseapp.app.frames.fragility`); ``rank`` is 1 for the most
+    fragile at a level and shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``.
+    Rows are in execution order, then by strength.
+    """
+    view = METRICS[metric]
+    frame = pd.DataFrame(_rows(result, view), columns=list(COLUMNS))
+    frame = _with_ranks(frame.sort_values("order", kind="stable", ignore_index=True))
+    return frame.assign(band=row_bands(frame, view))
+
+
+def _with_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add ``rank`` within each level; layers whose intervals cannot be told apart share one, estimates have none."""
+    ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    for _, rows in frame[frame["ranked"].astype(bool)].groupby("level"):
+        ranks[rows.index] = shared_ranks(rows["drop"].tolist(), rows["low"].tolist(), rows["high"].tolist())
+    return frame.assign(rank=ranks)
+
+
+def _rows(result: SensitivityResult, metric: Metric) -> Iterator[dict[str, Any]]:
+    scale = result.spec.sensitivity.compression.scale
+    layers = {layer.name: layer for layer in result.profile.layers}
+    for item in sorted(result.shown, key=lambda item: scale.strength(item.level)):
+        change = item.change(metric.name)
+        if change is None or item.status is not Status.MEASURED:
+            continue
+        layer = layers.get(item.layer)
+        numbers = change_figures(change, metric, estimated=item.estimated)
+        level_text = scale.text(item.level)
+        source = "estimated" if item.estimated else "measured"
+        yield {
+            "layer": item.layer,
+            "row": row_name(item),
+            "order": layer.order if layer else len(layers),
+            "layer_type": layer.layer_type if layer else "",
+            "params": layer.num_params if layer else 0,
+            "macs": layer.macs if layer else 0,
+            "level": item.level,
+            "level_text": level_text,
+            "reached": item.achieved_level,
+            "macs_left": result.profile.macs - item.removed_macs,
+            "source": source,
+            "group": item.group,
+            "members": ", ".join(item.members) or item.layer,
+            "description": f"{item.layer}: {numbers['change_text']} at {level_text}, {source}",
+            **numbers,
+        }
+
+
+def row_name(item: LayerMeasurement | MatchedLayer | ScheduleEntry) -> str:
+    """Name a coupled group by its first member and the number of others, ``conv1 (+2)``."""
+    others = len(item.members) - 1
+    return f"{item.layer} (+{others})" if others > 0 else item.layer
+
+
+def change_figures(change: MetricChange, metric: Metric, *, estimated: bool) -> dict[str, Any]:
+    """Return the figures in display units; an unknown interval gives a whisker of no length."""
+    known = not estimated and change.has_interval
+    low, high = (change.ci_low, change.ci_high) if known else (change.delta, change.delta)
+    return {
+        "drop": metric.factor * change.delta,
+        "low": metric.factor * low,
+        "high": metric.factor * high,
+        "value": metric.factor * change.value,
+        "change_text": metric.change_text(change.delta),
+        "interval_text": metric.interval_text(low, high) if known else "none: estimate" if estimated else "unknown",
+        "unclear": known and low <= 0 <= high,
+        "ranked": known,
+    }
+
+
+def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False) -> pd.DataFrame:
+    """Return the rows of one level, in network order or the most fragile first."""
+    rows = frame[frame["level"] == level]
+    return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
+
+
+def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFrame:
+    """Return the ``number`` most fragile of a level's rows, which come the most fragile first, or the most robust."""
+    return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
+
+
+def apart_frame(result: SensitivityResult) -> pd.DataFrame:
+    """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status``, ``reason``, ``partly``.
+
+    ``partly`` tells that a layer has values at other levels, and so has bars there.
+    """
+    scale = result.spec.sensitivity.compression.scale
+    valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
+    words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    for item in result.shown:
+        if item.status in words:
+            groups.setdefault((item.layer, row_name(item), words[item.status], item.reason), []).append(item.level)
+    rows = [
+        {
+            "layer": layer,
+            "row": row,
+            "levels": scale.texts(found),
+            "status": status,
+            "reason": reason,
+            "partly": layer in valued,
+        }
+        for (layer, row, status, reason), found in groups.items()
+    ]
+    return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason", "partly"]).astype({"partly": bool})
+
+
+def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
+    """Return the weights that belong to no layer: columns ``module``, ``module_type``, ``weights``, ``share_text``."""
+    rows = [
+        {
+            "module": item.module or "(the network itself)",
+            "module_type": item.module_type,
+            "weights": ", ".join(item.parameters),
+            "share_text": fmt.percent(item.num_params / max(1, profile.num_params), digits=2),
+        }
+        for item in profile.unlisted
+    ]
+    return pd.DataFrame(rows, columns=["module", "module_type", "weights", "share_text"])
+
+
+def counted_rows(rows: pd.DataFrame) -> str:
+    """Return how many layers or groups the ``rows`` of one level are: ``14 groups (22 layers)``."""
+    return counted([members.split(", ") for members in rows["members"]])
+
+
+def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+    """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
+
+    ``drop`` is what the layer loses on its own at the middle level, 0 where that is unknown, and ``band`` its colour.
+    """
+    metric = METRICS[schedule.metric]
+    levels = ordered_levels(result)
+    alone = at_level(measurement_frame(result, metric.name), levels[len(levels) // 2]).set_index("layer")
+    rows = []
+    for entry in schedule.entries:
+        known = entry.layer in alone.index
+        amount, text = _amount(entry, result)
+        rows.append(
+            {
+                "layer": entry.layer,
+                "row": row_name(entry),
+                "members": ", ".join(entry.members),
+                "amount": amount,
+                "amount_text": text,
+                "drop": float(alone["drop"][entry.layer]) if known else 0.0,
+                "band": int(alone["band"][entry.layer]) if known else NO_VALUE,
+                "drop_text": f"{alone['change_text'][entry.layer]} at {alone['level_text'][entry.layer]}"
+                if known
+                else "–",
+                "damage_text": metric.change_text(entry.predicted_damage),
+                "description": f"{entry.layer}: {text}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
+    """Return one row per layer of a schedule of zeros and bits together; ``amount`` is the percentage of bytes left.
+
+    Other columns as in :func:`schedule_frame`.
+    """
+    rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
+    for layer in rows.index:
+        parts = _parts(schedule, layer)
+        weights = result.profile.layer(layer).num_params
+        left = weight_bytes(
+            weights,
+            zeros=next((weights * level for what, level in parts if what.zeroes_weights), 0.0),
+            bits=next((level for what, level in parts if what.sets_bits), compressions.DENSE_BITS),
+        )
+        words = [what.scale.reached_text(level) + " zeros" * what.zeroes_weights for what, level in parts]
+        text = " and ".join(words) or "left alone"
+        rows.loc[layer, "amount"] = 100 * left / weight_bytes(weights)
+        rows.loc[layer, "amount_text"] = text
+        rows.loc[layer, "description"] = f"{layer}: {text}"
+    return rows.reset_index(drop=True)
+
+
+def _parts(schedule: Schedule, layer: str) -> list[tuple[compressions.CompressionDescription, float]]:
+    """Return what a layer gets, and how much of it, in the order in which it is applied."""
+    entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
+    return sorted(
+        ((compressions.get(entry.compression), entry.level) for entry in entries), key=lambda part: part[0].order
+    )
+
+
+def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
+    """Return what bars of a schedule are drawn of: the rows, and title and end of the axis of amounts.
+
+    Bits end at the most that can be asked for, and at those of an untouched layer only where there is one.
+    """
+    if mixed:
+        return mixed_frame(schedule, result), "Bytes left if stored compactly (%)", 100.0
+    rows, scale = schedule_frame(schedule, result), result.spec.sensitivity.compression.scale
+    if not scale.stronger_is_lower:
+        return rows, scale.axis, scale.per_level
+    most = max(scale.choices)
+    return rows, scale.axis, scale.untouched if (rows["amount"] > most).any() else most
+
+
+def editing_frame(
+    result: SensitivityResult,
+    schedule: Schedule | None,
+    *,
+    fixed: Mapping[str, float],
+    bounds: Mapping[str, tuple[float | None, float | None]],
+) -> pd.DataFrame:
+    """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
+
+    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; they are missing where
+    there is no schedule and nothing was set. ``loss`` is what the layer loses alone at the middle level, ``share`` its
+    part of all compressible weights in percent.
+    """
+    metric = damage_metric(result)
+    levels = ordered_levels(result)
+    frame = at_level(measurement_frame(result, metric), levels[len(levels) // 2])
+    scale = result.spec.sensitivity.compression.scale
+    entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
+    total = max(1, sum(layer.num_params for layer in result.profile.layers))
+    rows = []
+    for item in frame.sort_values("order").to_dict("records"):
+        layer = str(item["layer"])
+        entry = entries.get(layer)
+        least, most = bounds.get(layer, (None, None))
+        held = scale.shown(fixed[layer]) if layer in fixed else None
+        weights = sum(result.profile.layer(name).num_params for name in str(item["members"]).split(", "))
+        rows.append(
+            {
+                "layer": layer,
+                "row": item["row"],
+                "amount": round(_amount(entry, result)[0], 4) if entry is not None else held,
+                "locked": layer in fixed,
+                "least": None if least is None else scale.shown(least),
+                "most": None if most is None else scale.shown(most),
+                "loss": max(0.0, float(item["drop"])),
+                "alone": f"{item['change_text']} at {item['level_text']}",
+                "share": 100 * weights / total,
+                "damage": METRICS[metric].change_text(entry.predicted_damage) if entry is not None else "–",
+            }
+        )
+    numbers = {"amount": "float64", "least": "float64", "most": "float64"}
+    return pd.DataFrame(rows, columns=list(_EDITED)).astype(numbers)
+
+
+def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
+    scale = result.spec.sensitivity.compression.scale
+    if entry.compression == "none":
+        return scale.shown(scale.untouched), "left alone"
+    return scale.shown(entry.level), scale.reached_text(entry.level)

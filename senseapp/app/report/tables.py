@@ -1,0 +1,175 @@
+"""The tables of a report: every layer at every level, what could not be measured, and the layers of a schedule.
+
+The quantization histograms of a report: those that somebody looked at in the app.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from senseapp.app.charts.quantization_bars import quantization_bars
+from senseapp.app.frames.histograms import bin_frame, mark_frame
+from senseapp.app.frames.results import (
+    apart_frame,
+    measurement_frame,
+    metrics_of,
+    mixed_frame,
+    ordered_levels,
+    schedule_frame,
+    unlisted_frame,
+)
+from senseapp.app.report.chart_data import ChartData
+from senseapp.app.report.figures import Drawing, Figure, drawn
+from senseapp.app.words import format as fmt
+from senseapp.metrics import METRICS
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import LayerProfile
+from senseapp.records.schedule import Schedule
+
+_MOST_CELLS = 12_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: what it shows.
+        columns: heads.
+        rows: cells, in the order of the columns; the first names the row.
+        note: how to read it.
+        figures: whether its cells are figures, which stand to the right, rather than words.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    figures: bool = True
+
+
+def layer_tables(result: SensitivityResult) -> tuple[tuple[Table, ...], str]:
+    """Return a table of each metric, and a sentence on those that are left out to keep the report small."""
+    names = metrics_of(result)
+    cells = len(result.profile.layers) * len(result.levels)
+    room = max(1, _MOST_CELLS // max(1, cells))
+    left_out = ", ".join(METRICS[name].label for name in names[room:])
+    sentence = f"To keep this file small it has no table of: {left_out}. The run's CSV has them." if left_out else ""
+    return tuple(_layer_table(result, name) for name in names[:room]), sentence
+
+
+def _layer_table(result: SensitivityResult, name: str) -> Table:
+    """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
+    metric, scale = METRICS[name], result.spec.sensitivity.compression.scale
+    frame = measurement_frame(result, name)
+    levels = [scale.text(level) for level in ordered_levels(result)]
+    sized = result.profile.sizes_known
+    layers = {layer.name: layer for layer in result.profile.layers}
+    cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))
+    firsts = frame.drop_duplicates("row")
+    rows = [
+        (row, *(_facts(kind_of, members, layers) if sized else ()), *(cells.get((row, level), "–") for level in levels))
+        for row, kind_of, members in zip(firsts["row"], firsts["layer_type"], firsts["members"], strict=True)
+    ]
+    facts = ("Type", "Parameters", "MACs") if sized else ()
+    return Table(
+        title=f"{metric.change_title} when one layer is compressed",
+        columns=("Layer", *facts, *levels),
+        rows=tuple(rows),
+        note=f"{metric.help} Above zero is worse. In brackets: the 95 % interval; ≈ marks estimates, which have none.",
+    )
+
+
+def _facts(layer_type: str, members: str, layers: Mapping[str, LayerProfile]) -> tuple[str, str, str]:
+    """Return type and cost, summed over the members of a coupled group."""
+    together = [layers[name] for name in members.split(", ") if name in layers]
+    params, macs = sum(layer.num_params for layer in together), sum(layer.macs for layer in together)
+    return layer_type, fmt.count(params), fmt.count(macs)
+
+
+def _cells(frame: pd.DataFrame) -> Iterator[str]:
+    for change, interval, source in zip(frame["change_text"], frame["interval_text"], frame["source"], strict=True):
+        yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})"
+
+
+def apart_table(result: SensitivityResult) -> Table | None:
+    """Return the layers without a value, with the reason; None if every layer has one."""
+    frame = apart_frame(result)
+    if frame.empty:
+        return None
+    return Table(
+        title=f"{fmt.plural(frame['layer'].nunique(), 'layer')} without a value, or without one at some levels",
+        columns=("Layer", "Status", "Levels", "Reason"),
+        rows=tuple(tuple(map(str, row)) for row in frame[["row", "status", "levels", "reason"]].to_numpy()),
+        note="Where nothing could be measured a layer is not robust and not fragile, for the reason given.",
+        figures=False,
+    )
+
+
+def unlisted_table(result: SensitivityResult) -> Table | None:
+    """Return the weights that belong to no layer; None if there are none."""
+    frame = unlisted_frame(result.profile)
+    if frame.empty:
+        return None
+    return Table(
+        title=f"{fmt.plural(len(frame), 'module')} with weights that are not analysed",
+        columns=("Module", "Type", "Weights", "Share of the parameters"),
+        rows=tuple(tuple(map(str, row)) for row in frame.to_numpy()),
+        note="These weights are used without a convolution or linear layer, so no compression here touches them.",
+        figures=False,
+    )
+
+
+def is_mixed(schedule: Schedule) -> bool:
+    """Whether a schedule sets zeros and bits together."""
+    return len({entry.compression for entry in schedule.entries} - {"none"}) > 1
+
+
+def schedule_table(schedule: Schedule, result: SensitivityResult) -> Table:
+    """Return the amount of each layer, and what it loses alone."""
+    frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
+    columns = ["members", "amount_text", "damage_text", "drop_text"]
+    return Table(
+        title="Amount of each layer",
+        columns=("Layer", "Amount", "Predicted share of the loss", "Measured alone"),
+        rows=tuple(tuple(map(str, row)) for row in frame[columns].to_numpy()),
+        figures=False,
+    )
+
+
+_SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
+
+
+def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartData) -> tuple[Figure, ...]:
+    """Return one figure with all histograms to choose from; none where nobody looked at any."""
+    drawings = tuple(_drawing(histogram, data) for histogram in histograms)
+    figure = Figure(
+        question="Where do the values lie on the quantization grid, and which of them matter?",
+        reading="Bars count the values in each bin; the line is how much the network's output hangs on them. Dashed "
+        "lines are the mean of each cell, and in red the true range.",
+        drawings=drawings,
+        what="Histogram",
+    )
+    return (figure,) if drawings else ()
+
+
+def _drawing(histogram: QuantizationHistogram, data: ChartData) -> Drawing:
+    spec = histogram.spec
+    label = f"{spec.layer}, {spec.tensor}, {spec.bits} bits" + (", per channel" if spec.per_channel else "")
+    chart = quantization_bars(
+        bin_frame(histogram),
+        mark_frame(histogram),
+        x_title="Place on the channel's grid (steps from 0)" if math.isnan(histogram.scale) else "Value",
+        sensitivity_title=_SENSITIVITY.get(spec.objective),
+    )
+    words = (
+        f"{label}: {fmt.percent(histogram.zero_share, digits=1)} of the values become zero, "
+        f"{fmt.percent(histogram.clamped_share, digits=3)} are clamped; seen on "
+        f"{fmt.plural(histogram.num_images, 'image')}."
+    )
+    return drawn(chart, data, label=label, words=words)

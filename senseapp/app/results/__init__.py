@@ -1,0 +1,1 @@
+"""The Results page: one module per tab."""

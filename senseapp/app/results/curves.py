@@ -1,0 +1,97 @@
+"""The Curves tab: the metric of chosen layers against the level."""
+
+from __future__ import annotations
+
+import math
+
+import streamlit as st
+
+from senseapp.app.charts.curves import sensitivity_curves
+from senseapp.app.common.figure import figure
+from senseapp.app.common.state import session
+from senseapp.app.frames.levels import CURVE_AXES, CurveAxis, curve_rows, reward_metric, why_no_reward
+from senseapp.app.results.layer_side import choose_layers
+from senseapp.app.results.view import RunView
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import caveat_of
+from senseapp.metrics import METRICS, Metric
+
+_QUESTIONS = {
+    "drop": "How fast does the loss grow with compression?",
+    "value": "How well does the network do at each level?",
+    "reward": "Where is compute saved for few errors?",
+}
+_READINGS = {
+    "drop": "One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, one "
+    "that bends upwards only as far as its bend.",
+    "value": "The metric of the whole network with one layer compressed; bands are 95 % intervals. Take from each "
+    "layer the level before its curve leaves the others.",
+    "reward": "Higher is better: errors and remaining compute both pull the reward down. Compress a layer as far as "
+    "its curve rises, and stop at its top.",
+}
+
+
+def curves_tab(view: RunView) -> None:
+    """Show how the loss of each chosen layer grows with compression."""
+    chart, side = st.columns([7, 3], gap="medium")
+    with side:
+        name = _choose_axis(view)
+        chosen = choose_layers(view)
+    with chart:
+        if chosen:
+            _curves(view, name, chosen)
+        else:
+            st.info("No layer passes the filters. Choose at least one.", icon=":material/touch_app:")
+
+
+def _curves(view: RunView, name: str, chosen: list[str]) -> None:
+    axis, metric = CURVE_AXES[name], _metric_of(name, view)
+    every = view.frame_of(metric)
+    scale = view.compression.scale
+    rows = curve_rows(every[every["row"].isin(chosen)], metric, axis, scale)
+    figure(
+        _QUESTIONS[name],
+        sensitivity_curves(
+            rows,
+            all_layers=list(dict.fromkeys(every["row"])),
+            x_title=scale.axis,
+            y_title=axis.title(metric),
+            picked=view.picked_row,
+            falling=scale.stronger_is_lower,
+            zero=name == "drop",
+            height=460,
+            most=metric.largest_estimate(view.result.profile.num_classes) if name == "drop" else math.inf,
+        ),
+        alt_text=_in_words(view, axis, metric, chosen),
+        key=f"curves.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading=_READINGS[name],
+        lines=view.lines,
+    )
+
+
+def _metric_of(name: str, view: RunView) -> Metric:
+    counted = reward_metric(view.result) if name == "reward" else None
+    return METRICS[counted] if counted else view.metric
+
+
+def _choose_axis(view: RunView) -> str:
+    missing = why_no_reward(view.result)
+    names = [name for name in CURVE_AXES if name != "reward" or not missing]
+    chosen = st.selectbox(
+        "Vertical axis",
+        names,
+        format_func=lambda name: CURVE_AXES[name].label,
+        key=f"curves.axis.{view.run_id}",
+        help=missing or "The reward is −(1 − top-1) · ln(MACs left in the network): what AMC's search maximises.",
+        persist_state="session",
+    )
+    return chosen if chosen in names else names[0]
+
+
+def _in_words(view: RunView, axis: CurveAxis, metric: Metric, chosen: list[str]) -> str:
+    last = view.level_texts[-1]
+    worst = view.frame[view.frame["level_text"] == last].sort_values("drop", ascending=False).head(1)
+    most = f" At {last} {worst['layer'].iloc[0]} loses most: {worst['change_text'].iloc[0]}." if len(worst) else ""
+    return f"{axis.title(metric)} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}.{most}"

@@ -1,0 +1,204 @@
+"""The choice of the layers whose curves are drawn: filters, and how many of what passes them.
+
+The side panel of one picked layer: its shape, cost, group and curve over the levels.
+Which layers of a run are drawn: those of a block or type, with a part of a name, and how many of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.charts.curves import sensitivity_curves
+from senseapp.app.common.figure import figure
+from senseapp.app.common.state import drop_pick
+from senseapp.app.common.tables import show_table, top_columns
+from senseapp.app.frames.levels import CURVE_AXES, curve_rows
+from senseapp.app.frames.network import blocks_of
+from senseapp.app.frames.results import apart_frame, at_level
+from senseapp.app.results.view import RunView
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import caveat_of
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import LayerProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFilter:
+    """What a layer must be like; an empty field asks for nothing.
+
+    Attributes:
+        name: a part of the name, or a pattern such as ``layer1.*.conv2``.
+        blocks: names of blocks, one of which holds the layer.
+        types: class names, one of which the layer has.
+    """
+
+    name: str = ""
+    blocks: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of ``frame``, of a coupled group if one of its members fits."""
+        fits = {members: any(self._takes(name) for name in members.split(", ")) for members in set(frame["members"])}
+        chosen = frame["members"].map(fits).astype(bool)
+        if self.types:
+            chosen &= frame["layer_type"].isin(self.types)
+        return frame[chosen]
+
+    def _takes(self, layer: str) -> bool:
+        part = self.name.strip().lower()
+        pattern = part if "*" in part or "?" in part else f"*{part}*"
+        inside = not self.blocks or any(layer.startswith(f"{block}.") for block in self.blocks)
+        return inside and fnmatchcase(layer.lower(), pattern)
+
+
+def types_of(frame: pd.DataFrame) -> list[str]:
+    """Return the types of the layers in network order; none where they are unknown."""
+    return [name for name in dict.fromkeys(frame["layer_type"]) if name]
+
+
+def most_fragile(frame: pd.DataFrame, level: float, number: int) -> list[str]:
+    """Return ``row`` of the ``number`` most fragile layers of ``frame`` at ``level``, in network order."""
+    worst = set(at_level(frame, level, by_sensitivity=True)["row"].head(number))
+    return [row for row in dict.fromkeys(frame["row"]) if row in worst]
+
+
+_FRAGILE, _ALL, _NAMED = "Fragile", "All", "By name"
+_AT_FIRST = 5
+
+
+def choose_layers(view: RunView) -> list[str]:
+    """Return ``row`` of the chosen layers, in network order; the picked layer is always among them."""
+    frame = _filter(view).rows(view.frame)
+    fitting = list(dict.fromkeys(frame["row"]))
+    chosen = _chosen(view, fitting)
+    named = set(most_fragile(frame, view.level, chosen) if isinstance(chosen, int) else chosen)
+    named |= set(view.frame["row"][view.frame["layer"] == view.picked_row])
+    rows = list(dict.fromkeys(view.frame["row"]))
+    shown = [row for row in rows if row in named]
+    st.caption(f"{len(shown)} of {len(rows)} curves are drawn.")
+    return shown
+
+
+def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
+    """Return how many of the most fragile layers to draw, or which layers."""
+    mode = st.segmented_control(
+        "Draw", [_FRAGILE, _ALL, _NAMED], default=_FRAGILE, required=True, key=f"curves.mode.{view.run_id}",
+        help="The most fragile ones, all, or those you name, of the layers that pass the filters.",
+        persist_state="session",
+    )  # fmt: skip
+    if mode == _ALL:
+        return fitting
+    if mode == _NAMED:
+        return st.multiselect(
+            "Layers", fitting, key=f"curves.layers.{view.run_id}", placeholder="Type a part of a name",
+            persist_state="session",
+        )  # fmt: skip
+    most = max(1, view.frame["row"].nunique())
+    number = st.number_input(
+        "How many", 1, most, min(_AT_FIRST, most), key=f"curves.number.{view.run_id}",
+        help=f"The most fragile layers at {view.level_text}.", persist_state="session",
+    )  # fmt: skip
+    return int(number)
+
+
+def _filter(view: RunView) -> LayerFilter:
+    run_id, types = view.run_id, types_of(view.frame)
+    name = st.text_input(
+        "Search", key=f"curves.search.{run_id}", placeholder="Part of a name, or layer1.*.conv2",
+        persist_state="session",
+    )  # fmt: skip
+    blocks = st.multiselect(
+        "Blocks", blocks_of(view.result.profile), key=f"curves.blocks.{run_id}", placeholder="All blocks",
+        persist_state="session",
+    )  # fmt: skip
+    chosen = (
+        st.pills("Types", types, selection_mode="multi", key=f"curves.types.{run_id}", persist_state="session")
+        if len(types) > 1
+        else []
+    )
+    return LayerFilter(name=name, blocks=tuple(blocks), types=tuple(chosen))
+
+
+def layer_side(view: RunView) -> None:
+    """Show the picked layer, or how to pick one."""
+    if view.picked:
+        layer_panel(view)
+    else:
+        st.info("Click a row to see its layer here.", icon=":material/touch_app:")
+
+
+def layer_panel(view: RunView) -> None:
+    """Show the picked layer."""
+    layer = view.result.profile.layer(view.picked)
+    with st.container(border=True, key="layer_panel"):
+        head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+        head.markdown(f"**{layer.name}**")
+        head.button("Close", key=f"panel.close.{view.run_id}", type="tertiary", on_click=drop_pick, args=(view.run_id,))
+        _facts(layer, view.result)
+        if view.picked_row:
+            _curve(view)
+        else:
+            _no_value(view)
+
+
+def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
+    facts = _sizes(layer, result) if result.profile.sizes_known else {"Type and size": "unknown (imported figures)"}
+    others = [name for name in _group(layer.name, result) if name != layer.name]
+    if others:
+        facts["Compressed together with"] = ", ".join(others)
+    st.markdown("  \n".join(f":small[{label}: **{value}**]" for label, value in facts.items()))
+
+
+def _sizes(layer: LayerProfile, result: SensitivityResult) -> dict[str, str]:
+    return {
+        "Type": layer.layer_type,
+        "Weight": fmt.shape(layer.weight_shape),
+        "Input → output": f"{fmt.shape(layer.input_shape)} → {fmt.shape(layer.output_shape)}",
+        "Parameters": f"{fmt.count(layer.num_params)} ({_share(layer.num_params, result.profile.num_params)})",
+        "MACs": f"{fmt.count(layer.macs)} ({_share(layer.macs, result.profile.macs)})",
+    }
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{fmt.percent(part / whole, digits=1)} of the model" if whole else "–"
+
+
+def _group(name: str, result: SensitivityResult) -> tuple[str, ...]:
+    return next((item.members for item in result.shown if name in item.members), ())
+
+
+def _no_value(view: RunView) -> None:
+    reasons = apart_frame(view.result)
+    found = reasons[reasons["layer"] == view.picked]
+    why = found["reason"].iloc[0] if len(found) else f"There is no {view.metric.label} of it in this run."
+    st.caption(f":material/block: No value. {why}")
+
+
+def _curve(view: RunView) -> None:
+    scale = view.compression.scale
+    own = view.frame[view.frame["layer"] == view.picked_row]
+    rows = curve_rows(own, view.metric, CURVE_AXES["drop"], scale)
+    words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
+    figure(
+        "Its loss at every level",
+        sensitivity_curves(
+            rows,
+            all_layers=list(dict.fromkeys(view.frame["row"])),
+            x_title=scale.axis,
+            y_title=None,
+            falling=scale.stronger_is_lower,
+            height=150,
+        ),
+        alt_text=f"{view.metric.change_title} of {view.picked}: {words}",
+        key=f"panel.curve.{view.run_id}",
+        caveat=caveat_of(view.result),
+        lines=(view.picked, *view.lines),
+        level=3,
+    )
+    columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
+    del columns["row"], columns["rank"]
+    show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")

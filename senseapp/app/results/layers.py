@@ -1,0 +1,207 @@
+"""The Layers tab: bars, the picked layer beside them, the two top-N tables, and the layers apart."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.charts.bars import sensitivity_bars
+from senseapp.app.charts.curves import level_line
+from senseapp.app.common.figure import figure, place_of, rows_height
+from senseapp.app.common.state import session
+from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
+from senseapp.app.frames.fragility import fragility_legend
+from senseapp.app.frames.levels import drop_domain, marked, reached_note
+from senseapp.app.frames.results import apart_frame, counted_rows, top_frame, unlisted_frame
+from senseapp.app.results.layer_side import layer_panel
+from senseapp.app.results.view import RunView, answer_first
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import caveat_of
+
+_READING = (
+    "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
+    "clear loss; grey: these images cannot tell."
+)
+_READING_LINE = (
+    "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
+    "up this much for nothing, dips are to be spared."
+)
+_NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
+_BARS, _LINE = "Bars", "Line"
+
+
+def layers_tab(view: RunView) -> None:
+    """Show how much each layer loses at the chosen level."""
+    chart, side = st.columns([5, 3], gap="medium")
+    row = side.container(horizontal=True, gap="small")
+    by_sensitivity = _choose(row, view, "Order", (_NETWORK, _SENSITIVITY)) == _SENSITIVITY
+    as_line = _choose(row, view, "Draw as", (_BARS, _LINE)) == _LINE
+    rows = marked(view.ranked if by_sensitivity else view.rows)
+
+    def draw() -> None:
+        with chart:
+            if as_line:
+                _line_figure(view, rows)
+            else:
+                bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
+
+    def beside() -> None:
+        with side:
+            if view.picked:
+                layer_panel(view)
+            _top_tables(view)
+
+    answer_first(view, chart=draw, side=beside)
+    with chart:
+        values_table(view, rows)
+    _layers_apart(view)
+
+
+def _choose(row: st.delta_generator.DeltaGenerator, view: RunView, label: str, options: tuple[str, str]) -> str:
+    return str(
+        row.segmented_control(
+            label,
+            options,
+            default=options[0],
+            required=True,
+            key=f"layers.{label.split()[0].lower()}.{view.run_id}",
+            label_visibility="collapsed",
+            persist_state="session",
+        )
+    )
+
+
+def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True) -> None:
+    """Draw the ``rows`` of the chosen level as bars under their question."""
+    domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
+    figure(
+        f"What does each layer lose {view.at}?",
+        sensitivity_bars(rows, view.metric, x_domain=domain, picked=view.picked_row),
+        alt_text=_bars_in_words(view),
+        key=key,
+        run_id=view.run_id if picks else "",
+        caveat=caveat_of(view.result),
+        reading=_READING,
+        legend=fragility_legend(view.metric),
+        frame_height=rows_height(len(rows)),
+        shown=place_of(view.picked_row, list(rows["layer"])),
+        lines=view.lines,
+        data=rows,
+        saves=picks,
+    )
+
+
+def _line_figure(view: RunView, rows: pd.DataFrame) -> None:
+    baseline = view.result.baseline.get(view.metric.name, math.nan)
+    figure(
+        f"How well does the network do {view.at}?",
+        level_line(
+            rows,
+            view.metric,
+            baseline=view.metric.factor * baseline if math.isfinite(baseline) else None,
+            picked=view.picked_row,
+        ),
+        alt_text=_bars_in_words(view),
+        key=f"line.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading=_READING_LINE,
+        lines=view.lines,
+    )
+
+
+def values_table(view: RunView, rows: pd.DataFrame) -> None:
+    """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
+    rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
+    st.markdown(f"## All values at {view.level_text}")
+    if view.target_noun == "group":
+        st.caption(f"{counted_rows(rows)}: each is pruned as one.")
+    note = reached_note(view.result)
+    if note:
+        st.caption(note)
+    show_table(
+        rows,
+        level_columns(
+            view.metric,
+            reached=bool(note) and view.result.profile.sizes_known,
+            mixed=rows["source"].nunique() > 1,
+        ),
+        alt_text=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
+        key=f"layers.values.{view.run_id}",
+    )
+
+
+def _bars_in_words(view: RunView) -> str:
+    ranked = view.ranked
+    if ranked.empty:
+        return "No layer has a value at this level."
+    first = ", ".join(f"{row.layer} {row.change_text}" for row in ranked.head(3).itertuples())
+    unclear = int(ranked["unclear"].sum())
+    return (
+        f"{view.metric.change_title} of {counted_rows(ranked)} at {view.level_text}. "
+        f"Most fragile: {first}. {unclear} cannot be told from zero."
+    )
+
+
+def _top_tables(view: RunView) -> None:
+    total = len(view.rows)
+    if not total:
+        return
+    number = st.number_input(
+        "Layers in each table",
+        min_value=1,
+        max_value=total,
+        value=min(5, total),
+        key=f"layers.top.{view.run_id}",
+        help="How many of the most fragile and of the most robust layers the two tables name.",
+        persist_state="session",
+        width=180,
+    )
+    for title, fragile in (("Most fragile", True), ("Most robust", False)):
+        st.markdown(f"## {title} at {view.level_text}")
+        show_table(
+            top_frame(view.ranked, int(number), fragile=fragile),
+            top_columns(view.metric),
+            alt_text=f"{title} layers at {view.level_text}",
+            key=f"layers.{'fragile' if fragile else 'robust'}.{view.run_id}",
+        )
+
+
+def _layers_apart(view: RunView) -> None:
+    rows = apart_frame(view.result)
+    apart, partly = rows[~rows["partly"]], rows[rows["partly"]]
+    if not apart.empty:
+        st.markdown(f"## {fmt.plural(apart['layer'].nunique(), 'layer')} without a value")
+        st.caption("They are not robust and not fragile: nothing could be measured, for the reason given.")
+        show_table(
+            apart, apart_columns(), alt_text="Layers without a value, with the reason", key=f"apart.{view.run_id}"
+        )
+    if not partly.empty:
+        st.markdown(f"## {fmt.plural(partly['layer'].nunique(), view.target_noun)} without a value at some levels")
+        st.caption("They have values at the other levels.")
+        show_table(
+            partly,
+            apart_columns(),
+            alt_text="Layers and groups without a value at some levels, with the reason",
+            key=f"partly.{view.run_id}",
+        )
+    _unlisted_weights(view)
+
+
+def _unlisted_weights(view: RunView) -> None:
+    rows = unlisted_frame(view.result.profile)
+    if rows.empty:
+        return
+    st.markdown(f"## {fmt.plural(len(rows), 'module')} with weights that are not analysed")
+    st.caption(
+        "These weights are used without a convolution or linear layer, so no compression here touches them. "
+        "Position embeddings, attention with inputs of several widths and recurrent layers have such weights."
+    )
+    show_table(
+        rows,
+        unlisted_columns(),
+        alt_text="Weights that belong to no layer, with their share",
+        key=f"unlisted.{view.run_id}",
+    )

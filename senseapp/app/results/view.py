@@ -1,0 +1,240 @@
+"""What every view of a run is given: the result, the metric and level in question, and the frame of its numbers.
+
+What to do with a result next: a schedule, a comparison, a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.common.report_download import report_button
+from senseapp.app.common.state import RUN_PARAMETER, pick, picked_layer
+from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
+from senseapp.app.words.wording import compression_text, provenance_text
+from senseapp.compressions import CompressionDescription
+from senseapp.metrics import METRICS, Metric
+from senseapp.records.jobs import RunRecord
+from senseapp.records.measurement import SensitivityResult
+from senseapp.runs.leaderboard import shown_metric
+
+_KEPT_FRAMES = 32
+_MOST_BUTTONS = 7  # more levels are slid through
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """One run seen through one metric at one level, for one pass over the page: what follows is worked out once.
+
+    Attributes:
+        run_id: of the run; part of every widget key.
+        result: what was found.
+        metric: what is drawn.
+        level: the level in question, in engine units.
+        frame: all rows of the metric, from :func:`senseapp.app.frames.results.measurement_frame`.
+        opened: whether the tab was opened just now, rather than something clicked in it.
+    """
+
+    run_id: str
+    result: SensitivityResult
+    metric: Metric
+    level: float
+    frame: pd.DataFrame
+    opened: bool = False
+
+    @property
+    def compression(self) -> CompressionDescription:
+        """What is known of the run's compression."""
+        return self.result.spec.sensitivity.compression.description
+
+    @property
+    def target_noun(self) -> str:
+        """What is compressed as one: ``layer``, or ``group`` where layers are pruned together."""
+        return "group" if self.frame["group"].astype(bool).any() else "layer"
+
+    @property
+    def level_text(self) -> str:
+        """The level as people say it."""
+        return self.compression.scale.text(self.level)
+
+    @cached_property
+    def level_texts(self) -> list[str]:
+        """All levels as people say them, from the mildest to the strongest."""
+        return [self.compression.scale.text(level) for level in ordered_levels(self.result)]
+
+    @property
+    def at(self) -> str:
+        """The level as part of a sentence: ``with 50 % of its weights at zero``."""
+        return self.compression.at.format(level=self.level_text)
+
+    @cached_property
+    def picked(self) -> str:
+        """The layer picked in any view, if the run's model has it; else ``""``."""
+        layer = picked_layer(self.run_id)
+        return layer if any(layer == known.name for known in self.result.profile.layers) else ""
+
+    @cached_property
+    def picked_row(self) -> str:
+        """The ``layer`` of the rows that hold the picked one, alone or in a coupled group; ``""`` without a value."""
+        if not (picked := self.picked):
+            return ""
+        groups = self.frame[["layer", "members"]].drop_duplicates().itertuples(index=False)
+        return next((str(layer) for layer, members in groups if picked in str(members).split(", ")), "")
+
+    @cached_property
+    def lines(self) -> tuple[str, str]:
+        """What is written below the title of a saved picture: model and compression, and where numbers come from."""
+        compressed = compression_text(self.result.spec.sensitivity)
+        return f"{self.result.profile.title} · {compressed}", provenance_text(self.result).replace("**", "")
+
+    def frame_of(self, metric: Metric) -> pd.DataFrame:
+        """Return the frame of another metric."""
+        return kept_frame(self.run_id, self.result, metric.name)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows of the level, in network order."""
+        return self._kept_rows(by_sensitivity=False)
+
+    @cached_property
+    def ranked(self) -> pd.DataFrame:
+        """The rows of the level, the most fragile first."""
+        return self._kept_rows(by_sensitivity=True)
+
+    def _kept_rows(self, *, by_sensitivity: bool) -> pd.DataFrame:
+        state = _state(self.result)
+        return _made_rows(self.run_id, self.metric.name, state, self.level, by_sensitivity, self.frame)
+
+
+def answer_first(view: RunView, *, chart: Callable[[], None], side: Callable[[], None]) -> None:
+    """Draw what was asked for before the rest: browsers show what comes while the rest is still made.
+
+    That is the chart of a tab that was just opened; afterwards it is what stands beside it, for a click in a chart.
+    """
+    first, second = (chart, side) if view.opened else (side, chart)
+    first()
+    second()
+
+
+def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bool = False) -> RunView | None:
+    """Show the pickers of level, metric and on request layer; None (with a sentence) while nothing has a value."""
+    metrics = metrics_of(result)
+    if not metrics:
+        st.info("No layer has a value yet.", icon=":material/hourglass_empty:")
+        return None
+    row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
+    level = _choose_level(row, run_id, result, page)
+    name = row.selectbox(
+        "Metric",
+        metrics,
+        index=metrics.index(_best_covered(result, metrics)),
+        format_func=lambda metric: METRICS[metric].label,
+        key=f"{page}.metric.{run_id}",
+        help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
+        persist_state="session",
+        width=200,
+    )
+    if layers:
+        _choose_layer(row, run_id, result)
+    metric = METRICS[name if name in metrics else metrics[0]]
+    frame = kept_frame(run_id, result, metric.name)
+    return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
+
+
+def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
+    """Return :func:`senseapp.app.frames.results.measurement_frame`, made once per state of a run; not to be changed."""
+    return _made_frame(run_id, metric, _state(result), result)
+
+
+@st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
+def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: SensitivityResult) -> pd.DataFrame:
+    return measurement_frame(_result, metric)
+
+
+@st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
+def _made_rows(
+    run_id: str, metric: str, state: tuple[float, ...], level: float, by_sensitivity: bool, _frame: pd.DataFrame
+) -> pd.DataFrame:
+    return at_level(_frame, level, by_sensitivity=by_sensitivity)
+
+
+def _state(result: SensitivityResult) -> tuple[float, ...]:
+    """Return what changes with every measurement that a run adds."""
+    return (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
+
+
+def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult) -> None:
+    """Show the picked layer, and let the keyboard pick one; a click in a chart does the same."""
+    names = [layer.name for layer in result.profile.layers]
+    key = f"results.layer.{run_id}"
+    picked = picked_layer(run_id)
+    st.session_state[key] = picked if picked in names else None
+    row.selectbox(
+        "Layer",
+        names,
+        key=key,
+        placeholder="Click or type one",
+        on_change=lambda: pick(run_id, st.session_state[key] or ""),
+        help="The layer that every view shows. A click in any chart picks one too.",
+        width=250,
+    )
+
+
+def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
+    """Return the metric to show first: of those with the most values that of the headline, else that of estimates."""
+    spoken_of = shown_metric(result)
+    return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, METRICS[name].divergence))
+
+
+def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
+    """Let a level be chosen: pressed, or slid to where there are many."""
+    compression = result.spec.sensitivity.compression
+    options, scale = ordered_levels(result), compression.scale
+    usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
+    if len(options) > _MOST_BUTTONS:
+        chosen = row.select_slider(
+            "Level",
+            options,
+            value=usual,
+            format_func=scale.text,
+            key=key,
+            help=about,
+            persist_state="session",
+            width=230,
+        )
+    else:
+        chosen = row.segmented_control(
+            "Level",
+            options,
+            default=usual,
+            required=True,
+            format_func=scale.text,
+            key=key,
+            help=about,
+            persist_state="session",
+        )
+    return chosen if chosen in options else usual
+
+
+def result_actions(record: RunRecord, result: SensitivityResult) -> None:
+    """Show the ways on from a run's results."""
+    query = {RUN_PARAMETER: record.run_id}
+    st.page_link(
+        "pages/targets.py",
+        label="Make a schedule",
+        icon=":material/arrow_forward:",
+        query_params=query,
+        help="One level for each layer, chosen by these results.",
+    )
+    st.page_link(
+        "pages/compare.py",
+        label="Compare",
+        icon=":material/compare_arrows:",
+        query_params=query,
+        help="Put this run beside another one.",
+    )
+    report_button(record, result, key=f"results.report.{record.run_id}")

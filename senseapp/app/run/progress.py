@@ -1,0 +1,195 @@
+"""The panel of a waiting or running run: progress, chart that fills, Cancel; and what to do when it has ended.
+
+What to do with a run that ended before it was finished.
+What was logged about a run, for the person it belongs to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.backend import seconds_to_next_look
+from senseapp.app.common.figure import provenance
+from senseapp.app.common.notices import complain, errors_here
+from senseapp.app.common.state import RUN_PARAMETER, restart_with
+from senseapp.app.frames.levels import marked
+from senseapp.app.results.layers import bars_figure
+from senseapp.app.results.view import RunView, choose_view
+from senseapp.app.words import format as fmt
+from senseapp.core.errors import NotFound, SenseError
+from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.resolution import baseline_warning
+from senseapp.runs.run_log import LogEntry
+
+_REDRAW_SECONDS = 2.0
+_KEPT_CHARTS = 32
+
+
+def progress_panel(run_id: str, *, active: bool, may_cancel: bool = True) -> None:
+    """Show how far the run is; while it is ``active``, look again and again, and rerun the page when it ends."""
+    seconds = seconds_to_next_look() if active else None
+    st.fragment(_panel, run_every=seconds)(run_id, active, may_cancel, seconds)
+
+
+def _panel(run_id: str, active: bool, may_cancel: bool, seconds: float | None) -> None:
+    if seconds is not None and seconds_to_next_look() >= 2 * seconds:
+        st.rerun()  # many more watch than when this page began to
+    try:
+        snapshot = backend.service().snapshot(run_id)
+    except SenseError as error:
+        complain(str(error))
+        return
+    if active and snapshot.state.finished:
+        st.rerun()
+    _progress(snapshot)
+    if active and may_cancel:
+        _cancel_button(snapshot)
+    _chart_so_far(run_id, time.time() // _REDRAW_SECONDS if active else None)
+
+
+def _progress(snapshot: JobSnapshot) -> None:
+    if snapshot.state is RunState.QUEUED:
+        place = f"{fmt.ordinal(snapshot.queue_place)} in the queue" if snapshot.queue_place else "In the queue"
+        st.progress(snapshot.fraction, text=f"{place}. It starts by itself; you can leave this page.")
+        return
+    st.progress(snapshot.fraction, text=f"**{fmt.percent(snapshot.fraction)}** · {snapshot.phase or 'Starting'}")
+    st.caption(_figures(snapshot))
+
+
+def _figures(snapshot: JobSnapshot) -> str:
+    parts = [f"{snapshot.done} of {snapshot.total} done"] if snapshot.total else []
+    parts.append(f"{fmt.clock(snapshot.elapsed_seconds)} elapsed")
+    if not snapshot.state.finished:
+        remaining = snapshot.remaining_seconds
+        parts.append("time left not known yet" if remaining is None else f"{fmt.about(remaining)} left")
+    return " · ".join(parts)
+
+
+def _cancel_button(snapshot: JobSnapshot) -> None:
+    st.button(
+        "Cancel",
+        key="run.cancel",
+        icon=":material/stop_circle:",
+        on_click=_cancel,
+        args=(snapshot.run_id,),
+        help="Stop here. What was measured is kept, and the run can be resumed.",
+    )
+
+
+def _cancel(run_id: str) -> None:
+    with suppress(NotFound):  # deleted meanwhile; the panel says so at its next look
+        backend.service().cancel(run_id)
+
+
+def _chart_so_far(run_id: str, moment: float | None) -> None:
+    """Draw what was found; the same for everybody who watches at the same ``moment``."""
+    try:
+        result = backend.result_of(run_id)
+    except SenseError as error:
+        complain(str(error))
+        return
+    if result is None or not result.shown:
+        return
+    if warning := baseline_warning(result):
+        st.warning(warning, icon=":material/warning:")
+    view = choose_view(run_id, result, page="run")
+    if view is None or view.rows.empty:
+        return
+    counts = (len(result.measurements), len(result.estimates))
+    _bars(run_id, view.metric.name, view.level, counts if moment is None else (moment,), view)
+    provenance(result)
+
+
+@st.cache_data(show_spinner=False, max_entries=_KEPT_CHARTS)
+def _bars(run_id: str, metric: str, level: float, state: tuple[float, ...], _view: RunView) -> None:
+    """Draw the chart once for all who watch: making it takes a tenth of a second of the processor that measures."""
+    bars_figure(_view, marked(_view.rows), key=f"run.bars.{run_id}", picks=False)
+
+
+_SHOWN = 200
+
+
+def run_log(run_id: str) -> None:
+    """Show the end of a run's log in a folded block, with a button that saves all of it; nothing if there is none."""
+    with errors_here():
+        entries = backend.service().run_log(run_id)
+        if not entries:
+            return
+        with st.expander("Log of this run", icon=":material/receipt_long:"):
+            st.code(_text(entries[-_SHOWN:]), language=None, wrap_lines=True, height=min(400, 60 + 30 * len(entries)))
+            st.download_button(
+                "Download log",
+                lambda: _text(entries).encode(),
+                file_name=f"senseapp-{run_id[:8]}.log",
+                mime="text/plain",
+                key="run.log",
+                type="tertiary",
+                icon=":material/download:",
+                on_click="ignore",
+            )
+
+
+def _text(entries: Sequence[LogEntry]) -> str:
+    return "\n".join(
+        f"{entry.time:%Y-%m-%d %H:%M:%S} UTC  {entry.level:<8}  {entry.message}"
+        + (f"\n{entry.trace}" if entry.trace else "")
+        for entry in entries
+    )
+
+
+_SENTENCES = {
+    RunState.CANCELLED: "You cancelled this run. What was measured is kept; press Resume to go on from there.",
+    RunState.INTERRUPTED: "senseapp stopped before this run was finished. What was measured is kept; press Resume to "
+    "go on from there.",
+    RunState.FAILED: "This run failed.",
+}
+
+
+def stopped(record: RunRecord) -> None:
+    """Say why the run ended; offer to resume it, or to change its settings."""
+    failed = record.state is RunState.FAILED
+    message = record.error or _SENTENCES[record.state]
+    (st.error if failed else st.warning)(message, icon=":material/error:" if failed else ":material/pause_circle:")
+    if record.read_only:
+        return
+    row = st.container(horizontal=True)
+    resume = row.button(
+        "Try again" if failed else "Resume",
+        key="run.resume",
+        type="secondary" if failed else "primary",
+        icon=":material/play_arrow:",
+    )
+    change = row.button(
+        "Change the settings",
+        key="run.change",
+        type="primary" if failed else "secondary",
+        icon=":material/tune:",
+        help="Opens Analyze with this run's settings filled in.",
+    )
+    here = backend.uses_cluster() and row.button(
+        "Go on on this machine",
+        key="run.resume_here",
+        icon=":material/computer:",
+        help="Measures what is left here, without the cluster.",
+    )
+    if resume or here:
+        _resume(record, here=here)
+    if change:
+        restart_with(record.spec)
+        st.switch_page("pages/analyze.py")
+    if failed:
+        run_log(record.run_id)
+
+
+def _resume(record: RunRecord, *, here: bool) -> None:
+    try:
+        backend.service().resume(record.run_id, here=here)
+    except SenseError as error:
+        complain(str(error))
+        return
+    st.switch_page("pages/run.py", query_params={RUN_PARAMETER: record.run_id})

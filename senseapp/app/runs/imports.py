@@ -1,0 +1,102 @@
+"""Take in a run that another senseapp wrote as one file.
+
+Make a run of a sensitivity table that another tool wrote.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+from streamlit.typing import UploadedFile
+
+from senseapp.app.analyze.checkpoint import search_architecture
+from senseapp.app.common import backend
+from senseapp.app.common.notices import errors_here
+from senseapp.app.common.state import RUN_PARAMETER, remember_run
+from senseapp.app.common.uploads import expect_files, store_upload
+from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.errors import InvalidFile
+from senseapp.records.spec import ModelSpec
+from senseapp.runs.disk_space import UploadLimits
+
+
+def import_run() -> None:
+    """Show the uploader; a run file that is sound becomes a finished run, and its results open."""
+    with st.expander("Import a run from another server", icon=":material/move_to_inbox:"):
+        st.markdown(
+            "The file that **Download run** wrote. What was measured comes along, and proofs with their compressed "
+            "models; the network and the images do not."
+        )
+        expect_files()
+        uploaded = st.file_uploader(
+            "Run file", type=["zip"], key="runs.take.file", max_upload_size=UploadLimits.configured().file_mb
+        )
+        if st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary") and uploaded is not None:
+            with errors_here():
+                _import(uploaded)
+
+
+def _import(uploaded: UploadedFile) -> None:
+    owned = backend.service()
+    path: Path = store_upload(uploaded)
+    try:
+        with path.open("rb") as stream:
+            run_id = owned.import_run(stream)
+    finally:
+        owned.inputs.discard_upload(path)
+    remember_run(run_id)
+    st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})
+
+
+_UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
+_MOST_MEGABYTES = 20
+
+
+def import_table() -> None:
+    """Show the uploader; a table that can be read becomes a finished run, and its results open."""
+    with st.expander("Import a sensitivity CSV", icon=":material/upload_file:"):
+        st.markdown(
+            "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
+            "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
+        )
+        uploaded = st.file_uploader(
+            "Sensitivity CSV", type=["csv"], key="runs.import.file", max_upload_size=_MOST_MEGABYTES
+        )
+        unit = st.segmented_control(
+            "What was set to zero",
+            list(_UNITS),
+            default="weight",
+            required=True,
+            format_func=_UNITS.__getitem__,
+            key="runs.import.granularity",
+            help="The file does not say it.",
+        )
+        model, model_missing = _choose_model()
+        ready = uploaded is not None and not model_missing
+        if st.button("Import", key="runs.import", disabled=not ready, type="primary") and uploaded is not None:
+            with errors_here(), st.spinner("Reading the table"):
+                _import_rows(uploaded.name, uploaded.getvalue(), unit, model)
+
+
+def _choose_model() -> tuple[ModelSpec | None, bool]:
+    """Offer to name the model; return it, and whether one is still to be picked."""
+    named = st.toggle(
+        "Say which model was measured",
+        key="runs.import.named",
+        help="Optional: adds the types and sizes of its layers, and checks the names. No weights are fetched.",
+    )
+    entry = search_architecture(default="", key="runs.import.model") if named else None
+    model = ModelSpec(library=entry.library, name=entry.name) if entry else None
+    return model, named and entry is None
+
+
+def _import_rows(name: str, content: bytes, granularity: SparsityGranularity, model: ModelSpec | None) -> None:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidFile("A CSV file is text in UTF-8; this one is not. Choose another file.") from error
+    title = name.rsplit(".", 1)[0] or "Imported"
+    run_id = backend.service().import_csv(title, text, granularity=granularity, model=model)
+    remember_run(run_id)
+    st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})

@@ -1,0 +1,1 @@
+"""The Schedule page: settings, layers, trade-off, proof, downloads."""

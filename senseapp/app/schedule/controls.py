@@ -1,0 +1,222 @@
+"""The left side of the Schedule page: how to choose, budget, limits; every change gives a new schedule at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from senseapp.app.common.state import layer_edits
+from senseapp.app.frames.results import metrics_of
+from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
+from senseapp.compressions import BudgetKind, LevelScale
+from senseapp.metrics import METRICS, divergence_among
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.resolution import hides_losses
+from senseapp.records.schedule import ResourceBudget
+from senseapp.runs.tasks import DropLimit
+
+_METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
+_METHOD_HELP = (
+    "**Budget** chooses one level per layer so that the summed measured damage is smallest. "
+    "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
+    "**Classic rule** takes a layer the further down, the less it suffers; gamma says how much more."
+)
+_BUDGETS: dict[str, str] = {
+    "params": "Weights removed",
+    "bytes": "Bytes saved if stored compactly",
+    "macs": "MACs saved",
+    "bits": "Average bits",
+}
+_BUDGET_HELP = (
+    "What the target counts, over all compressible layers: weights set to zero or removed, bytes of weights, "
+    "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "
+    "for each position and what is not zero, at its bits; the files say their own sizes."
+)
+_USUAL_PERCENT = 50
+_ROOM_LEFT = 2 / 3
+"""Of the strongest level measured; at all of it, every layer would be taken to its end."""
+
+
+def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
+    """Show the controls that fit the run's compression."""
+    scale = result.spec.sensitivity.compression.scale
+    method = _choose_method(run_id, scale)
+    partner = choose_partner(run_id) if method == "optimal" else None
+    kind = "bytes" if partner is not None else _choose_budget(run_id, result)
+    target = 0.5 if kind != "bits" else 4.0
+    allowed = _choose_loss(run_id, result) if method == "strongest" else None
+    if allowed is None:
+        target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
+    limits = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
+    return ScheduleSettings(
+        method="gamma" if method == "gamma" else "optimal",
+        budget=ResourceBudget(kind=kind, target=target),
+        limits=limits,
+        gamma=_choose_gamma(run_id) if method == "gamma" else 1.5,
+        drop=replace(allowed, kind=kind, limits=limits) if allowed is not None else None,
+        partner=partner,
+    )
+
+
+def take_target(run_id: str, result: SensitivityResult, kind: str, figure: float) -> None:
+    """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
+    method = f"schedule.method.{run_id}"
+    if st.session_state.get(method) != "optimal":
+        st.session_state[method] = "optimal"
+    if kind == "bits":
+        choices = result.spec.sensitivity.compression.scale.choices
+        st.session_state[f"schedule.bits.{run_id}"] = min(max(choices), max(min(choices), round(figure, 1)))
+    else:
+        st.session_state[f"schedule.target.{run_id}"] = min(99, max(1, int(100 * figure + 1e-6)))
+
+
+def _choose_method(run_id: str, scale: LevelScale) -> str:
+    methods = [name for name in _METHODS if scale.any_between or name != "gamma"]
+    chosen = st.segmented_control(
+        "How to choose",
+        methods,
+        default="optimal",
+        required=True,
+        format_func=_METHODS.__getitem__,
+        key=f"schedule.method.{run_id}",
+        help=_METHOD_HELP,
+        persist_state="session",
+    )
+    return chosen if chosen in methods else "optimal"
+
+
+def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
+    kinds = result.spec.sensitivity.compression.description.budgets
+    chosen = st.selectbox(
+        "Budget",
+        kinds,
+        format_func=_BUDGETS.__getitem__,
+        key=f"schedule.budget.{run_id}",
+        help=_BUDGET_HELP,
+        persist_state="session",
+    )
+    return chosen if chosen in kinds else kinds[0]
+
+
+def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
+    percent: int = st.slider(
+        "Target",
+        1,
+        99,
+        _first_percent(result),
+        format="%d %%",
+        key=f"schedule.target.{run_id}",
+        help="How much must go, of what the budget counts.",
+        persist_state="session",
+    )
+    return percent / 100
+
+
+def _first_percent(result: SensitivityResult) -> int:
+    """Return a target to begin with: no layer is taken further than it was measured, so neither are all of them."""
+    if result.spec.sensitivity.compression.description.sets_bits:
+        return _USUAL_PERCENT
+    strongest = 100 * max(result.levels)
+    return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
+
+
+def _choose_bits(run_id: str, result: SensitivityResult) -> float:
+    measured = [int(level) for level in result.levels]
+    choices = result.spec.sensitivity.compression.scale.choices
+    found: float = st.slider(
+        "Average bits",
+        min(choices),
+        max(choices),
+        float(min(max(4, min(measured)), max(measured))),
+        0.1,
+        key=f"schedule.bits.{run_id}",
+        help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
+        persist_state="session",
+    )
+    return found
+
+
+def _fraction_limits(run_id: str) -> Limits:
+    low, high = st.slider(
+        "Smallest and largest amount per layer",
+        0,
+        99,
+        (0, 90),
+        format="%d %%",
+        key=f"schedule.limits.{run_id}",
+        help="No layer gets less than the first or more than the second. The table below limits single layers.",
+        persist_state="session",
+    )
+    return _with_edits(run_id, low / 100, high / 100)
+
+
+def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
+    scale = result.spec.sensitivity.compression.scale
+    untouched = int(scale.untouched)
+    low, high = st.select_slider(
+        "Fewest and most bits per layer",
+        [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched],
+        (min(int(level) for level in result.levels), untouched),
+        key=f"schedule.limits.{run_id}",
+        help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
+        persist_state="session",
+    )
+    return _with_edits(run_id, float(low), float(high))
+
+
+def _with_edits(run_id: str, low: float, high: float) -> Limits:
+    edits = layer_edits(run_id)
+    return Limits(min_level=low, max_level=high, layers=dict(edits.bounds), fixed=dict(edits.fixed))
+
+
+def _choose_gamma(run_id: str) -> float:
+    found: float = st.slider(
+        "Gamma",
+        0.0,
+        5.0,
+        1.5,
+        0.1,
+        key=f"schedule.gamma.{run_id}",
+        help="0 treats all layers alike; larger values spare fragile layers more.",
+        persist_state="session",
+    )
+    return found
+
+
+def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
+    """Return how much may be lost; the budget and the limits are still to be filled in."""
+    metrics = [name for name in metrics_of(result) if METRICS[name].additive]
+    finer = divergence_among(metrics)
+    metric = st.selectbox(
+        "Loss measured by",
+        metrics,
+        index=metrics.index(finer) if finer and hides_losses(result, metrics[0]) else 0,
+        format_func=lambda name: METRICS[name].label,
+        key=f"schedule.drop_metric.{run_id}",
+        persist_state="session",
+    )
+    view = METRICS[metric if metric in metrics else metrics[0]]
+    if hidden := hides_losses(result, view.name):
+        st.caption(f":material/info: {hidden}.")
+    allowed = st.number_input(
+        f"Largest loss ({view.change_unit})",
+        min_value=0.0,
+        value=1.0 if view.is_share else 0.05,
+        step=0.5 if view.is_share else 0.01,
+        format="%.1f" if view.is_share else "%.3f",
+        key=f"schedule.drop.{view.name}.{run_id}",
+        help="A schedule that is measured to lose more is not taken.",
+        persist_state="session",
+    )
+    repair = st.toggle(
+        "Repair where it helps",
+        value=True,
+        key=f"schedule.drop_repair.{run_id}",
+        help="Each schedule tried is repaired without training, where it measures better so.",
+        persist_state="session",
+    )
+    return DropLimit(
+        kind="params", allowed_drop=allowed / view.factor, metric=view.name, repair=repair, limits=Limits()
+    )

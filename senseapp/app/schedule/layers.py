@@ -1,0 +1,157 @@
+"""The table of layers on the Schedule page: set a layer's amount, lock it, limit it; all others are solved again.
+
+Which layers a schedule spares, and why, in sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.common.figure import rows_height
+from senseapp.app.common.state import LayerEdits, forget_typed, layer_edits, session
+from senseapp.app.frames.results import editing_frame
+from senseapp.compressions import CompressionDescription, LevelScale
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Schedule
+
+_READ_ONLY = ("row", "alone", "share", "damage")
+
+
+def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResult) -> None:
+    """Show one row per layer or coupled group; without a schedule, what was set stays to be changed."""
+    edits = layer_edits(run_id)
+    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+    compression = result.spec.sensitivity.compression.description
+    st.caption(
+        "Type an amount to lock a layer at it, or tick Locked to keep what it has; all other layers are solved again. "
+        "At least and At most limit one layer."
+    )
+    key = f"schedule.table.{session().edit_round}.{run_id}"
+    st.data_editor(
+        rows,
+        key=key,
+        hide_index=True,
+        placeholder="",
+        height=rows_height(2 * len(rows)) or "auto",
+        column_order=["row", "amount", "locked", "least", "most", "alone", "share", "damage"],
+        disabled=list(_READ_ONLY),
+        column_config=_columns(compression),
+        on_change=lambda: _take_edits(key, run_id, rows, compression.scale),
+        alt="Amount, lock and limits of each layer",
+    )
+    if edits.fixed or edits.bounds:
+        st.button(
+            "Unlock all layers",
+            key=f"schedule.unlock.{run_id}",
+            icon=":material/lock_open:",
+            on_click=_unlock_all,
+            args=(run_id,),
+        )
+
+
+def _columns(compression: CompressionDescription) -> dict[str, Any]:
+    scale = compression.scale
+    low, high = map(scale.shown, scale.bounds)
+    bounds: dict[str, Any] = {"min_value": low, "max_value": high, "step": scale.step}
+    bounds["format"] = "%.1f %%" if scale.any_between else "%d"
+    untouched = f"{scale.untouched:g} leaves a layer alone." if scale.untouched else None
+    number = st.column_config.NumberColumn
+    return {
+        "row": st.column_config.TextColumn("Layer", width="medium"),
+        "amount": number(compression.amount, width="small", help=untouched, **bounds),
+        "locked": st.column_config.CheckboxColumn("Locked", width="small"),
+        "least": number("At least", width="small", **bounds),
+        "most": number("At most", width="small", **bounds),
+        "alone": st.column_config.TextColumn("Loses alone"),
+        "share": number("Weights", width="small", format="%.1f %%", help="Share of all compressible weights."),
+        "damage": st.column_config.TextColumn("Predicted", width="small"),
+    }
+
+
+def _take_edits(key: str, run_id: str, rows: pd.DataFrame, scale: LevelScale) -> None:
+    """Keep what was typed; the table shows its own edits over new data, so one taken back starts it anew."""
+    edits = layer_edits(run_id)
+    for index, changes in st.session_state[key]["edited_rows"].items():
+        row = rows.iloc[int(index)]
+        if take_row(edits, str(row["layer"]), changes, row, scale):
+            forget_typed()
+
+
+def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Series[Any], scale: LevelScale) -> bool:
+    """Take the changes of one row; return whether something was taken back."""
+    amount = changes.get("amount", row["amount"])
+    lock = changes.get("locked", changes.get("amount") is not None or bool(row["locked"]))
+    if lock and pd.notna(amount):
+        edits.fixed[layer] = scale.from_shown(float(amount))
+    else:
+        edits.fixed.pop(layer, None)
+    bounds = tuple(changes.get(name, row[name]) for name in ("least", "most"))
+    least, most = (None if pd.isna(bound) else scale.from_shown(float(bound)) for bound in bounds)
+    if least is None and most is None:
+        edits.bounds.pop(layer, None)
+    else:
+        edits.bounds[layer] = (least, most)
+    unlocked = not lock and (bool(row["locked"]) or changes.get("amount") is not None)
+    return unlocked or None in changes.values()
+
+
+def _unlock_all(run_id: str) -> None:
+    session().edits.pop(run_id, None)
+    forget_typed()
+
+
+_CLEARLY = 0.5  # of the typical amount: layers that get less are called spared
+_BIT_STEPS = 2.0  # more bits than is typical
+_TIMES = 2.0  # the loss of a typical layer: more than that is worth saying
+_SMALL = 0.5  # of an even share of the weights
+
+
+def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[str]:
+    """Return one sentence for each of the ``most`` layers that are spared most, with what speaks for it.
+
+    Args:
+        rows: of :func:`senseapp.app.frames.results.editing_frame`, with a schedule, and ``loss``, each alone.
+        scale: of the amounts.
+        most: how many layers.
+    """
+    if rows.empty:
+        return []
+    typical = _typical(rows)
+    more_spares = scale.stronger_is_lower
+    spares = rows["amount"] >= typical + _BIT_STEPS if more_spares else rows["amount"] <= _CLEARLY * typical
+    spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(most)
+    usual = median(rows["loss"])
+    even = 100.0 / len(rows)
+    return [f"**{row['row']}** {_kept(row, scale)}: {_why(row, usual, even)}" for row in spared.to_dict("records")]
+
+
+def _typical(rows: pd.DataFrame) -> float:
+    """Return the mean amount, weighted by weights."""
+    weight = rows["share"].clip(lower=1e-9)
+    return float((rows["amount"] * weight).sum() / weight.sum())
+
+
+def _kept(row: Mapping[Hashable, object], scale: LevelScale) -> str:
+    amount = float(str(row["amount"]))
+    if scale.stronger_is_lower:
+        return "stays as it is" if amount > max(scale.choices) else f"keeps {amount:g} {scale.suffix}"
+    return "is left alone" if amount == 0 else f"gets only {amount:.0f} {scale.suffix}"
+
+
+def _why(row: Mapping[Hashable, object], usual: float, even: float) -> str:
+    if row["locked"]:
+        return "you locked it."
+    loss, share = float(str(row["loss"])), float(str(row["share"]))
+    reasons: list[str] = []
+    if loss > _TIMES * usual and loss > 0:
+        times = f", {loss / usual:.0f} times the typical layer" if usual > 0 else ""
+        reasons.append(f"it loses more than most ({row['alone']}{times})")
+    if share < _SMALL * even:
+        part = f"{share:.1f} %" if share >= 0.05 else "under 0.1 %"
+        reasons.append(f"it is small ({part} of the weights), so little would be won")
+    return (" and ".join(reasons) or "other layers save as much for less damage") + "."

@@ -1,0 +1,189 @@
+"""The Schedule page's body: controls beside the amounts per layer, the figures, and the target files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from senseapp.app.charts.bars import schedule_bars
+from senseapp.app.common import backend
+from senseapp.app.common.figure import figure, figures_row, rows_height
+from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.report_download import report_button
+from senseapp.app.common.state import layer_edits
+from senseapp.app.frames.fragility import fragility_legend
+from senseapp.app.frames.results import amount_bars, editing_frame
+from senseapp.app.schedule.controls import choose_schedule, take_target
+from senseapp.app.schedule.downloads import downloads
+from senseapp.app.schedule.layers import layer_table, spared_sentences
+from senseapp.app.schedule.proof import proof_block, strongest_block, verified
+from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
+from senseapp.app.schedule.trade_off import trade_off_view
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import caveat_of
+from senseapp.core.errors import InfeasibleBudget, SenseError
+from senseapp.metrics import METRICS
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.resolution import baseline_warning
+from senseapp.records.schedule import Schedule, StrongestFound
+
+_MIXED_SIZE = "Size if stored sparse, as integers"
+
+
+@st.fragment
+def schedule_panel(run_id: str, result: SensitivityResult) -> None:
+    """Show it all; a moved slider answers without running the rest of the page again."""
+    groups, exact = _groups(run_id, result)
+    if warning := baseline_warning(result):
+        st.warning(warning, icon=":material/warning:")
+    left, right = st.columns([3, 5], gap="large")
+    with left:
+        settings = choose_schedule(run_id, result)
+        opened = schedule_file(run_id, result)
+    with right:
+        found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
+        schedule = opened or _schedule(run_id, settings, found, result, groups)
+        if schedule is not None:
+            _figures(schedule, settings, result, groups, measured=verified(schedule, run_id, partner=settings.partner))
+            _amounts(schedule, settings, result, run_id)
+    if settings.partner is None:
+        with left:
+            trade_off_view(run_id, result, settings, schedule, groups=groups, found=found)
+        with st.expander("Set single layers", icon=":material/tune:", key=f"schedule.layers.{run_id}"):
+            layer_table(run_id, schedule, result)
+    if schedule is not None and exact:  # a schedule of estimated size is about to be replaced
+        proof_block(schedule, result, run_id, partner=settings.partner)
+        downloads(schedule, result.profile, run_id)
+        report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
+
+
+def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
+    """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
+    if not result.spec.sensitivity.compression.description.removes_channels:
+        return (), True
+    try:
+        groups = backend.couplings_of(run_id)
+    except SenseError as error:
+        st.info(f"Savings of neighbouring layers are estimates: {error}", icon=":material/info:")
+        return (), True
+    if groups is None:
+        wait_for(
+            lambda: backend.couplings_of(run_id),
+            "Looking which layers shrink together; until then, savings are estimates",
+        )
+    return groups or (), groups is not None
+
+
+def _schedule(
+    run_id: str,
+    settings: ScheduleSettings,
+    found: StrongestFound | None,
+    result: SensitivityResult,
+    groups: tuple[CoupledGroup, ...],
+) -> Schedule | None:
+    if settings.drop is not None:
+        return found.schedule if found is not None else None
+    try:
+        return settings.solve(result, groups=groups)
+    except InfeasibleBudget as error:
+        complain(str(error))
+        kind, nearest = settings.budget.kind, error.nearest
+        st.button(
+            "Take the nearest target",
+            key=f"schedule.nearest.{run_id}",
+            on_click=take_target,
+            args=(run_id, result, kind, nearest),
+        )
+    except SenseError as error:
+        complain(str(error))
+    return None
+
+
+def _figures(
+    schedule: Schedule,
+    settings: ScheduleSettings,
+    result: SensitivityResult,
+    groups: tuple[CoupledGroup, ...],
+    *,
+    measured: str,
+) -> None:
+    metric = METRICS[schedule.metric]
+    weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
+    achieved, compression = schedule.achieved, result.spec.sensitivity.compression.description
+    compact = _MIXED_SIZE if settings.partner is not None else compression.size_label
+    if settings.partner is None and compression.sets_bits:
+        changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
+    elif not result.profile.sizes_known:
+        changed = {"Mean amount over layers": fmt.percent(achieved["params"], digits=1)}
+    else:
+        changed = {
+            "Weights left": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
+            "MACs": f"{fmt.count(result.profile.macs)} → {fmt.count((1 - achieved['macs']) * result.profile.macs)}",
+        }
+    if weight_bytes:
+        before = result.profile.num_bytes or weight_bytes
+        after = fmt.bytes_size(before - achieved["bytes"] * weight_bytes)
+        changed = {compact: f"{fmt.bytes_size(before)} → {after}", **changed}
+    figures = {
+        **changed,
+        f"Predicted {metric.change_inside}": metric.change_text(schedule.predicted_damage),
+        "Verified": measured or ":gray[not yet]",
+    }
+    if settings.partner is not None:
+        figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
+    elif schedule.budget is not None:
+        figures["Uniform would give"] = _uniform(settings, result, schedule, groups)
+    helps = {
+        f"Predicted {metric.change_inside}": "Sum of what the layers lose alone, each measured at its level. "
+        "Layers together may lose more or less: measure the compressed model before you rely on it.",
+        "Verified": "The same, measured on the whole compressed model: press Verify below.",
+        compact: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
+        "and what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
+        "MACs": "Of a kernel that skips what is zero or gone.",
+        "Uniform would give": "The prediction for the same level in every layer at the same budget.",
+    }
+    figures_row(figures, helps=helps, key="schedule_figures")
+
+
+def _uniform(
+    settings: ScheduleSettings, result: SensitivityResult, schedule: Schedule, groups: tuple[CoupledGroup, ...]
+) -> str:
+    asked = replace(settings, budget=schedule.budget or settings.budget)
+    try:
+        uniform = asked.solve(result, method="uniform", groups=groups)
+    except SenseError:  # no common level meets the budget, which the optimal choice can
+        return "not possible"
+    return METRICS[schedule.metric].change_text(uniform.predicted_damage)
+
+
+def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
+    rows, title, largest = amount_bars(schedule, result, mixed=settings.partner is not None)
+    spared = rows.loc[rows["amount_text"] == "left alone", "row"]
+    figure(
+        "How much is each layer compressed?",
+        schedule_bars(rows, title=title, largest=largest),
+        alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
+        f"{fmt.plural(len(spared), 'layer')} left alone",
+        key=f"schedule.bars.{run_id}",
+        caveat=caveat_of(result),
+        reading=f"Colour says what the layer loses alone at the middle level: {METRICS[schedule.metric].axis}.",
+        legend=fragility_legend(METRICS[schedule.metric], no_value=True),
+        frame_height=rows_height(len(rows)),
+    )
+    if settings.partner is None:
+        _spared(schedule, result, run_id)
+    elif settings.limits.fixed:
+        locked, kind = ", ".join(settings.limits.fixed), result.spec.sensitivity.compression.kind
+        st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
+    for note in schedule.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _spared(schedule: Schedule, result: SensitivityResult, run_id: str) -> None:
+    edits = layer_edits(run_id)
+    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+    sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
+    if sentences:
+        st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))

@@ -1,0 +1,252 @@
+"""Proof of a schedule: measure the compressed model in the background, and show it beside the prediction.
+
+What the proof of a schedule measured: beside the prediction, after repair, and a uniform schedule of equal cost.
+The search for the strongest schedule within a loss: ask for it, watch it, take what it found.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.figure import figures_row
+from senseapp.app.common.notices import complain, job_line
+from senseapp.app.common.run_guard import may_start
+from senseapp.app.schedule.trade_off import figure_text
+from senseapp.app.words import format as fmt
+from senseapp.app.words.proof import delivery, size_changes
+from senseapp.core.errors import NotFound, SenseError
+from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.jobs import JobSnapshot
+from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.model_files import CHECKPOINT, model_file, small_form
+from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
+
+
+def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
+    """Show predicted and measured damage, the metric itself, sizes before and after, and every note."""
+    name = validation.schedule.metric
+    rows = {
+        "compressed": validation.changes,
+        "repaired": validation.repaired,
+        "uniform": validation.uniform,
+        "uniform, repaired": validation.uniform_repaired,
+    }
+    figures = {f"Predicted {METRICS[name].change_inside}": METRICS[name].change_text(validation.predicted)}
+    figures |= _readings(name, {"measured": validation.changes, "repaired": validation.repaired})
+    figures_row(figures | _gain(name, validation), key="schedule_proof_predicted")
+    for metric in _other_metrics(name, result, validation)[:1]:
+        own = change_in(validation.changes, metric)
+        before = {f"{METRICS[metric].label}, before": METRICS[metric].value_text(own.baseline)} if own else {}
+        shown = before | _readings(metric, rows, values=True) | _gain(metric, validation)
+        figures_row(shown, key="schedule_proof_metric")
+    if delivered := delivery(validation):
+        st.markdown(delivered)
+    figures_row(size_changes(validation), key="schedule_proof_sizes")
+    for note in validation.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _other_metrics(name: str, result: SensitivityResult, validation: ValidationResult) -> list[str]:
+    """Return the metrics besides the schedule's own that people ask for, the first one first."""
+    asked = dict.fromkeys((result.metric, *(metric.name for metric in METRICS.values() if metric.primary)))
+    return [metric for metric in asked if metric != name and change_in(validation.changes, metric) is not None]
+
+
+def headline_of(validation: ValidationResult) -> str:
+    """Return the measured damage in the schedule's own metric, of the model that was kept."""
+    name = validation.schedule.metric
+    change = change_in(validation.kept_changes, name)
+    if change is None:
+        return ""
+    repaired = " after repair" if validation.keeps_repair else ""
+    return f"{METRICS[name].change_text(change.delta)}{repaired}"
+
+
+def _readings(name: str, rows: dict[str, tuple[MetricChange, ...]], *, values: bool = False) -> dict[str, str]:
+    """Return each change of ``name`` with its interval, after the metric itself on request."""
+    view, found = METRICS[name], {}
+    for label, changes in rows.items():
+        change = change_in(changes, name)
+        if change is not None:
+            text = f"{view.change_text(change.delta)} ({view.interval_text(change.ci_low, change.ci_high)})"
+            found[label.capitalize()] = f"{view.value_text(change.value)}, loses {text}" if values else text
+    return found
+
+
+def _gain(name: str, validation: ValidationResult) -> dict[str, str]:
+    """Return what repair alone changed."""
+    before, after = change_in(validation.changes, name), change_in(validation.repaired, name)
+    if before is None or after is None:
+        return {}
+    return {"Repair alone": METRICS[name].change_text(after.delta - before.delta)}
+
+
+_POLL_SECONDS = 1.0
+_STEM = "compressed"
+
+
+def proof_block(
+    schedule: Schedule, result: SensitivityResult, run_id: str, *, partner: SensitivityResult | None = None
+) -> None:
+    """Show what was measured of ``schedule``, how far its proof is, or the button that starts one.
+
+    ``partner`` holds the results of the second run, where the schedule was made from two.
+    """
+    with st.container(border=True):
+        st.markdown("## Proof by measurement")
+        repair = st.toggle(
+            "Repair without training",
+            value=True,
+            key=f"schedule.repair.{run_id}",
+            help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
+            "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
+            "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
+            persist_state="session",
+        )
+        other = partner.spec.sensitivity.compression if partner is not None else None
+        proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
+        try:
+            validation, snapshot = backend.service().work.outcome(proof), backend.service().work.progress(proof)
+        except SenseError as error:
+            complain(str(error))
+            return
+        if validation is not None:
+            proof_figures(validation, result)
+            _compressed_model(proof)
+        elif snapshot is not None and not snapshot.state.finished:
+            st.fragment(_progress, run_every=_POLL_SECONDS)(proof)
+        else:
+            _start(proof, snapshot)
+
+
+def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> str:
+    """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
+    other = partner.spec.sensitivity.compression if partner is not None else None
+    for repair in (True, False):
+        with suppress(SenseError):  # the block of the proof says what is wrong with it
+            proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
+            outcome = backend.service().work.outcome(proof)
+            if outcome is not None:
+                return headline_of(outcome)
+    return ""
+
+
+def _start(proof: Verification, snapshot: JobSnapshot | None) -> None:
+    if snapshot is not None and snapshot.error:
+        complain(snapshot.error)
+    if not may_start(proof.run_id, "a proof of this schedule"):
+        return
+    st.markdown("A prediction adds up what layers lose alone. Measure what they lose together before you rely on it.")
+    if st.button("Verify", key=f"schedule.verify.{proof.run_id}", icon=":material/science:"):
+        try:
+            backend.service().work.start(proof)
+        except SenseError as error:
+            complain(str(error))
+        else:
+            st.rerun()
+
+
+def _progress(proof: Verification) -> None:
+    snapshot = backend.service().work.progress(proof)
+    if snapshot is None or snapshot.state.finished:
+        st.rerun()
+    job_line(snapshot)
+    st.button("Cancel", key=f"schedule.stop.{proof.run_id}", on_click=_cancel, args=(proof,))
+
+
+def _cancel(proof: Verification) -> None:
+    with suppress(NotFound):  # deleted meanwhile; the page says so
+        backend.service().work.cancel(proof)
+
+
+def _compressed_model(proof: Verification) -> None:
+    try:
+        files = backend.service().work.compressed_model(proof)
+    except SenseError as error:
+        complain(str(error))
+        return
+    row = st.container(horizontal=True)
+    for path in files:
+        form = model_file(path.name)
+        row.download_button(
+            f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
+            path.read_bytes,
+            file_name=_STEM + form.suffix,
+            key=f"schedule.model.{form.suffix}.{proof.run_id}",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+    for small in (small for path in files if (small := small_form(path.name))):
+        st.caption(
+            f"**{_STEM}{CHECKPOINT.suffix}** holds plain float32 weights, as large as before, that the same "
+            f"architecture loads. **{_STEM}{small.suffix}** holds the same weights and is read by these lines:"
+        )
+        st.code(small.reader(_STEM + small.suffix), language="python", wrap_lines=True)
+
+
+def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
+    """Return what a search for ``drop`` found; until it has, show how far it is, or the button that starts it."""
+    try:
+        found = backend.service().work.outcome(StrongestSearch(run_id=run_id, drop=drop))
+        snapshot = backend.service().work.progress(StrongestSearch(run_id=run_id, drop=drop))
+    except SenseError as error:
+        complain(str(error))
+        return None
+    if found is not None:
+        st.success(_sentence(found, drop), icon=":material/check_circle:")
+    elif snapshot is not None and not snapshot.state.finished:
+        st.fragment(_search_progress, run_every=_POLL_SECONDS)(run_id, drop)
+    else:
+        _start_search(run_id, drop, snapshot)
+    return found
+
+
+def _start_search(run_id: str, drop: DropLimit, snapshot: JobSnapshot | None) -> None:
+    if snapshot is not None and snapshot.error:
+        complain(snapshot.error)
+    if not may_start(run_id, "this search"):
+        return
+    st.markdown(
+        "Whole schedules are compressed and measured on the images of the run, each halfway between what still held "
+        "and what lost too much."
+    )
+    if st.button("Search", key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
+        try:
+            backend.service().work.start(StrongestSearch(run_id=run_id, drop=drop))
+        except SenseError as error:
+            complain(str(error))
+        else:
+            st.rerun()
+
+
+def _search_progress(run_id: str, drop: DropLimit) -> None:
+    snapshot = backend.service().work.progress(StrongestSearch(run_id=run_id, drop=drop))
+    if snapshot is None or snapshot.state.finished:
+        st.rerun()
+    job_line(snapshot)
+    st.button("Cancel", key=f"schedule.search_stop.{run_id}", on_click=_cancel_search, args=(run_id, drop))
+
+
+def _cancel_search(run_id: str, drop: DropLimit) -> None:
+    with suppress(NotFound):  # deleted meanwhile; the page says so
+        backend.service().work.cancel(StrongestSearch(run_id=run_id, drop=drop))
+
+
+def _sentence(found: StrongestFound, drop: DropLimit) -> str:
+    view, budget = METRICS[drop.metric], found.schedule.budget
+    changes = [(change, tried) for tried in found.tried if (change := tried.change(drop.metric)) is not None]
+    held = [(change, tried) for change, tried in changes if change.delta <= drop.allowed_drop]
+    if budget is None or not held:
+        return "Found."
+    best, last = held[-1]
+    repaired = " after repair" if last.repaired else ""
+    return (
+        f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.change_inside} "
+        f"{view.change_text(best.delta)} ({view.interval_text(best.ci_low, best.ci_high)}) measured{repaired} on "
+        f"{best.num_samples} images of the run, the strongest of {len(found.tried)} schedules tried. "
+        "Verify measures it on other images."
+    )

@@ -1,0 +1,134 @@
+"""What a person asked for on the Schedule page, and the schedule that answers it.
+
+Another run of the same model, whose compression is chosen together with this run's.
+A schedule that a person brings as a file, shown and verified in place of one that is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.notices import errors_here
+from senseapp.app.common.run_guard import run_line
+from senseapp.core.errors import NotFound
+from senseapp.records.jobs import RunRecord
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.runs.tasks import DropLimit
+from senseapp.schedules.curve_set import damage_metric
+from senseapp.schedules.export.plain import read_schedule
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.mixed import mixed_schedule
+from senseapp.schedules.problem import budget_of
+from senseapp.schedules.trade_off import truly_sized
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSettings:
+    """What a person asked for.
+
+    Attributes:
+        method: of :data:`senseapp.schedules.methods.METHODS`.
+        budget: what must be saved.
+        limits: bounds on layers, and locked ones.
+        gamma: exponent of the classic rule.
+        drop: what may be lost, where that is asked for in place of a budget.
+        partner: the results of another compression of the same model, chosen together with this one.
+    """
+
+    method: str
+    budget: ResourceBudget
+    limits: Limits = field(default_factory=Limits)
+    gamma: float = 1.5
+    drop: DropLimit | None = None
+    partner: SensitivityResult | None = None
+
+    def solve(self, result: SensitivityResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
+        """Return the schedule, by another ``method`` on request.
+
+        Args:
+            result: of the run.
+            method: in place of the one asked for.
+            groups: what shrinks together when channels go; with them, budgets of pruning are truly met.
+
+        Raises:
+            InfeasibleBudget: nothing meets the budget; names the nearest target that does.
+            InvalidInput: the settings contradict each other, or nothing was measured.
+        """
+        if self.partner is not None and not method:
+            return self._mixed(result, self.partner)
+
+        def make(target: float) -> Schedule:
+            budget = replace(self.budget, target=target)
+            chosen = method or self.method
+            return make_schedule(result, budget=budget, method=chosen, limits=self.limits, gamma=self.gamma)
+
+        return truly_sized(make, result.profile, groups, self.budget) if groups else make(self.budget.target)
+
+    def _mixed(self, result: SensitivityResult, partner: SensitivityResult) -> Schedule:
+        own = result.spec.sensitivity.compression.kind
+        return mixed_schedule(result, partner, budget=self.budget, limits={own: self.limits})
+
+
+_NONE = ""
+
+
+def choose_partner(run_id: str) -> SensitivityResult | None:
+    """Offer to combine sparsity and quantization where both were measured; return the other run's results, or None."""
+    partners = {record.run_id: record for record in backend.service().schedules.partners(run_id)}
+    if not partners:
+        return None
+    chosen = st.selectbox(
+        "Combine with",
+        [_NONE, *partners],
+        format_func=lambda name: _words(partners[name]) if name else "nothing: this compression alone",
+        key=f"schedule.partner.{run_id}",
+        help="Each layer gets zeros, fewer bits, or both, whichever does the least damage for the bytes it saves.",
+        persist_state="session",
+    )
+    if chosen not in partners:
+        return None
+    try:
+        return backend.result_of(chosen)
+    except NotFound:  # deleted a moment ago in another window
+        return None
+
+
+def _words(record: RunRecord) -> str:
+    return f"{record.title}: {run_line(record)}"
+
+
+_MOST_MEGABYTES = 5
+
+
+def schedule_file(run_id: str, result: SensitivityResult) -> Schedule | None:
+    """Offer to open a file of senseapp's own; return its schedule, or None while there is no usable one."""
+    with st.expander("Open a schedule file", icon=":material/upload_file:"):
+        uploaded = st.file_uploader(
+            "Schedule file",
+            type=["json", "yaml", "yml", "csv"],
+            key=f"schedule.file.{run_id}",
+            help="JSON, YAML or CSV that senseapp wrote for this model. It stands in place of the settings above.",
+            max_upload_size=_MOST_MEGABYTES,
+        )
+        if uploaded is not None:
+            with errors_here():
+                opened = _measured_by(result, read_schedule(uploaded.getvalue(), result.profile))
+                st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
+                return opened
+    return None
+
+
+def _measured_by(result: SensitivityResult, schedule: Schedule) -> Schedule:
+    """Return ``schedule`` with figures of this run; a file of rows alone has none."""
+    return replace(
+        schedule,
+        metric=schedule.metric or damage_metric(result),
+        achieved=budget_of(schedule, result) | schedule.achieved,
+    )

@@ -1,0 +1,212 @@
+"""The trade-off on the Schedule page: damage against savings, with a click that takes a point.
+
+Data frames of the trade-off, in display units: what is predicted over the whole range, and what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from senseapp.app.charts.axes import PICK
+from senseapp.app.charts.trade_off import trade_off_chart
+from senseapp.app.common import backend
+from senseapp.app.common.figure import figure
+from senseapp.app.common.notices import complain
+from senseapp.app.schedule.controls import take_target
+from senseapp.app.schedule.settings import ScheduleSettings
+from senseapp.app.words.wording import caveat_of
+from senseapp.compressions import BudgetKind
+from senseapp.core.errors import SenseError
+from senseapp.metrics import METRICS, Metric, MetricChange
+from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.schedules.curve_set import damage_metric
+from senseapp.schedules.trade_off import TradeOffPoint, trade_off
+
+_COLUMNS = ("source", "figure", "damage", "low", "high", "description")
+
+
+def shown_figure(kind: str, figure: float) -> float:
+    """Return a figure in the unit of its axis: percent removed, or average bits."""
+    return figure if kind == "bits" else 100 * figure
+
+
+def figure_text(kind: str, figure: float) -> str:
+    """Return a figure as people say it: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
+    words = {
+        "params": "of the weights removed",
+        "bytes": "of the bytes saved if stored compactly",
+        "macs": "of the MACs saved",
+    }
+    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
+
+
+def predicted_frame(curves: Iterable[tuple[str, Sequence[TradeOffPoint]]], metric: str) -> pd.DataFrame:
+    """Return one row per point of each named curve."""
+    view = METRICS[metric]
+    rows = [
+        _row(name, point.kind, point.figure, point.damage, point.damage, point.damage, view)
+        for name, points in curves
+        for point in points
+    ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def measured_frame(
+    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: BudgetKind, metric: str
+) -> pd.DataFrame:
+    """Return one row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known."""
+    rows = [
+        *(row for validation in validations for row in _proven(validation, kind, metric)),
+        *(_tried(found, kind, metric) if found is not None else ()),
+    ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def _proven(validation: ValidationResult, kind: BudgetKind, metric: str) -> Iterator[dict[str, Any]]:
+    figure = validation.schedule.achieved.get(kind)
+    if figure is None:
+        return
+    for name, changes in (("Measured", validation.changes), ("Measured after repair", validation.repaired)):
+        if change := change_in(changes, metric):
+            yield _measured(name, kind, figure, change)
+
+
+def _tried(found: StrongestFound, kind: BudgetKind, metric: str) -> Iterator[dict[str, Any]]:
+    budget = found.schedule.budget
+    if budget is None or budget.kind != kind:
+        return
+    for tried in found.tried:
+        change = tried.change(metric)
+        if change is not None:
+            yield _measured("Tried in a search", kind, tried.figure, change)
+
+
+def _measured(name: str, kind: BudgetKind, figure: float, change: MetricChange) -> dict[str, Any]:
+    return _row(name, kind, figure, change.delta, change.ci_low, change.ci_high, METRICS[change.metric])
+
+
+def _row(
+    source: str, kind: BudgetKind, figure: float, damage: float, low: float, high: float, view: Metric
+) -> dict[str, Any]:
+    interval = f" ({view.interval_text(low, high)})" if high > low else ""
+    return {
+        "source": source,
+        "figure": round(shown_figure(kind, figure), 4),
+        "damage": view.factor * max(0.0, damage),
+        "low": view.factor * max(0.0, low),
+        "high": view.factor * max(0.0, high),
+        "description": f"{source}, {figure_text(kind, figure)}: {view.change_inside} "
+        f"{view.change_text(damage)}{interval}",
+    }
+
+
+_NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Classic rule"}
+_POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
+_STEPS = {"bits": 0.1}
+_TITLES = {
+    "params": "Weights removed (%)",
+    "bytes": "Bytes saved if stored compactly (%)",
+    "macs": "MACs saved (%)",
+    "bits": "Average bits",
+}
+_KEPT = 32
+
+
+def trade_off_view(
+    run_id: str,
+    result: SensitivityResult,
+    settings: ScheduleSettings,
+    schedule: Schedule | None,
+    *,
+    groups: Sequence[CoupledGroup] = (),
+    found: StrongestFound | None = None,
+) -> None:
+    """Draw the curve of every method that fits, with the measured schedules; a click moves the target there."""
+    kind, metric = settings.budget.kind, damage_metric(result)
+    try:
+        curves = _curves(run_id, result, settings, tuple(groups))
+        measured = measured_frame(backend.service().validations(run_id), found, kind=kind, metric=metric)
+    except SenseError as error:
+        complain(str(error))
+        return
+    predicted = predicted_frame(curves.items(), metric)
+    if predicted.empty:
+        return
+    view = METRICS[metric]
+    now = schedule.achieved.get(kind) if schedule is not None else None
+    chart = trade_off_chart(
+        predicted,
+        measured,
+        now=shown_figure(kind, settings.budget.target if now is None else now),
+        x_title=_TITLES[kind],
+        y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})",
+        notable=view.factor * view.notable,
+    )
+    key = f"schedule.trade_off.{kind}.{run_id}"
+    figure(
+        "What would more cost?",
+        chart,
+        alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
+        key=key,
+        on_pick=lambda: _take(key, run_id, result, kind),
+        reading="Lines are predicted from the layers alone; marks are whole schedules that were measured, with their "
+        "95 % interval. Click a dot to take its schedule. The dashed line is where you are.",
+        caveat=caveat_of(result),
+        data=pd.concat([predicted, measured]) if len(measured) else predicted,
+    )
+
+
+def _take(key: str, run_id: str, result: SensitivityResult, kind: str) -> None:
+    picked = st.session_state[key]["selection"].get(PICK) or []
+    if picked:
+        figure = float(picked[0]["figure"])
+        take_target(run_id, result, kind, figure if kind == "bits" else figure / 100)
+
+
+def _curves(
+    run_id: str, result: SensitivityResult, settings: ScheduleSettings, groups: tuple[CoupledGroup, ...]
+) -> dict[str, tuple[TradeOffPoint, ...]]:
+    """Return the curve of each method that this compression allows, the optimal one first."""
+    limits = settings.limits
+    asked = (
+        *(run_id, len(result.measurements), settings.budget.kind, settings.gamma, len(groups)),
+        *(limits.min_level, limits.max_level),
+        *(tuple(sorted(limits.layers.items())), tuple(sorted(limits.fixed.items()))),
+    )
+    methods = ["optimal", "uniform"]
+    if result.spec.sensitivity.compression.scale.any_between:
+        methods.append("gamma")
+    return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
+
+
+@st.cache_data(show_spinner=False, max_entries=_KEPT)
+def _curve(
+    asked: tuple[object, ...],
+    method: str,
+    _result: SensitivityResult,
+    _settings: ScheduleSettings,
+    _groups: tuple[CoupledGroup, ...],
+) -> tuple[TradeOffPoint, ...]:
+    """Return one curve; ``asked`` names everything that decides it."""
+    kind = _settings.budget.kind
+    try:
+        return trade_off(
+            _result,
+            kind,
+            _POINTS[method],
+            method=method,
+            limits=_settings.limits,
+            gamma=_settings.gamma,
+            step=_STEPS.get(kind, 0.01),
+            groups=_groups,
+        )
+    except SenseError:
+        if method == "optimal":
+            raise
+        return ()  # 2:4 sparsity has no classic rule: the other lines say all there is

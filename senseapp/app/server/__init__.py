@@ -1,0 +1,1 @@
+"""The web server: Streamlit as an ASGI application, uploads to disk, headers."""

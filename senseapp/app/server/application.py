@@ -1,0 +1,86 @@
+"""The whole web application: Streamlit around ``app.py``, with what this server adds to each request."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+import streamlit as st
+from anyio import to_thread
+from starlette.middleware import Middleware
+
+from senseapp.app.common import backend
+from senseapp.app.server.headers import PrivateMetrics, SecurityHeaders
+from senseapp.app.uploads.registry import upload_registry
+from senseapp.app.uploads.to_disk import UploadsToDisk
+from senseapp.compat.streamlit_internals import LOGGERS, is_connected
+from senseapp.core.errors import SenseError
+from senseapp.runs.backend import close_backends
+
+APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
+_SWEEP_SECONDS = 60.0
+_QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
+_SLOW_TO_IMPORT = "senseapp.app.results.views"  # altair and pandas: seconds, which the first visitor would wait for
+
+
+def application() -> st.App:
+    """Return the application, to be run once."""
+    return st.App(
+        APP_SCRIPT,
+        lifespan=_lifespan,
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(PrivateMetrics),
+            Middleware(UploadsToDisk, registry=upload_registry()),
+        ],
+    )
+
+
+@asynccontextmanager
+async def _lifespan(app: st.App) -> AsyncIterator[None]:
+    _log_with_the_rest()
+    sweeping = asyncio.create_task(_sweep(), name="sweep-uploads")
+    readying = asyncio.create_task(_get_ready(), name="get-ready")
+    yield
+    await _stopped(readying)
+    await to_thread.run_sync(close_backends)  # a signal that ends the server leaves no time for anything later
+    await _stopped(sweeping)
+
+
+async def _get_ready() -> None:
+    """Load what the first visitor would wait for, and what would slow down the pages of one who comes later."""
+    await to_thread.run_sync(import_module, _SLOW_TO_IMPORT)
+    await asyncio.sleep(_QUIET_SECONDS)
+    with suppress(SenseError):  # pages say what is wrong
+        await to_thread.run_sync(backend.warm_up_ahead)
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _log_with_the_rest() -> None:
+    """Let the server's own loggers, which print lines of their own form, log as everything else does.
+
+    Only what is amiss: addresses that browsers ask for hold ids of sessions and runs.
+    """
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in LOGGERS:
+            logger = logging.getLogger(name)
+            logger.handlers.clear()
+            logger.propagate = True
+            logger.setLevel(max(logger.level, logging.WARNING))
+
+
+async def _sweep() -> None:
+    """Remove the uploads of sessions that have ended, and what else they left in memory, every now and then."""
+    while True:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        await to_thread.run_sync(upload_registry().close_ended, is_connected)
+        await to_thread.run_sync(gc.collect)

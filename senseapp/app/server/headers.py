@@ -1,0 +1,102 @@
+"""Headers that tell browsers what pages of this app may do, on every answer.
+
+Streamlit's metrics tell what everybody does here: only who has the token may read them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from senseapp.app.common.notices import INLINE_SCRIPTS
+from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, inline_scripts
+
+
+class SecurityHeaders:
+    """Middleware that adds them; headers of the same name are replaced."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._headers = {
+            "Content-Security-Policy": content_security_policy(),
+            "X-Frame-Options": "DENY",  # says what frame-ancestors says, to old browsers
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",  # addresses hold the ids of runs
+            "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def content_security_policy() -> str:
+    """Return the policy that Streamlit's own pages and charts need, and nothing more.
+
+    Scripts come from this server only; Streamlit's one inline script and ours are named by their hashes. Styles are
+    made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
+    """
+    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), *INLINE_SCRIPTS))
+    return "; ".join(
+        (
+            "default-src 'self'",
+            f"script-src 'self' 'wasm-unsafe-eval' {hashes}".rstrip(),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "connect-src 'self' data: blob:",
+            "worker-src 'self' blob:",
+            "media-src 'self' blob:",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def _hash(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+class PrivateMetrics:
+    """Middleware that hides the metrics, unless ``SENSEAPP_METRICS_TOKEN`` is set and comes as a bearer token.
+
+    An address of the network is no proof: behind a reverse proxy every request comes from the same one. Streamlit's
+    agent interface, which answers even where it is switched off, is hidden with them.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._expected = os.environ.get("SENSEAPP_METRICS_TOKEN", "").strip()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        private = scope["type"] == "http" and any(route in scope["path"] for route in PRIVATE_ROUTES)
+        if private and not self._admits(Headers(scope=scope).get("authorization", "")):
+            await PlainTextResponse("Not Found", 404)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _admits(self, authorization: str) -> bool:
+        offered = authorization.removeprefix("Bearer ").strip()
+        return bool(self._expected) and hmac.compare_digest(offered.encode(), self._expected.encode())

@@ -1,0 +1,1 @@
+"""Uploaded files per browser session: owner, path, expiry."""

@@ -1,0 +1,184 @@
+"""Uploaded files per browser session: owner, path, expiry.
+
+One file that is being received: written as it comes, or refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import SenseError, StorageFailed
+from senseapp.runs.service import Service
+
+_KEPT_SECONDS = 600.0
+"""How long files outlive their session's connection: longer than Streamlit keeps a session for its browser."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """One file that was received or refused.
+
+    Attributes:
+        path: where it lies; None if it was refused.
+        refused: why, in one sentence.
+    """
+
+    path: Path | None = None
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class _Session:
+    """The uploads of one browser session.
+
+    Attributes:
+        service: of the person; removes files.
+        seen: when the session was last known to be connected.
+        waiting: by file id, until the page takes them.
+        taken: what the page took; a run that reads one keeps it.
+    """
+
+    service: Service
+    seen: float
+    waiting: dict[str, Upload] = field(default_factory=dict)
+    taken: list[Path] = field(default_factory=list)
+
+    def discard(self, *uploads: Upload | None) -> None:
+        for upload in uploads:
+            if upload is not None and upload.path is not None:
+                self.service.inputs.discard_upload(upload.path)
+
+    def close(self) -> None:
+        self.discard(*self.waiting.values(), *(Upload(path=path) for path in self.taken))
+
+
+class UploadRegistry:
+    """Uploads between the network and the pages, by session and file id; safe to use from any thread.
+
+    A session may send files once a page has shown it a field for them.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+
+    def expect(self, session_id: str, service: Service) -> None:
+        """Let ``session_id`` send files, which belong to the person of ``service``."""
+        with self._lock:
+            self._sessions.setdefault(session_id, _Session(service, self._clock()))
+
+    def service_of(self, session_id: str) -> Service | None:
+        """Return the service of the person whose files ``session_id`` sends; None if no page asked it for any."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+        return session.service if session is not None else None
+
+    def keep(self, session_id: str, file_id: str, upload: Upload, service: Service) -> None:
+        """Hold a file of the person of ``service`` until the page takes it, or until the session has ended."""
+        with self._lock:
+            session = self._sessions.setdefault(session_id, _Session(service, self._clock()))
+            before, session.waiting[file_id] = session.waiting.get(file_id), upload
+        session.discard(before)
+
+    def take(self, session_id: str, file_id: str) -> Upload | None:
+        """Hand a file to its page; it stays until the session ends or, if a run reads it, with the run."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            upload = session.waiting.pop(file_id, None) if session is not None else None
+            if session is not None and upload is not None and upload.path is not None:
+                session.taken.append(upload.path)
+        return upload
+
+    def drop(self, session_id: str, file_id: str) -> None:
+        """Remove a file that the person took back before its page took it."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            upload = session.waiting.pop(file_id, None) if session is not None else None
+        if session is not None:
+            session.discard(upload)
+
+    def close_ended(self, is_connected: Callable[[str], bool]) -> None:
+        """Remove the files of sessions that have been disconnected for a while."""
+        now, ended = self._clock(), []
+        with self._lock:
+            for session_id, session in list(self._sessions.items()):
+                if is_connected(session_id):
+                    session.seen = now
+                elif now - session.seen > _KEPT_SECONDS:
+                    ended.append(self._sessions.pop(session_id))
+        for session in ended:
+            session.close()
+
+
+@functools.cache
+def upload_registry() -> UploadRegistry:
+    """Return this process's registry."""
+    return UploadRegistry()
+
+
+class IncomingFile:
+    """A file of one person, on its way to the disk. Its methods block; call them one after the other.
+
+    A refusal is remembered, not raised: a browser shows an answer only after it has sent everything, so the rest is
+    let through without being stored, and the page says why.
+
+    Args:
+        service: of the person.
+        num_bytes: announced size; room is reserved for it.
+    """
+
+    def __init__(self, service: Service, num_bytes: int) -> None:
+        self._service = service
+        self._refused = ""
+        self._path: Path | None = None
+        self._stream: BinaryIO | None = None
+        try:
+            self._path = service.inputs.reserve_upload(num_bytes)
+            with storage_errors("the folder uploads"):
+                self._stream = self._path.open("r+b")
+        except SenseError as error:
+            self._refuse(error)
+
+    def write(self, content: bytes) -> None:
+        """Append ``content``, unless the file was refused."""
+        if self._stream is None:
+            return
+        try:
+            with storage_errors("the folder uploads"):
+                self._stream.write(content)
+        except StorageFailed as error:
+            self._refuse(error)
+
+    def finish(self) -> Upload:
+        """Return the whole file, or why there is none."""
+        if self._stream is not None:
+            try:
+                with storage_errors("the folder uploads"):
+                    self._stream.truncate()  # what was reserved beyond the file
+                    self._stream.close()
+            except StorageFailed as error:
+                self._refuse(error)
+        return Upload(path=self._path, refused=self._refused)
+
+    def abandon(self) -> None:
+        """Remove what has come so far."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with suppress(OSError):  # a full disk may refuse the last bytes once more
+                stream.close()
+        if self._path is not None:
+            self._service.inputs.discard_upload(self._path)
+            self._path = None
+
+    def _refuse(self, error: SenseError) -> None:
+        self._refused = str(error)
+        self.abandon()

@@ -1,0 +1,186 @@
+"""Take the one file out of a multipart form as its bytes come by.
+
+Starlette's own parser puts files where this process has its temporary ones, without a limit on their size and without
+regard to the room that a person has left; so only the parser under it is used.
+
+Write uploads to disk while they come, in place of Streamlit's copy in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anyio import CancelScope, to_thread
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
+from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
+from senseapp.runs.disk_space import UploadLimits
+
+
+class FormFile:
+    """Reads a form that holds one file and nothing else, in pieces of any size.
+
+    Args:
+        content_type: of the request, ``multipart/form-data; boundary=...``.
+
+    Raises:
+        HTTPException: 400, from here and from :meth:`read`: it is no such form.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        self._boundary: bytes = parse_options_header(content_type)[1].get(b"boundary", b"")
+        if not self._boundary:
+            raise _malformed()
+        self._field, self._value, self._head, self._content = (bytearray() for _ in range(4))
+        self._parts = 0
+        self._complete = False
+        self._parser = MultipartParser(
+            self._boundary,
+            {
+                "on_part_begin": self._begin_part,
+                "on_header_field": _appending_to(self._field),
+                "on_header_value": _appending_to(self._value),
+                "on_header_end": self._end_header,
+                "on_part_data": _appending_to(self._content),
+                "on_end": self._end,
+            },
+        )
+
+    def read(self, piece: bytes) -> None:
+        """Take in the next piece of the form."""
+        try:
+            self._parser.write(piece)
+        except FormParserError as error:
+            raise _malformed() from error
+
+    def content(self) -> bytes:
+        """Return the bytes of the file that have come since the last call."""
+        taken = bytes(self._content)
+        self._content.clear()
+        return taken
+
+    @property
+    def num_waiting(self) -> int:
+        """Bytes that :meth:`content` would return."""
+        return len(self._content)
+
+    def without_content(self) -> bytes:
+        """Return the form with the file's name and type but none of its bytes.
+
+        Raises:
+            HTTPException: 400: the form ended early.
+        """
+        if not self._complete or self._parts != 1:
+            raise _malformed()
+        line = b"--" + self._boundary
+        return line + b"\r\n" + bytes(self._head) + b"\r\n\r\n" + line + b"--\r\n"
+
+    def _begin_part(self) -> None:
+        self._parts += 1
+        if self._parts > 1:
+            raise HTTPException(400, "Send one file at a time.")
+
+    def _end_header(self) -> None:
+        self._head += self._field + b": " + self._value + b"\r\n"
+        self._field.clear()
+        self._value.clear()
+
+    def _end(self) -> None:
+        self._complete = True
+
+
+def _appending_to(buffer: bytearray) -> Callable[[bytes, int, int], None]:
+    """Return what collects a header or content that comes in several pieces."""
+
+    def append(data: bytes, start: int, end: int) -> None:
+        buffer.extend(memoryview(data)[start:end])
+
+    return append
+
+
+def _malformed() -> HTTPException:
+    return HTTPException(400, "This is not a form with one file.")
+
+
+SMALL_BYTES = 4 * 1024 * 1024
+"""Forms up to this size take Streamlit's own way through memory; any field can read them."""
+
+_FORM_BYTES = 8 * 1024  # of the form around the file, at most
+_WRITE_BYTES = 1024 * 1024
+
+
+class UploadsToDisk:
+    """Middleware around Streamlit's upload route; everything else passes by.
+
+    Args:
+        app: what it wraps.
+        registry: knows whose the files are, and takes them.
+    """
+
+    def __init__(self, app: ASGIApp, registry: UploadRegistry) -> None:
+        self._app = app
+        self._registry = registry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        found = UPLOAD_ROUTE.search(scope["path"]) if scope["type"] == "http" else None
+        if found is not None and scope["method"] == "DELETE":
+            await to_thread.run_sync(self._registry.drop, found["session"], found["file"])
+        elif found is not None and scope["method"] == "PUT" and _announced_bytes(scope) > SMALL_BYTES:
+            receive = self._storing(scope, receive, found["session"], found["file"])
+        await self._app(scope, receive, send)
+
+    def _storing(self, scope: Scope, receive: Receive, session_id: str, file_id: str) -> Receive:
+        """Return a ``receive`` that stores the file when it is called first, and gives the form without it."""
+        stored = False
+
+        async def receive_form() -> Message:
+            nonlocal stored
+            if stored:
+                return await receive()
+            stored = True
+            service = self._registry.service_of(session_id)
+            if service is None:
+                raise HTTPException(403, "No page of this session has asked for a file.")
+            form = FormFile(Headers(scope=scope).get("content-type", ""))
+            incoming = await to_thread.run_sync(IncomingFile, service, max(0, _announced_bytes(scope) - _FORM_BYTES))
+            try:
+                await _transfer(receive, form, incoming)
+                body = form.without_content()
+            except BaseException:
+                with CancelScope(shield=True):
+                    await to_thread.run_sync(incoming.abandon)
+                raise
+            self._registry.keep(session_id, file_id, await to_thread.run_sync(incoming.finish), service)
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return receive_form
+
+
+async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) -> None:
+    most_bytes = UploadLimits.configured().file_bytes + _FORM_BYTES
+    num_bytes, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        num_bytes += len(piece)
+        if num_bytes > most_bytes:
+            raise HTTPException(413, "The file is too large.")
+        form.read(piece)
+        more = message.get("more_body", False)
+        if form.num_waiting >= _WRITE_BYTES or not more:
+            await to_thread.run_sync(incoming.write, form.content())
+
+
+def _announced_bytes(scope: Scope) -> int:
+    """Return the announced size of the body, as large as allowed where none is announced."""
+    text = Headers(scope=scope).get("content-length", "")
+    return int(text) if text.isdecimal() else UploadLimits.configured().file_bytes

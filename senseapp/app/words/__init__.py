@@ -1,0 +1,1 @@
+"""What things are called on screen, numbers in text, sentences. No Streamlit."""

@@ -1,0 +1,109 @@
+"""Numbers as people read them: with units and the right number of digits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from senseapp.records.measurement import plural as plural  # is one of these, for whoever formats
+
+_LONGEST_STEM = 60
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _three_digits(value: float) -> str:
+    """Return ``value`` with three significant digits and no exponent: ``1.82``, ``44.7``, ``512``."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def count(number: float, *, unit: str = "") -> str:
+    """Return a count with a decimal prefix, for example ``11.7 M``; whole numbers below a thousand stay whole."""
+    suffix = f" {unit}" if unit else ""
+    for step, prefix in _STEPS:
+        if abs(number) >= step:
+            return f"{_three_digits(number / step)} {prefix}{suffix}"
+    return f"{number:,.0f}{suffix}"
+
+
+def macs(number: float) -> str:
+    """Return multiply-accumulates for one image, for example ``1.82 G MACs``."""
+    return count(number, unit="MACs")
+
+
+def bytes_size(number: float) -> str:
+    """Return a size in decimal units, for example ``44.7 MB``."""
+    for step, prefix in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(number) >= step:
+            return f"{_three_digits(number / step)} {prefix}"
+    return f"{number:.0f} bytes"
+
+
+def percent(fraction: float, *, digits: int = 0) -> str:
+    """Return a fraction as percent: ``0.5`` becomes ``50 %``."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time with the precision it deserves: ``0.4 s``, ``40 s``, ``2 min 10 s``, ``3 h 5 min``."""
+    if seconds < 9.95 and seconds != int(seconds):
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def about(seconds: float) -> str:
+    """Return a predicted length of time, no more exact than predictions are: ``a few seconds``, ``about 40 s``."""
+    return "a few seconds" if seconds < 4.5 else f"about {duration(round(seconds))}"
+
+
+def clock(seconds: float) -> str:
+    """Return elapsed time in a form that does not jump in width: ``0:07``, ``12:30``, ``1:02:03``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def age(then_seconds: float, now_seconds: float) -> str:
+    """Return how long ago a Unix time was: ``just now``, ``5 min ago``, ``2 days ago``."""
+    passed = max(0.0, now_seconds - then_seconds)
+    if passed < 60:
+        return "just now"
+    if passed < 3600:
+        return f"{passed // 60:.0f} min ago"
+    if passed < 86400:
+        return f"{passed // 3600:.0f} h ago"
+    return f"{plural(int(passed // 86400), 'day')} ago"
+
+
+def ordinal(place: int) -> str:
+    """Return a place in a row: ``1st``, ``2nd``, ``11th``."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{place}{'th' if place % 100 in (11, 12, 13) else endings.get(place % 10, 'th')}"
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """Return the sizes of a tensor: ``64 × 3 × 7 × 7``."""
+    return " × ".join(str(size) for size in sizes) or "–"
+
+
+def cut_middle(name: str, width: int = 28) -> str:
+    """Shorten a layer name in the middle, where names of one block are alike, to at most ``width`` characters."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[-(width - 1 - head) :]}"
+
+
+def file_stem(title: str) -> str:
+    """Return a title as the name of a file on any system, without a suffix: ``what_does_each_layer_lose``."""
+    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:_LONGEST_STEM].rstrip("_")

@@ -1,0 +1,79 @@
+"""Sentences about a run that stand on its pages and in its report alike: where its numbers come from."""
+
+from __future__ import annotations
+
+from senseapp.app.words import format as fmt
+from senseapp.compressions import LevelScale
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import SensitivitySpec
+
+
+def provenance_text(result: SensitivityResult) -> str:
+    """Return measured or estimated, on how many images, with which intervals, in one line of Markdown."""
+    if result.spec.data.kind == "imported":
+        sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
+        return f"**Imported**: measured elsewhere · number of images unknown · intervals unknown{sizes}"
+    parts = [
+        _source(result),
+        fmt.plural(result.num_samples, "image"),
+        "95 % intervals, paired by image" if result.measurements else "no intervals",
+        f"precision {result.precision}",
+        f"seed {result.spec.sensitivity.seed}",
+        *_place(result),
+    ]
+    if result.spec.data.kind == "random":
+        parts.insert(1, "random inputs, indicative only")
+    if not result.profile.pretrained:
+        parts.insert(1, "random weights")
+    return " · ".join(parts)
+
+
+def _place(result: SensitivityResult) -> list[str]:
+    """Return where the passes were made, as far as it is known: ``on cpu``, ``on cuda:0 of 4 workers``."""
+    device, workers = result.environment.get("device"), result.environment.get("workers")
+    if not device:
+        return []
+    return [f"on {device} of {workers} workers" if workers else f"on {device}"]
+
+
+def _source(result: SensitivityResult) -> str:
+    shown = result.shown
+    estimated = sum(item.estimated for item in shown)
+    if not estimated:
+        return "**Measured**"
+    if estimated == len(shown):
+        corrected = any(item.images_passed for item in shown)
+        return f"**Estimated** from one backward pass{' and true passes over a few images' if corrected else ''}"
+    return f"**Measured** {len(shown) - estimated} of {len(shown)}, the rest **estimated**"
+
+
+def caveat_of(result: SensitivityResult) -> str:
+    """Return why the run's figures are indicative only; empty where they are not."""
+    reasons = []
+    if result.spec.data.kind == "random":
+        reasons.append("the inputs are random")
+    if not result.profile.pretrained:
+        reasons.append("the weights are random")
+    return f"Indicative only: {' and '.join(reasons)}" if reasons else ""
+
+
+def notes_of(result: SensitivityResult) -> list[str]:
+    """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
+    notes = list(result.notes) + list(result.profile.notes)
+    if result.agreement and result.measurements:
+        scale = result.spec.sensitivity.compression.scale
+        found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in result.agreement.items())
+        notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
+    return notes
+
+
+def _level_text(scale: LevelScale, level: str) -> str:
+    try:
+        return scale.text(float(level))
+    except ValueError:
+        return level
+
+
+def compression_text(settings: SensitivitySpec) -> str:
+    """Return compression and levels: ``Sparsity 25, 50, 75 %``."""
+    return f"{settings.compression.description.label} {settings.compression.scale.texts(settings.levels)}"

@@ -1,0 +1,347 @@
+"""What every compression promises to the code that measures it.
+
+Finding the weight of a layer, and putting another tensor in its place for a while.
+One shape for every kind of weight, so that granularities are written once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from senseapp.compressions import CompressionConfig
+from senseapp.layers.profile import CONVOLUTIONS
+from senseapp.layers.trace import CallTrace
+from senseapp.records.profile import CoupledGroup, LayerProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is compressed as one: a layer, or a coupled group of layers.
+
+    Attributes:
+        layer: the name it is reported by; for a group, the first member in execution order.
+        members: compressible layers that change together, ``layer`` included.
+        modules: dotted names of every module whose parameters, buffers or input change (norms included);
+            everything that runs before the first use of any of them is unchanged.
+        group: id of the group; empty for a single layer.
+    """
+
+    layer: str
+    members: tuple[str, ...]
+    modules: tuple[str, ...]
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What a compression truly did.
+
+    Attributes:
+        achieved_level: the level reached (fraction, or bits).
+        removed_params: weights zeroed or removed, over all members; 0 for quantization.
+        removed_macs: multiply-accumulates for one image that are gone or multiply a zero weight.
+    """
+
+    achieved_level: float
+    removed_params: int = 0
+    removed_macs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A compression whose costly part is done.
+
+    Attributes:
+        applied: what it does.
+        active: returns a context inside which the model is compressed; may be entered as often as wanted.
+        weight: returns what stands in for the layer's weight inside; None where anything else changes there.
+        release: lets go of the memory that only spares computing a little again, until it is needed.
+    """
+
+    applied: Applied
+    active: Callable[[], AbstractContextManager[object]]
+    weight: Callable[[], torch.Tensor] | None = None
+    release: Callable[[], None] = lambda: None
+
+
+class Compressor(Protocol):
+    """One compression of one model: lists what can be compressed, and compresses it for a while.
+
+    Attributes:
+        targets: in execution order of their first use.
+        not_applicable: layer name to the sentence that says why it has no measurement.
+    """
+
+    targets: Sequence[Target]
+    not_applicable: Mapping[str, str]
+
+    def compress(self, target: Target, level: float) -> AbstractContextManager[Applied]:
+        """Compress ``target`` to ``level`` in place; restore every tensor and attribute on exit, also on error.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+
+@runtime_checkable
+class WeightCompressor(Compressor, Protocol):
+    """A compressor that changes the values of weights (and inputs) but no shape."""
+
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+
+@runtime_checkable
+class ChannelCompressor(Compressor, Protocol):
+    """A compressor that removes channels, and can say which without removing them.
+
+    Where it takes ``ratios``, they are by any member of a group, whose members must agree; a ratio of 0 or of less than
+    one channel leaves a group as it is.
+    """
+
+    def readers(self, target: Target) -> Sequence[str]:
+        """Return the names of the layers that read the channels of ``target``."""
+        ...
+
+    def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, torch.Tensor]]:
+        """Return what ``level`` would do, and which input channels (indices) each reader would lose.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        ...
+
+    def couplings(self) -> tuple[CoupledGroup, ...]:
+        """Return what shrinks with each target."""
+        ...
+
+    def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
+
+        Raises:
+            InvalidSchedule: as :meth:`prune` would.
+        """
+        ...
+
+    def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
+        """Remove channels of several groups for good, in place and all at once, ranked on the model as it is.
+
+        Returns:
+            What each group lost, by its first member. Savings of groups that share a layer overlap and do not add up.
+
+        Raises:
+            InvalidSchedule: a layer that cannot be pruned has a ratio, or coupled layers have different ones.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionRequest:
+    """What a compressor is built from.
+
+    Attributes:
+        model: the network, in ``eval()`` mode.
+        layers: the layers selected, in execution order.
+        calibration: batches (N, C, H, W) that data-driven criteria and activation ranges may look at.
+        seed: of everything drawn at random.
+        trace: a pass of the model that was watched already; None lets those who need one watch it.
+    """
+
+    model: nn.Module
+    layers: tuple[LayerProfile, ...]
+    calibration: tuple[torch.Tensor, ...]
+    seed: int = 0
+    trace: CallTrace | None = None
+
+
+def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:
+    """Return the compressor that the description of ``config`` names."""
+    built: Compressor = config.description.load_compressor()(config, request)
+    return built
+
+
+GROUP, OUTPUT, INPUT, DEPTH, ROW, COLUMN = range(6)
+_KERNEL_AXES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightLayout:
+    """How a layer keeps its weight.
+
+    Attributes:
+        groups: of a grouped convolution; 1 elsewhere.
+        transposed: whether input channels come first, as in ConvTranspose: (I, O/G, ...).
+    """
+
+    groups: int = 1
+    transposed: bool = False
+
+    def split(self, weight: Tensor) -> Tensor:
+        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1.
+
+        A linear weight (O, I) gives (1, O, I, 1, 1, 1), a convolution's (O, I/G, kH, kW) gives
+        (G, O/G, I/G, 1, kH, kW), a transposed convolution's (I, O/G, kH, kW) the same.
+        """
+        first, second, *kernel = weight.shape
+        ones = (1,) * (_KERNEL_AXES - len(kernel))
+        grouped = weight.reshape(self.groups, first // self.groups, second, *ones, *kernel)
+        return (grouped.transpose(OUTPUT, INPUT) if self.transposed else grouped).contiguous()
+
+    def merge(self, split: Tensor, like: Tensor) -> Tensor:
+        """Undo :meth:`split`; the result has the shape and strides of ``like``, and its own dtype."""
+        grouped = split.transpose(OUTPUT, INPUT) if self.transposed else split
+        return torch.empty_like(like, dtype=split.dtype).copy_(grouped.reshape(like.shape))
+
+
+# Attention with keys or values of another width has one weight per input; other weights multiply all inputs.
+_INPUTS_READ = {"q_proj_weight": slice(0, 1), "k_proj_weight": slice(1, 2), "v_proj_weight": slice(2, 3)}
+# Suffixes under which torch.nn.utils keeps the stored part of a weight that is recomputed before each call.
+_STORED_PARTS = frozenset({"orig", "v", "g"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeight:
+    """The weight of one selected layer.
+
+    Attributes:
+        profile: the layer.
+        module: the module that owns the weight; its inputs are the layer's inputs.
+        attribute: the weight's name in ``module``.
+        target: what is compressed; its ``modules`` name every owner of the weight if it is tied.
+    """
+
+    profile: LayerProfile
+    module: nn.Module
+    attribute: str
+    target: Target
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        """The weight itself, looked up anew, as the model may have been cast since."""
+        return self.module.get_parameter(self.attribute)
+
+    @property
+    def inputs_read(self) -> slice:
+        """Which of the inputs of ``module`` the weight multiplies."""
+        return _INPUTS_READ.get(self.attribute, slice(None))
+
+    @property
+    def layout(self) -> WeightLayout:
+        """Where output channels, input channels and groups are in the weight's shape."""
+        groups = self.module.groups if isinstance(self.module, CONVOLUTIONS) else 1
+        return WeightLayout(groups=groups, transposed=self.profile.channel_axis == 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundWeights:
+    """What can be compressed one by one.
+
+    Attributes:
+        weights: by layer name, in execution order.
+        not_applicable: layer name to the sentence that says why its weight cannot be compressed.
+    """
+
+    weights: dict[str, LayerWeight]
+    not_applicable: dict[str, str]
+
+
+def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> FoundWeights:
+    """Find the weight of each layer; leave out those that never run, are tied to an earlier one, or are derived."""
+    owners = _owners(model)
+    weights: dict[str, LayerWeight] = {}
+    not_applicable: dict[str, str] = {}
+    first_user: dict[int, str] = {}
+    for profile in layers:
+        owner_name, _, attribute = profile.parameter.rpartition(".")
+        module = model.get_submodule(owner_name)
+        if not profile.runs:
+            not_applicable[profile.name] = "The weight was not used in a forward pass, so no output depends on it."
+        elif _is_derived(module, attribute):
+            not_applicable[profile.name] = (
+                "The weight is computed from other parameters at each call (a parametrization such as weight "
+                "normalisation), so it cannot be replaced; remove the parametrization first."
+            )
+        elif (identity := id(module.get_parameter(attribute))) in first_user:
+            not_applicable[profile.name] = (
+                f"The weight is shared with {first_user[identity]}, which is measured for both."
+            )
+        else:
+            first_user[identity] = profile.name
+            target = Target(layer=profile.name, members=(profile.name,), modules=owners[identity])
+            weights[profile.name] = LayerWeight(profile=profile, module=module, attribute=attribute, target=target)
+    return FoundWeights(weights=weights, not_applicable=not_applicable)
+
+
+def _owners(model: nn.Module) -> dict[int, tuple[str, ...]]:
+    """Return, by identity of each parameter, the dotted names of the modules that own it."""
+    owners: dict[int, tuple[str, ...]] = {}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners[id(parameter)] = (*owners.get(id(parameter), ()), name)
+    return owners
+
+
+def _is_derived(module: nn.Module, attribute: str) -> bool:
+    """Tell whether the weight that the forward pass reads is recomputed, so that swapping would be undone."""
+    stem, _, part = attribute.rpartition("_")
+    stored_part = part in _STORED_PARTS and hasattr(module, stem)
+    return (
+        attribute not in dict(module.named_parameters(recurse=False, remove_duplicate=False))
+        or isinstance(module, ParametrizationList)
+        or stored_part
+    )
+
+
+class PreparedCompressor(ABC):
+    """Compresses by preparing first; what all compressions of weights share."""
+
+    @abstractmethod
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Compute the compressed weight of ``target``; see :class:`~senseapp.compressions.base.WeightCompressor`."""
+
+    @contextmanager
+    def compress(self, target: Target, level: float) -> Iterator[Applied]:
+        """Compress ``target`` to ``level`` inside.
+
+        Raises:
+            MeasurementFailed: this target cannot be compressed to this level, with the reason.
+        """
+        prepared = self.prepare(target, level)
+        with prepared.active():
+            yield prepared.applied
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Compute without a graph, yet with tensors that may stand in for parameters, also inside ``inference_mode``."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def swapped(parameter: nn.Parameter, compressed: Tensor) -> Iterator[None]:
+    """Let ``parameter`` hold ``compressed`` (same shape and dtype) inside; give its own storage back on exit.
+
+    The parameter stays the same object, so optimizers, tied modules and names keep pointing at it, and its own
+    values, strides and address are never written to.
+    """
+    original = parameter.data
+    parameter.data = compressed
+    try:
+        yield
+    finally:
+        parameter.data = original

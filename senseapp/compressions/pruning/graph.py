@@ -1,0 +1,276 @@
+"""Which tensors must shrink together when one layer loses output channels, read from torch-pruning's graph.
+
+Put modules back exactly as they were after parameters were replaced and attributes changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_pruning
+from torch import nn
+
+from senseapp.compat.torch_pruning_internals import (
+    is_output,
+    map_indices,
+    node_name,
+    nodes_of,
+    parameter_name,
+    starting_indices,
+)
+from senseapp.core.errors import MeasurementFailed
+from senseapp.layers.profile import CONVOLUTIONS
+
+_ABSENT = object()
+
+
+@contextmanager
+def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
+
+    Pruning gives a module new parameters and buffers and writes new sizes into it; the old tensors are never written
+    to. So it is enough to put the old objects back: no tensor is copied. Dictionaries get their old entries back, too:
+    some modules keep what they computed from their weights in one. Children, hooks and training flags are left alone,
+    for whoever else holds on to the module.
+    """
+    saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
+    try:
+        yield
+    finally:
+        for table, before in saved:
+            _restore(table, before)
+
+
+def _tables(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the dictionaries that hold a module's own state: attributes, parameters, buffers, and its own ones."""
+    attributes = vars(module)
+    own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
+    return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
+
+
+def _restore(table: dict[str, Any], before: dict[str, Any]) -> None:
+    """Make ``table`` equal to ``before`` again, touching only what differs."""
+    for name in table.keys() - before.keys():
+        del table[name]
+    for name, value in before.items():
+        if name != "training" and table.get(name, _ABSENT) is not value:
+            table[name] = value
+
+
+MAX_STEPS_PER_DEPENDENCY = 4
+"""Wrong reshape maps send torch-pruning round in circles; a sound group visits each edge about once."""
+
+
+class Untraceable(MeasurementFailed):
+    """torch-pruning cannot follow these channels through the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Channels that leave one tensor axis.
+
+    Attributes:
+        dependency: torch-pruning's edge; its ``handler`` shrinks its ``target``.
+        indices: positions on that axis, ascending.
+        root_indices: for each of them, the channel of the group's root that it belongs to.
+    """
+
+    dependency: Any
+    indices: tuple[int, ...]
+    root_indices: tuple[int, ...]
+
+    @property
+    def module(self) -> nn.Module | nn.Parameter:
+        """The layer, norm or free parameter that shrinks."""
+        module: nn.Module | nn.Parameter = self.dependency.target.module
+        return module
+
+    @property
+    def layer(self) -> nn.Module:
+        """The layer or norm that shrinks, where it is known to be one."""
+        layer: nn.Module = self.dependency.target.module
+        return layer
+
+
+class ChannelGraph:
+    """torch-pruning's ``DependencyGraph`` of one model, traced once and never changed by a prune.
+
+    Raises:
+        Untraceable: on construction, when torch-pruning cannot trace the model.
+    """
+
+    def __init__(self, model: nn.Module, example: torch.Tensor) -> None:
+        self.model = model
+        self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+        self._graph = torch_pruning.DependencyGraph()
+        with left_as_found(model):
+            try:
+                self._build(example)
+            except Exception as error:  # whatever a foreign forward or the tracer raises is a reason, not a crash
+                raise Untraceable(f"torch-pruning cannot trace this network ({error!r}).") from error
+        self._nodes = nodes_of(self._graph)
+        self._max_steps = MAX_STEPS_PER_DEPENDENCY * sum(len(node.dependencies) for node in self._nodes.values())
+
+    def _build(self, example: torch.Tensor) -> None:
+        try:
+            self._graph.build_dependency(
+                self.model,
+                example.clone(),
+                unwrapped_parameters=_free_parameters(self.model),
+                ignored_layers=[module for module in self.model.modules() if mixes_neighbours(module)],
+                verbose=False,
+            )
+        except ZeroDivisionError:
+            if not nodes_of(self._graph):
+                raise
+            map_indices(self._graph)
+
+    def __contains__(self, module: nn.Module) -> bool:
+        return module in self._nodes
+
+    def cut(self, module: nn.Module, indices: tuple[int, ...], root_indices: tuple[int, ...], *, outputs: bool) -> Cut:
+        """Return the cut of these input or output channels of one layer, whatever else it is coupled with."""
+        pruner = self._graph.get_pruner_of_module(module)
+        handler = pruner.prune_out_channels if outputs else pruner.prune_in_channels
+        node = self._nodes[module]
+        dependency = torch_pruning.Dependency(handler, handler, source=node, target=node)
+        return Cut(dependency=dependency, indices=indices, root_indices=root_indices)
+
+    def out_channels(self, module: nn.Module) -> int:
+        """Return the number of output channels of a layer."""
+        return int(self._graph.get_pruner_of_module(module).get_out_channels(module))
+
+    def width(self, cut: Cut) -> int:
+        """Return the number of channels on the axis of ``cut`` before it shrinks."""
+        return int(self._width(cut.dependency))
+
+    def is_out_cut(self, cut: Cut) -> bool:
+        """Return whether the cut removes output channels of its module (norms count as both)."""
+        return bool(self._graph.is_out_channel_pruning_fn(cut.dependency.handler))
+
+    def is_in_cut(self, cut: Cut) -> bool:
+        """Return whether the cut removes input channels of its module (norms count as both)."""
+        return bool(self._graph.is_in_channel_pruning_fn(cut.dependency.handler))
+
+    def owner(self, cut: Cut) -> nn.Module | None:
+        """Return the module that holds what shrinks; None for torch-pruning's own marks of reshapes and joins."""
+        if isinstance(cut.module, nn.Parameter):
+            return self.model.get_submodule(self.parameter_name(cut.module).rpartition(".")[0])
+        return cut.module if cut.module in self.names else None
+
+    def parameter_name(self, parameter: nn.Parameter) -> str:
+        """Return the dotted name of a parameter that belongs to no layer known to torch-pruning."""
+        return parameter_name(self._graph, parameter)
+
+    def reaches_output(self, cut: Cut) -> bool:
+        """Return whether the cut would change the number of the model's outputs."""
+        node = cut.dependency.target
+        return is_output(node) or (not node.outputs and self.is_out_cut(cut))
+
+    def cuts(self, root: nn.Module, channels: Sequence[int]) -> tuple[Cut, ...]:
+        """Return everything that must shrink when ``root`` loses these output channels, ``root`` first.
+
+        This is torch-pruning's ``get_pruning_group`` with a bound on the work, and without its refresh of the index
+        maps, which is not needed where a prune is undone before the next.
+
+        Raises:
+            Untraceable: the index maps lead in circles, or outside a tensor.
+        """
+        first = self.cut(root, (), (), outputs=True).dependency
+        start = starting_indices(channels)
+        merged: dict[tuple[Any, Any], tuple[Any, dict[int, int]]] = {}
+        for dependency, indices in self._walk(first, start):
+            _, roots = merged.setdefault((dependency.target, dependency.handler), (dependency, {}))
+            for index in indices:
+                roots.setdefault(index.idx, index.root_idx)
+        return tuple(_cut(dependency, roots) for dependency, roots in merged.values())
+
+    def _walk(self, first: Any, start: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield each edge that is triggered, with the indices that arrive over it."""
+        pending, seen, steps = [(first, start)], set(), 0
+        while pending:
+            dependency, indices = pending.pop()
+            self._check(dependency, indices)
+            yield dependency, indices
+            for following in dependency.target.dependencies:
+                if not following.is_triggered_by(dependency.handler):
+                    continue
+                mapped = _mapped(following, indices)
+                key = (following.target, following.handler, frozenset(index.idx for index in mapped))
+                if mapped and key not in seen:
+                    seen.add(key)
+                    pending.append((following, mapped))
+            steps += 1
+            if steps > self._max_steps:
+                raise Untraceable("torch-pruning follows its channels in circles.")
+
+    def _check(self, dependency: Any, indices: list[Any]) -> None:
+        target = dependency.target
+        width = self._width(dependency)
+        positions = {index.idx for index in indices}
+        if len(positions) < len(indices) or max(positions) >= width:
+            raise Untraceable(f"torch-pruning loses track of its channels on the way to {node_name(target)}.")
+
+    def _width(self, dependency: Any) -> float:
+        """Return the number of channels on the axis that a dependency shrinks; infinite where that is not known."""
+        node = dependency.target
+        pruner = self._graph.get_pruner_of_module(node.module)
+        pruner.pruning_dim = node.pruning_dim
+        out = self._graph.is_out_channel_pruning_fn(dependency.handler)
+        width = pruner.get_out_channels(node.module) if out else pruner.get_in_channels(node.module)
+        return float("inf") if width is None else width
+
+
+def _mapped(dependency: Any, indices: list[Any]) -> list[Any]:
+    """Return the positions behind an edge; its maps fail where torch-pruning found too few parts of a concatenation."""
+    try:
+        for index_map in dependency.index_mapping:
+            indices = indices if index_map is None else index_map(indices)
+    except (IndexError, TypeError) as error:
+        raise Untraceable(
+            "Its channels are split, shuffled or joined with others in a way that torch-pruning does not follow."
+        ) from error
+    return indices
+
+
+def _cut(dependency: Any, roots: dict[int, int]) -> Cut:
+    indices = tuple(sorted(roots))
+    return Cut(dependency=dependency, indices=indices, root_indices=tuple(roots[index] for index in indices))
+
+
+def mixes_neighbours(module: nn.Module) -> bool:
+    """Return whether a convolution runs along the channel axis, as in ECA; to torch-pruning it is element-wise."""
+    return isinstance(module, nn.Conv1d) and module.in_channels == module.out_channels == 1
+
+
+def _free_parameters(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
+    """Return the position embeddings of shape (1, C, H, W) with their channel axis; torch-pruning takes the last."""
+    owned = {id(p) for m in model.modules() if isinstance(m, CONVOLUTIONS) for p in m.parameters()}
+    parameters = [p for p in model.parameters() if id(p) not in owned]
+    return [(p, 1) for p in parameters if p.ndim == 4 and p.shape[0] == 1 and p.shape[2] > 1]
+
+
+@contextmanager
+def left_as_found(model: nn.Module) -> Iterator[None]:
+    """Let gradients flow from every parameter inside, then put back flags, attributes and the values of buffers."""
+    training = {module: module.training for module in model.modules()}
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+    try:
+        with restored(model.modules()), torch.inference_mode(False), torch.enable_grad():
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for module, flag in training.items():
+            module.training = flag
+        with torch.no_grad():
+            for buffer, value in buffers.items():
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)

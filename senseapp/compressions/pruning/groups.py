@@ -1,0 +1,218 @@
+"""Coupled channel groups: which layers can only lose output channels together, and in which steps.
+
+Attention heads as the unit of pruning, where the attention's own code allows fewer heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from senseapp.compat.timm_internals import head_layout, nothing_between
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable
+from senseapp.layers.profile import CONVOLUTIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelGroup:
+    """Layers whose output channels are one and the same set of channels.
+
+    Attributes:
+        graph: where the cuts come from.
+        cuts: everything that shrinks when all of the root's channels go, the root first.
+        units: the smallest sets of root channels that can go by themselves: one channel, one channel of each
+            convolution group, or one attention head.
+        members: layers that lose output channels, in execution order.
+        attention: name of the attention module whose heads the units are; empty for plain channels.
+    """
+
+    graph: ChannelGraph
+    cuts: tuple[Cut, ...]
+    units: tuple[tuple[int, ...], ...]
+    members: tuple[str, ...]
+    attention: str = ""
+
+    def channels(self, units: Sequence[int]) -> frozenset[int]:
+        """Return the root channels of these units."""
+        return frozenset(chain.from_iterable(self.units[unit] for unit in units))
+
+
+def is_layer(module: object) -> bool:
+    """Return whether a module is a convolution or a linear layer."""
+    return isinstance(module, (*CONVOLUTIONS, nn.Linear))
+
+
+def positions_of(cut: Cut, channels: frozenset[int]) -> tuple[int, ...]:
+    """Return the positions on the axis of ``cut`` that belong to these root channels, ascending."""
+    return tuple(i for i, root in zip(cut.indices, cut.root_indices, strict=True) if root in channels)
+
+
+def channel_groups(
+    graph: ChannelGraph, layers: Sequence[str], blocked: Mapping[str, str], claimed: set[str]
+) -> tuple[list[ChannelGroup], dict[str, str]]:
+    """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
+
+    ``blocked`` names modules that must keep their shape, with the reason; whatever is coupled with them is left out.
+    The output channels of ``claimed`` layers belong to groups of another kind.
+    """
+    groups: list[ChannelGroup] = []
+    reasons: dict[str, str] = {}
+    taken = set(claimed)
+    for name in layers:
+        if name in taken or name in reasons:
+            continue
+        try:
+            cuts = _cuts_from_widest_root(graph, graph.model.get_submodule(name))
+            members = tuple(member for member in layers if member in set(_producers(graph, cuts)))
+        except Untraceable as reason:
+            reasons[name] = str(reason)
+            continue
+        try:
+            _require_free(graph, cuts, members, blocked, taken)
+            groups.append(ChannelGroup(graph=graph, cuts=cuts, units=_units(graph, cuts), members=members))
+            taken.update(members)
+        except Untraceable as reason:
+            reasons.update(dict.fromkeys({name, *members} - taken, str(reason)))
+    return groups, reasons
+
+
+def _producers(graph: ChannelGraph, cuts: Sequence[Cut]) -> list[str]:
+    return [graph.names[cut.layer] for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut)]
+
+
+def _cuts_from_widest_root(graph: ChannelGraph, module: nn.Module) -> tuple[Cut, ...]:
+    """Return the cuts of all output channels of ``module``, from the member that has all channels of the group.
+
+    Where two layers are joined and then added to a third, only the third has them all.
+    """
+    tried: set[nn.Module] = set()
+    while True:
+        tried.add(module)
+        cuts = graph.cuts(module, range(graph.out_channels(module)))
+        wider = [cut.layer for cut in cuts if _is_partial(graph, cut) and cut.layer not in tried]
+        if not wider:
+            if any(_is_partial(graph, cut) for cut in cuts):
+                raise Untraceable("Its channels are split between groups that overlap, so none can go by itself.")
+            return cuts
+        module = max(wider, key=graph.out_channels)
+
+
+def _is_partial(graph: ChannelGraph, cut: Cut) -> bool:
+    return is_layer(cut.module) and graph.is_out_cut(cut) and len(cut.indices) < graph.out_channels(cut.layer)
+
+
+def _require_free(
+    graph: ChannelGraph, cuts: Sequence[Cut], members: Sequence[str], blocked: Mapping[str, str], taken: set[str]
+) -> None:
+    """Raise Untraceable if something that would shrink has to keep its shape."""
+    if any(graph.reaches_output(cut) for cut in cuts):
+        raise Untraceable("Its output channels are the model's outputs, or are added to them; none can go.")
+    for cut in cuts:
+        owner = graph.owner(cut)
+        if isinstance(owner, nn.MultiheadAttention):
+            raise Untraceable(
+                "Its channels run through nn.MultiheadAttention, whose width is at once that of its input, its heads "
+                "and its output, so that channels cannot go without mixing heads."
+            )
+        if owner is not None and (name := graph.names[owner]) in blocked:
+            raise Untraceable(
+                f"It is coupled with {name or 'the network itself'}, which cannot shrink: {blocked[name]}"
+            )
+    if shared := taken.intersection(members):
+        raise Untraceable(f"It shares only some of its channels with {min(shared)}, so it cannot be measured apart.")
+
+
+def _units(graph: ChannelGraph, cuts: Sequence[Cut]) -> tuple[tuple[int, ...], ...]:
+    """Return the sets of root channels that can go together and leave every convolution group and norm even.
+
+    Raises:
+        Untraceable: there are fewer than two such sets, or they are irregular.
+    """
+    width = len(cuts[0].indices)
+    tied = graph.cuts(cuts[0].layer, [0])[0].indices  # a gate ties each channel to one half a layer away
+    num_sets = math.lcm(len(tied), *(_num_channel_groups(cut.module) for cut in cuts))
+    if width % num_sets or tied != tuple(range(0, width, width // len(tied))):
+        raise Untraceable("Its channels are tied to one another in a way that leaves no even step.")
+    step = width // num_sets
+    if step < 2:
+        raise Untraceable(f"Its {width} channels can only go all at once: there are {num_sets} groups of {step}.")
+    units = tuple(tuple(range(first, width, step)) for first in range(step))
+    for cut in cuts:
+        _require_even(graph, cut, positions_of(cut, frozenset(units[0])))
+    return units
+
+
+def _num_channel_groups(module: object) -> int:
+    """Return the number of groups whose sizes must stay equal; 1 for a depthwise convolution, whose groups can go."""
+    if isinstance(module, nn.GroupNorm):
+        return module.num_groups
+    if isinstance(module, CONVOLUTIONS) and not is_depthwise(module):
+        return module.groups
+    return 1
+
+
+def is_depthwise(module: object) -> bool:
+    """Return whether each channel is convolved by itself."""
+    return isinstance(module, CONVOLUTIONS) and module.groups == module.out_channels == module.in_channels > 1
+
+
+def _require_even(graph: ChannelGraph, cut: Cut, positions: Sequence[int]) -> None:
+    module = cut.module
+    num_groups = _num_channel_groups(module)
+    if num_groups == 1:
+        return
+    if isinstance(module, CONVOLUTIONS) and module.transposed:
+        raise Untraceable("torch-pruning cannot prune a grouped transposed convolution.")
+    width = graph.width(cut)
+    offsets: list[set[int]] = [set() for _ in range(num_groups)]
+    for position in positions:
+        group, offset = divmod(position, width // num_groups)
+        offsets[group].add(offset)
+    if any(group != offsets[0] for group in offsets):
+        raise Untraceable("Its channels do not fall evenly into the groups of a convolution or norm that reads them.")
+
+
+def head_groups(graph: ChannelGraph) -> list[ChannelGroup]:
+    """Return one group per attention module of a known class: its query, key and value layer, and its heads."""
+    found = []
+    for name, module in graph.model.named_modules():
+        known = head_layout(module) is not None and nothing_between(module) and int(module.num_heads) > 1
+        if known and module.qkv in graph and module.proj in graph:
+            found.append(_head_group(graph, name, module))
+    return found
+
+
+def _head_group(graph: ChannelGraph, name: str, module: Any) -> ChannelGroup:
+    num_heads, width = int(module.num_heads), module.proj.in_features
+    head_dim = width // num_heads
+    channels = tuple(range(width))
+    return ChannelGroup(
+        graph=graph,
+        cuts=(
+            graph.cut(module.proj, channels, channels, outputs=False),
+            graph.cut(module.qkv, tuple(range(3 * width)), channels * 3, outputs=True),
+        ),
+        units=tuple(tuple(range(head * head_dim, (head + 1) * head_dim)) for head in range(num_heads)),
+        members=(f"{name}.qkv" if name else "qkv",),
+        attention=name,
+    )
+
+
+def remove_heads(module: nn.Module, heads: Sequence[int], num_heads: int) -> None:
+    """Take ``heads`` out of what an attention module holds per head; its layers are pruned as channels."""
+    layout = head_layout(module)
+    assert layout is not None
+    keep = [head for head in range(num_heads) if head not in set(heads)]
+    for name in layout.widths:
+        setattr(module, name, getattr(module, name) // num_heads * len(keep))
+    for name, axis in layout.tables.items():
+        table = module.get_parameter(name)
+        index = torch.tensor(keep, device=table.device)
+        setattr(module, name, nn.Parameter(table.index_select(axis, index), requires_grad=table.requires_grad))
+    module.num_heads = len(keep)  # type: ignore[assignment]

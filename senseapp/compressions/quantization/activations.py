@@ -1,0 +1,241 @@
+"""Ranges of activations, from a fixed amount of state.
+
+Looking at, and replacing, what flows into a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.quantization import ActivationObserver
+from senseapp.compressions.quantization.grid import extremes_of, in_memory_order
+
+Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]
+
+NUM_BINS = 2048
+PERCENTILE = 99.99
+# Candidate ends of a range, as shares of the full one: 80 steps of 9 %, down to a thousandth.
+_SHARES = tuple(2.0 ** (-step / 8) for step in range(80))
+_SEARCH_ROUNDS = 2
+# histc counts in float32, which stops counting at 2**24.
+_CHUNK = 2**23
+
+
+class RangeObserver(Protocol):
+    """Watches tensors and proposes the range to quantize them over."""
+
+    def update(self, values: Tensor) -> None:
+        """Take in ``values``, any shape; nothing of them is kept."""
+        ...
+
+    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
+        """Return the lower and upper end, or None if nothing finite was seen.
+
+        Args:
+            rounding: (values, low, high) to the values after quantization over that range.
+        """
+        ...
+
+
+class MinMaxObserver:
+    """The smallest and the largest value ever seen."""
+
+    def __init__(self) -> None:
+        self._low, self._high = math.inf, -math.inf
+        self._finite = True
+
+    def update(self, values: Tensor) -> None:
+        """Take in ``values``, any shape."""
+        low, high = extremes_of(values)
+        self._finite = self._finite and math.isfinite(high - low)
+        self._low, self._high = min(self._low, low), max(self._high, high)
+
+    @property
+    def extremes(self) -> tuple[float, float] | None:
+        """Smallest and largest value; None if nothing was seen or something was not finite."""
+        return (self._low, self._high) if self._finite and self._low <= self._high else None
+
+    def value_range(self, _rounding: Rounding) -> tuple[float, float] | None:
+        """Return the extremes."""
+        return self.extremes
+
+
+class HistogramObserver(MinMaxObserver):
+    """Counts values in a fixed number of bins, over a range that doubles when a value falls outside.
+
+    When the range doubles, neighbouring bins are added up, so counts stay exact.
+
+    Attributes:
+        counts: float64 (NUM_BINS,).
+        low, high: ends of the binned range; they enclose every finite value seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = torch.zeros(NUM_BINS, dtype=torch.float64)
+        self.low, self.high = 0.0, 0.0
+
+    def update(self, values: Tensor) -> None:
+        """Take in ``values``, any shape."""
+        flat = in_memory_order(values.detach().float())
+        super().update(flat)
+        if self.extremes is None:
+            return
+        low, high = self.extremes
+        if self.low == self.high:
+            # Room above a constant, small enough to become fine-grained for whatever comes next.
+            self.low, self.high = low, max(high, low + max(abs(low), 1e-12) * 2**-10)
+        self._widen_to(low, high)
+        for start in range(0, len(flat), _CHUNK):
+            counts = torch.histc(flat[start : start + _CHUNK], NUM_BINS, self.low, self.high)
+            self.counts += counts.double().cpu()
+
+    def _widen_to(self, low: float, high: float) -> None:
+        while low < self.low or high > self.high:
+            halves = torch.zeros_like(self.counts)
+            merged = self.counts.view(-1, 2).sum(dim=1)
+            if low < self.low:
+                halves[NUM_BINS // 2 :] = merged
+                self.low -= self.high - self.low
+            else:
+                halves[: NUM_BINS // 2] = merged
+                self.high += self.high - self.low
+            self.counts = halves
+
+    @property
+    def centres(self) -> Tensor:
+        """Middle of each bin, float32 (NUM_BINS,)."""
+        width = (self.high - self.low) / NUM_BINS
+        return (self.low + width * (torch.arange(NUM_BINS, dtype=torch.float64) + 0.5)).float()
+
+
+class PercentileObserver(HistogramObserver):
+    """The range that holds 99.99 % of the values, half of the rest cut off at each end."""
+
+    def value_range(self, _rounding: Rounding) -> tuple[float, float] | None:
+        """Return the two quantiles, interpolated inside their bins."""
+        if (extremes := self.extremes) is None:
+            return None
+        tail = (1 - PERCENTILE / 100) / 2
+        return max(self._quantile(tail), extremes[0]), min(self._quantile(1 - tail), extremes[1])
+
+    def _quantile(self, share: float) -> float:
+        cumulative = self.counts.cumsum(0) / self.counts.sum()
+        index = min(int(torch.searchsorted(cumulative, share)), NUM_BINS - 1)
+        before = float(cumulative[index - 1]) if index else 0.0
+        inside = (share - before) / (float(cumulative[index]) - before)
+        return self.low + (self.high - self.low) / NUM_BINS * (index + inside)
+
+
+class MseObserver(HistogramObserver):
+    """The range with the least mean squared rounding error on the histogram.
+
+    Each end is searched in turn, from the full range inwards, with the other held.
+    """
+
+    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
+        """Return the best range found; the full one is among the candidates."""
+        if (extremes := self.extremes) is None:
+            return None
+        full_low, full_high = low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
+        centres = self.centres.clamp(full_low, full_high)
+
+        def error(ends: tuple[float, float]) -> float:
+            return float((self.counts * (rounding(centres, *ends) - centres).double().square()).sum())
+
+        for _ in range(_SEARCH_ROUNDS):
+            low, high = min(((low, share * full_high) for share in _SHARES), key=error)
+            low, high = min(((share * full_low, high) for share in _SHARES), key=error)
+        return low, high
+
+
+OBSERVERS: Mapping[ActivationObserver, Callable[[], RangeObserver]] = {
+    "minmax": MinMaxObserver,
+    "percentile": PercentileObserver,
+    "mse": MseObserver,
+}
+
+
+_Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+_ATTENTION_INPUTS = ("query", "key", "value")
+
+
+def _input_slots(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | str]:
+    """Return the positions or keywords of a call's activations: query, key and value, or the one input."""
+    if isinstance(module, nn.MultiheadAttention):
+        return [place if place < len(args) else name for place, name in enumerate(_ATTENTION_INPUTS)]
+    return [0 if args else next(iter(kwargs))]
+
+
+def _map_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Tensor], Tensor]
+) -> _Arguments:
+    """Apply ``change`` to the activations among a call's arguments, once to each tensor.
+
+    Self-attention passes one tensor three times, and torch takes a faster path when it can see that.
+    """
+    arguments: dict[int | str, Any] = dict(enumerate(args))
+    arguments.update(kwargs)
+    done: dict[int, Tensor] = {}
+    for slot in _input_slots(module, args, kwargs):
+        value = arguments[slot]
+        if id(value) not in done:
+            done[id(value)] = change(value)
+        arguments[slot] = done[id(value)]
+    return tuple(arguments[place] for place in range(len(args))), {name: arguments[name] for name in kwargs}
+
+
+@contextmanager
+def _called_first(module: nn.Module, before: Callable[..., _Arguments | None]) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def changed_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Pass the input of each call of ``module`` through ``change`` first; of attention, query, key and value."""
+
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+        return _map_inputs(module, args, kwargs, change)
+
+    with _called_first(module, before):
+        yield
+
+
+@contextmanager
+def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> Iterator[None]:
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        slots = _input_slots(module, args, kwargs)
+        observe(tuple(args[slot] if isinstance(slot, int) else kwargs[slot] for slot in slots))
+
+    with _called_first(module, before):
+        yield
+
+
+def observe_inputs(
+    model: nn.Module,
+    observers: Sequence[tuple[nn.Module, Callable[[tuple[Tensor, ...]], None]]],
+    batches: Sequence[Tensor],
+) -> None:
+    """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer.
+
+    An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. It must not
+    keep them. A module that is never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read
+    directly) shows nothing.
+    """
+    first = next(model.parameters())
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for module, observe in observers:
+            stack.enter_context(_watched(module, observe))
+        for batch in batches:
+            model(batch.to(first.device, first.dtype, copy=True))  # some models write into their input

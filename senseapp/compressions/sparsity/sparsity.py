@@ -1,0 +1,283 @@
+"""Sparsity: the least important units of one layer's weight become zero.
+
+Which units of a layer are the least important ones, for any number of them, after one sort.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from senseapp.compressions import SparsityConfig
+from senseapp.compressions.base import (
+    OUTPUT,
+    Applied,
+    CompressionRequest,
+    LayerWeight,
+    Prepared,
+    PreparedCompressor,
+    Target,
+    find_weights,
+    ordinary_tensors,
+    swapped,
+)
+from senseapp.compressions.sparsity.criteria import (
+    CRITERIA,
+    GRANULARITIES,
+    InputNorms,
+    ScoreInputs,
+    gather_input_norms,
+    layer_generator,
+)
+from senseapp.core.errors import InvalidDataset, MeasurementFailed
+from senseapp.layers.zeros import acting_zero_share
+
+# What floor() may lose to binary fractions: 0.29 of 100 is 28.999999999999996.
+_ROUNDING = 1e-9
+
+
+def num_zeroed(level: float, num_units: int) -> int:
+    """Return floor(``level`` · ``num_units``), unhurt by binary fractions.
+
+    >>> num_zeroed(0.29, 100)
+    29
+    """
+    return math.floor(level * num_units + _ROUNDING)
+
+
+class Ranking:
+    """Units that compete within contests, sorted as far as the numbers that are asked for need.
+
+    Each contest loses the same number of units, but for one: the contests whose next unit scores least lose one more.
+    So any number of units can be zeroed exactly, and a larger number zeroes all that a smaller one did. Ties go by
+    position; scores that are not a number count as the most important.
+
+    Attributes:
+        num_units: how many there are.
+    """
+
+    def __init__(self, scores: Tensor) -> None:
+        """Take ``scores``, float32 (contests, competitors)."""
+        self._scores = scores.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+        self._ordered = np.array(self._scores.cpu().numpy())  # a copy: it is put in order in place
+        self._settled = [-1, scores.shape[1]]  # columns that hold what a sort would put there, and the two edges
+        self.num_units = scores.numel()
+
+    def _column(self, place: int) -> Tensor:
+        """Return the scores (contests,) that come at ``place``, counted from the least.
+
+        To part the stretch between two columns that are known takes a fifth of the time of a sort.
+        """
+        right = bisect(self._settled, place)
+        low, high = self._settled[right - 1] + 1, self._settled[right]
+        if low <= place:
+            self._ordered[:, low:high].partition(place - low, axis=1)
+            insort(self._settled, place)
+        return torch.from_numpy(self._ordered[:, place]).to(self._scores.device)
+
+    def kept(self, num_lost: int) -> Tensor:
+        """Return bool (contests, competitors): all but the ``num_lost`` least important, fewer than ``num_units``."""
+        each, extra = divmod(num_lost, len(self._scores))
+        quotas = torch.full((len(self._scores), 1), each, device=self._scores.device)
+        threshold = self._column(max(each - 1, 0))[:, None]
+        if extra:
+            following = self._column(each)
+            more = following.argsort(stable=True)[:extra]
+            quotas[more] += 1
+            threshold = threshold.index_put((more,), following[more, None])
+        kept = self._scores > threshold
+        if int(kept.count_nonzero()) == self.num_units - num_lost:
+            return kept  # to count in each contest takes as long as all of the above
+        spared = self._scores.shape[1] - quotas - kept.sum(dim=1, keepdim=True)  # of those at the threshold
+        tied = self._scores == threshold
+        lost = tied.sum(dim=1, keepdim=True) - spared
+        return kept | (tied & (tied.cumsum(dim=1) > lost))
+
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class SparsityCompressor(PreparedCompressor):
+    """A :class:`~senseapp.compressions.base.Compressor` that zeroes units of a weight.
+
+    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and
+    used for all its levels.
+
+    Attributes:
+        targets: one per layer, in execution order.
+        not_applicable: layer name to the sentence that says why it cannot be made sparse.
+    """
+
+    def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
+        self._granularity = GRANULARITIES[config.granularity]
+        self._criterion = CRITERIA[config.criterion]
+        self._seed, self._model = request.seed, request.model
+        found = find_weights(request.model, request.layers)
+        self._weights, self._reasons = found.weights, found.not_applicable
+        self._leave_out_indivisible()
+        self._norms = self._gather_norms(request)
+        self.not_applicable: Mapping[str, str] = self._reasons
+        self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
+        self._latest: _Ranked | None = None
+
+    def _leave_out(self, layer: str, reason: str) -> None:
+        del self._weights[layer]
+        self._reasons[layer] = reason
+
+    def _leave_out_indivisible(self) -> None:
+        for layer, weight in list(self._weights.items()):
+            shape = weight.layout.split(torch.empty(weight.profile.weight_shape, device="meta")).shape
+            if reason := self._granularity.obstacle(shape):
+                self._leave_out(layer, reason)
+
+    def _gather_norms(self, request: CompressionRequest) -> dict[str, InputNorms]:
+        if not self._criterion.looks_at_inputs:
+            return {}
+        if not request.calibration:
+            raise InvalidDataset(
+                "The wanda criterion weighs weights by what flows through them and needs at least one batch of "
+                "calibration images, got none. Add images or choose the magnitude criterion."
+            )
+        norms = gather_input_norms(request.model, tuple(self._weights.values()), request.calibration)
+        for layer in [layer for layer in self._weights if layer not in norms]:
+            self._leave_out(layer, "The input of this layer cannot be observed: its weight is read without a call.")
+        return norms
+
+    def prepare(self, target: Target, level: float) -> Prepared:
+        """Zero floor(``level`` · n) of the n units of ``target``.
+
+        Raises:
+            MeasurementFailed: the level is less than one unit.
+        """
+        weight = self._weights[target.layer]
+        with ordinary_tensors():
+            kept = self._kept(weight, level)
+            num_zeros = self._ranked(weight).num_zeros(kept)
+            sparse = self._ranked(weight).made_sparse(kept)
+            acting = self._acting_zero_share(weight, num_zeros, sparse)
+        applied = Applied(
+            achieved_level=num_zeros / weight.parameter.numel(),
+            removed_params=num_zeros,
+            removed_macs=round(weight.profile.macs * acting),
+        )
+        return Prepared(
+            applied=applied,
+            active=lambda: swapped(weight.parameter, sparse.weight()),
+            weight=sparse.weight,
+            release=sparse.release,
+        )
+
+    def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: _Sparse) -> float:
+        """Return the share of the layer's products that zeros save.
+
+        A standardised weight that is multiplied by zeros to begin with, by a gain of 0, owes them to no compression.
+        """
+        if weight.profile.keeps_zeros:
+            return num_zeros / weight.parameter.numel()
+        before = acting_zero_share(self._model, weight.profile)
+        with swapped(weight.parameter, sparse.weight()):
+            return max(0.0, acting_zero_share(self._model, weight.profile) - before)
+
+    def _kept(self, weight: LayerWeight, level: float) -> Tensor:
+        """Return which weights stay: bool, laid out as the weight."""
+        ranked = self._ranked(weight)
+        ranking = ranked.ranking
+        num_lost = num_zeroed(level, ranking.num_units)
+        if num_lost == 0:
+            raise MeasurementFailed(
+                f"The layer has {ranking.num_units} {self._granularity.unit}s, and {100 * level:g} % of them is less "
+                f"than one; choose a level of at least {100 / ranking.num_units:.3g} %."
+            )
+        kept = self._granularity.arrange_back(ranking.kept(num_lost), ranked.shape)
+        return weight.layout.merge(kept.expand(ranked.shape), weight.parameter)
+
+    def _ranked(self, weight: LayerWeight) -> _Ranked:
+        layer = weight.profile.name
+        if self._latest is None or self._latest.layer != layer:
+            values = weight.parameter.detach()
+            split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
+            self._latest = _Ranked(layer, values, split.shape, self._rank(weight, split))
+        return self._latest
+
+    def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
+        layer = weight.profile.name
+        norms = None
+        if self._criterion.looks_at_inputs:
+            norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
+        inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
+        scores = self._granularity.unit_scores(self._criterion.score(inputs))
+        return Ranking(self._granularity.arrange(scores, per_output=self._criterion.per_output))
+
+
+@dataclass(slots=True)
+class _Ranked:
+    """The layer that was made sparse last: its weight, the shape of that when split, and the order of its units."""
+
+    layer: str
+    values: Tensor
+    shape: torch.Size
+    ranking: Ranking
+    _marks: _Marks | None = None
+    _has_zeros: bool | None = None
+
+    def num_zeros(self, kept: Tensor) -> int:
+        """Return how many values are zero when ``kept`` are left, those included that were zero before."""
+        if self._has_zeros is None:
+            self._has_zeros = int(self.values.count_nonzero()) < self.values.numel()
+        left = kept & (self.values != 0) if self._has_zeros else kept
+        return kept.numel() - int(left.count_nonzero())
+
+    def made_sparse(self, kept: Tensor) -> _Sparse:
+        if self._marks is None or self._marks.full:
+            self._marks = _Marks(torch.zeros_like(self.values, dtype=torch.int8))
+        return _Sparse(self.values, self._marks, self._marks.add(kept))
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Which values of a weight are left at each of up to eight levels: a bit each."""
+
+    _bits: Tensor
+    _num_levels: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self._num_levels == 8
+
+    def add(self, kept: Tensor) -> int:
+        """Return the place of the bit that stands for ``kept``."""
+        self._bits |= kept.view(torch.int8) << self._num_levels
+        self._num_levels += 1
+        return self._num_levels - 1
+
+    def masks(self, place: int) -> Tensor:
+        """Return all bits set, -1, for values that are left, and 0 for the others."""
+        return (self._bits << (7 - place)).__irshift__(7)  # the bit becomes the sign, and spreads
+
+
+@dataclass(slots=True)
+class _Sparse:
+    """A weight that some values of another are left of; it takes a bit for each value until it is asked for."""
+
+    _values: Tensor
+    _marks: _Marks
+    _place: int
+    _made: Tensor | None = None
+
+    def weight(self) -> Tensor:
+        """Return ``torch.where(kept, values, 0)``, in a third of the time: bits of other values are cleared."""
+        if self._made is None:
+            with ordinary_tensors():
+                bits = _BITS[self._values.element_size()]
+                masks = self._marks.masks(self._place).to(bits)
+                self._made = masks.bitwise_and_(self._values.view(bits)).view(self._values.dtype)
+        return self._made
+
+    def release(self) -> None:
+        self._made = None

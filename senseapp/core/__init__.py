@@ -1,0 +1,1 @@
+"""What everything may import: errors, codec, levels, files, processes."""

@@ -1,0 +1,114 @@
+"""Tagged, versioned JSON for the frozen records; never pickle.
+
+A record is written as ``{"type": "RunSpec", "version": 1, "data": {...}}``; members of a union carry their own
+``"type"``. Unknown types, unknown fields and newer versions are refused with one sentence. Infinite and
+undefined numbers, which JSON has no form for, are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+
+from senseapp.core.errors import InvalidFile
+
+RecordT = TypeVar("RecordT")
+
+_converter = cattrs.Converter(forbid_extra_keys=True)
+_versions: dict[str, int] = {}
+
+
+@cache
+def _reader(cls: Any) -> Callable[[Any, Any], Any]:
+    return make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
+
+
+@cache
+def _writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
+    return make_dict_unstructure_fn(cls, _converter)
+
+
+def _float_to_json(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+_converter.register_unstructure_hook(float, _float_to_json)
+
+
+def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
+    """Let ``cls`` be written and read at the top of a file, under its name and ``version``."""
+    _versions[cls.__name__] = version
+    return cls
+
+
+def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
+    """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
+
+    Args:
+        base: what fields are declared as.
+        members: returns the types that can be read, by what ``"type"`` calls them.
+    """
+
+    def structure(value: Any, _: Any = base) -> Any:
+        known, fields = members(), dict(value)
+        if (name := fields.pop("type")) not in known:
+            raise ValueError(f"{name!r} is not one of {', '.join(known)}")
+        return _reader(known[name])(fields, known[name])
+
+    def unstructure(value: Any) -> dict[str, Any]:
+        cls: Any = type(value)
+        return _writer(cls)(value) | {"type": cls.__name__}
+
+    _converter.register_structure_hook(base, structure)
+    _converter.register_unstructure_hook(base, unstructure)
+    _converter.register_structure_hook(base | None, lambda value, _: None if value is None else structure(value))
+    _converter.register_unstructure_hook(base | None, lambda value: None if value is None else unstructure(value))
+
+
+def encode(value: Any) -> dict[str, Any]:
+    """Return the JSON object of a registered record."""
+    name = type(value).__name__
+    return {"type": name, "version": _versions[name], "data": _converter.unstructure(value)}
+
+
+def decode(payload: Any, expected: type[RecordT]) -> RecordT:
+    """Build a record of type ``expected`` from what :func:`encode` returned.
+
+    Raises:
+        InvalidFile: the payload is of another type, of a newer version, or has missing or unknown fields.
+    """
+    name = expected.__name__
+    if not isinstance(payload, dict) or payload.get("type") != name:
+        found = payload.get("type") if isinstance(payload, dict) else type(payload).__name__
+        raise InvalidFile(f"Expected a {name} record, found {found!r}. Choose a file that senseapp wrote.")
+    version = payload.get("version")
+    if not isinstance(version, int) or not 1 <= version <= _versions[name]:
+        raise InvalidFile(
+            f"This {name} has version {version!r}; this senseapp reads versions 1 to {_versions[name]}. "
+            "Update senseapp, or export the file again from the version that wrote it."
+        )
+    try:
+        return _converter.structure(payload.get("data"), expected)
+    except Exception as error:  # cattrs gathers every problem of a record in one exception group
+        reasons = "; ".join(cattrs.transform_error(error))
+        raise InvalidFile(f"This {name} record is damaged: {reasons}.") from error
+
+
+def dumps(value: Any) -> str:
+    """Return the record as one line of strict JSON."""
+    return json.dumps(encode(value), allow_nan=False, separators=(",", ":"))
+
+
+def loads(text: str | bytes, expected: type[RecordT]) -> RecordT:
+    """Read a record from JSON text; see :func:`decode` for what is refused."""
+    try:
+        payload = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidFile(f"This is not a JSON file ({error}). Choose a file that senseapp wrote.") from error
+    return decode(payload, expected)

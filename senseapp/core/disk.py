@@ -1,0 +1,58 @@
+"""Writing files so that a crash leaves either the old or the new content, and saying plainly when it fails."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from senseapp.core.errors import StorageFailed
+
+
+@contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Turn an operating-system error on ``what`` into one sentence.
+
+    Raises:
+        StorageFailed: the body raised OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(
+            f"senseapp cannot use {what}: {error.strerror or error}. "
+            "Check that the disk has space and that its folder is writable, then try again."
+        ) from error
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make new and renamed entries of ``folder`` survive a power cut (not every platform can)."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write ``content`` (text as UTF-8) to ``path`` whole or not at all; the parent folder must exist.
+
+    Raises:
+        StorageFailed: it cannot be written; what was there before is untouched.
+    """
+    with storage_errors(path.name):
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(content.encode() if isinstance(content, str) else content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_folder(path.parent)

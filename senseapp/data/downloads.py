@@ -1,0 +1,88 @@
+"""What is downloaded for everybody on this machine: where it lies, and how far a download is.
+
+An image set is downloaded into a folder beside its own and moved there when it is complete, so one that is there is
+whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from senseapp.core.home import home
+from senseapp.records.image_sets import IMAGE_SETS
+
+_MB = 1_000_000
+_UNDER_WAY_SECONDS = 60.0
+_ABANDONED_SECONDS = 6 * 3600.0
+
+
+def image_set_folder(name: str) -> Path:
+    """Return where the image set of that name lies, or will."""
+    return home() / "cache" / "torchvision" / name
+
+
+def is_downloaded(name: str) -> bool:
+    """Return whether the image set is on this machine."""
+    return image_set_folder(name).is_dir()
+
+
+def new_partial_folder(name: str) -> Path:
+    """Make a folder to download an image set into; what a killed process left behind hours ago is removed."""
+    folder = image_set_folder(name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for abandoned in _partial_folders(name):
+        if time.time() - abandoned.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(abandoned, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+
+
+def download_progress(name: str) -> str:
+    """Return how far the download of an image set is, in one sentence."""
+    facts = IMAGE_SETS[name]
+    megabytes = _bytes_so_far(name, enough=facts.megabytes * _MB) // _MB
+    if megabytes >= facts.megabytes:
+        return f"Unpacking {facts.title}"
+    return f"Downloading {facts.title}: {megabytes} of {facts.megabytes} MB"
+
+
+def _bytes_so_far(name: str, enough: int) -> int:
+    """Return how many bytes have come, or a number above ``enough``."""
+    found = 0
+    for partial in _partial_folders(name):
+        for folder, _, files in os.walk(partial):  # passes over folders that are gone in the meantime
+            found += sum(_size(Path(folder) / file) for file in files)
+            if found >= enough:
+                return found
+    return found
+
+
+def _partial_folders(name: str) -> list[Path]:
+    return list(image_set_folder(name).parent.glob(f".{name}-*"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone in the meantime
+        return 0
+
+
+def weights_so_far() -> int:
+    """Return how many bytes have come of the published weights that timm or torchvision downloads now; 0 for none."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    hub = Path(os.environ.get("TORCH_HOME", f"{caches}/torch")).expanduser() / "hub"
+    files = [*hub.glob("checkpoints/*.partial"), *Path(HF_HUB_CACHE).glob("models--timm--*/blobs/*.incomplete")]
+    return sum(_size(path) for path in files if _is_under_way(path))
+
+
+def _is_under_way(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < _UNDER_WAY_SECONDS
+    except OSError:  # as above
+        return False

@@ -1,1 +1,0 @@
-"""One run on many machines, through Ray: who does what (the plan), and how (tasks that may be done again)."""

@@ -1,0 +1,1 @@
+"""Sensitivity measurement: replay, sweep, histograms; nothing here knows the app."""

@@ -1,0 +1,119 @@
+"""Adding up one layer's measurements over chunks of images, and turning sums into reported changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from senseapp.compressions.base import Applied
+from senseapp.engine.plan import PlannedTarget
+from senseapp.metrics import MetricChange, add_moments, change_of, moments_of
+from senseapp.records.measurement import LayerMeasurement, Status
+
+Key = tuple[str, float]
+
+
+class Yardstick:
+    """The uncompressed model's output, which every other is compared with.
+
+    Args:
+        baseline: float32 (N, ...); fewer rows while it is being measured.
+        targets: labels of the images, (N, ...), or None.
+        metrics: names of the metrics that these allow.
+    """
+
+    def __init__(self, baseline: Tensor, targets: Tensor | None, metrics: Sequence[str]) -> None:
+        self.baseline = baseline
+        self.targets = targets
+        self.metrics = tuple(metrics)
+
+    def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
+        """Return each metric's sums over images ``start`` to ``stop``, whose output is ``output``."""
+        return {name: self.moments_of(name, output, start, stop) for name in self.metrics}
+
+    def moments_of(self, name: str, output: Tensor, start: int, stop: int) -> tuple[float, ...]:
+        """Return the sums of one metric over images ``start`` to ``stop``, whose output is ``output``."""
+        targets = None if self.targets is None else self.targets[start:stop]
+        return moments_of(name, self.baseline[start:stop], output, targets)
+
+    def values(self) -> dict[str, float]:
+        """Return the uncompressed model's own metrics; none before anything is measured."""
+        if not len(self.baseline):
+            return {}
+        moments = self.moments(self.baseline, 0, len(self.baseline))
+        return {name: change_of(name, sums).baseline for name, sums in moments.items()}
+
+
+class Tally:
+    """Sums by layer and level, from the measurements that are done already and those that follow."""
+
+    def __init__(self, done: Iterable[LayerMeasurement] = (), *, stops: Iterable[int] = ()) -> None:
+        """Take over ``done``, except partial ones that end elsewhere than at one of ``stops``."""
+        self._history: dict[Key, list[LayerMeasurement]] = {}
+        whole = set(stops)
+        for item in done:
+            if not item.estimated and (item.status is not Status.MEASURED or _images(item) in whole):
+                self._history.setdefault(item.key, []).append(item)
+
+    def images_done(self, key: Key) -> float:
+        """Return how many images ``key`` has been measured on; infinite if it ended otherwise."""
+        items = self._history.get(key)
+        if not items:
+            return 0
+        return _images(items[-1]) if items[-1].status is Status.MEASURED else float("inf")
+
+    def change(self, key: Key, metric: str, *, stop: int) -> MetricChange | None:
+        """Return the change of ``metric`` for ``key`` as it was known once ``stop`` images were measured."""
+        changes = [item.change(metric) for item in self._history.get(key, ()) if 0 < _images(item) <= stop]
+        return changes[-1] if changes else None
+
+    def add(
+        self,
+        planned: PlannedTarget,
+        level: float,
+        moments: dict[str, tuple[float, ...]],
+        applied: Applied,
+        seconds: float,
+    ) -> LayerMeasurement:
+        """Add a chunk's sums and return the measurement over all images so far."""
+        target = planned.target
+        earlier_items = self._history.setdefault((target.layer, level), [])
+        before = earlier_items[-1] if earlier_items else None
+        changes = []
+        for name, sums in moments.items():
+            earlier = before.change(name) if before else None
+            changes.append(change_of(name, add_moments(earlier.moments, sums) if earlier else sums))
+        measurement = LayerMeasurement(
+            layer=target.layer,
+            level=level,
+            status=Status.MEASURED,
+            changes=tuple(changes),
+            group=target.group,
+            members=target.members,
+            achieved_level=applied.achieved_level,
+            removed_params=applied.removed_params,
+            removed_macs=applied.removed_macs,
+            seconds=seconds + (before.seconds if before else 0.0),
+        )
+        earlier_items.append(measurement)
+        return measurement
+
+    def fail(self, planned: PlannedTarget, level: float, reason: str, seconds: float) -> LayerMeasurement:
+        """Record that ``planned`` could not be measured at ``level``."""
+        target = planned.target
+        measurement = LayerMeasurement(
+            layer=target.layer,
+            level=level,
+            status=Status.FAILED,
+            group=target.group,
+            members=target.members,
+            seconds=seconds,
+            reason=reason,
+        )
+        self._history.setdefault(measurement.key, []).append(measurement)
+        return measurement
+
+
+def _images(item: LayerMeasurement) -> int:
+    return item.changes[0].num_samples if item.changes else 0

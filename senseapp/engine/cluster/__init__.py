@@ -1,0 +1,1 @@
+"""Measurement on a Ray cluster."""

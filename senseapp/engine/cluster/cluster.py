@@ -1,0 +1,252 @@
+"""Reaching a Ray cluster, counting its workers, and saying in one sentence what is wrong with it.
+
+What must be the same on every machine of a run, so that its figures belong together.
+What a run would cost and how it would be shared out, before it starts: a few images are enough to tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from senseapp.core.errors import ClusterFailed, InvalidSpec, first_line_of
+from senseapp.data.pictures import survey_images
+from senseapp.engine.cluster.plan import Plan, RunCosts, choose_plan, costs_of
+from senseapp.engine.plan import num_held_out
+from senseapp.engine.session import Session
+from senseapp.records.spec import RunSpec
+from senseapp.tasks import task_named
+
+ADDRESS_VARIABLE = "SENSEAPP_RAY_ADDRESS"
+_CPUS_VARIABLE = "SENSEAPP_RAY_CPUS_PER_WORKER"
+_ANSWER_SECONDS = 5.0
+_CHOICE = "What was measured is kept: try again once that is mended, or go on on this machine alone."
+_log = logging.getLogger(__name__)
+
+
+def cluster_address() -> str:
+    """Return the address of the cluster to use; empty to measure on this machine."""
+    return os.environ.get(ADDRESS_VARIABLE, "").strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a cluster offers.
+
+    Attributes:
+        workers: tasks that it does at the same time.
+        cpus, gpus: of each worker.
+        memory_bytes: for each worker, on the node that has least.
+        store_bytes: of the object store beside the machine that asks.
+    """
+
+    workers: int
+    cpus: float
+    gpus: float
+    memory_bytes: int
+    store_bytes: int
+
+
+@contextmanager
+def connected(address: str, *, device: str) -> Iterator[Cluster]:
+    """Join the cluster inside the block.
+
+    Args:
+        address: ``auto``, or ``host:port`` of its head.
+        device: of the run; workers get a graphics card each unless it is ``cpu`` or there is none.
+
+    Raises:
+        ClusterFailed: Ray is not installed, nobody answers there, or it has no free worker.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterFailed(
+            f"{ADDRESS_VARIABLE} is set and Ray is not installed. Install it (pip install 'senseapp[ray]'), or go on "
+            "on this machine alone."
+        ) from error
+    _require_answer(address)
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises several kinds, and plain RuntimeErrors for versions that differ
+        raise ClusterFailed(
+            f"The Ray cluster at {address} cannot be joined: {first_line_of(error, most=300)}. {_CHOICE}"
+        ) from error
+    try:
+        yield look(device=device)
+    finally:
+        ray.shutdown()
+
+
+def look(*, device: str) -> Cluster:
+    """Return what the joined cluster offers now.
+
+    Raises:
+        ClusterFailed: it has no worker.
+        InvalidSpec: the number of processors for each worker is no number.
+    """
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    offered = [node["Resources"] for node in nodes]
+    cards = sum(resources.get("GPU", 0) for resources in offered)
+    gpus = 1.0 if cards and device != "cpu" and device != "mps" else 0.0
+    cpus = _cpus_per_worker()
+    counts = [_workers_of(resources, cpus=cpus, gpus=gpus) for resources in offered]
+    if not sum(counts):
+        raise ClusterFailed(f"The Ray cluster has no node with {cpus:g} processors to spare. {_CHOICE}")
+    memory = [resources.get("memory", 0.0) / count for resources, count in zip(offered, counts, strict=True) if count]
+    store = min(resources.get("object_store_memory", 0.0) for resources in offered)
+    return Cluster(workers=sum(counts), cpus=cpus, gpus=gpus, memory_bytes=int(min(memory)), store_bytes=int(store))
+
+
+@contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Turn what Ray raises inside the block into a sentence.
+
+    Raises:
+        ClusterFailed: always, when Ray raises.
+    """
+    import ray.exceptions as failed
+
+    try:
+        yield
+    except failed.RayTaskError as error:  # before others: it also is of the type of its cause
+        cause = error.cause
+        if isinstance(cause, ClusterFailed):
+            raise ClusterFailed(f"{cause} {_CHOICE}") from error
+        _log.error("a task failed: %s", error)
+        raise ClusterFailed(
+            f"A worker could not do its task: {first_line_of(cause or error, most=300)}. {_CHOICE}"
+        ) from error
+    except (failed.ObjectStoreFullError, failed.OutOfDiskError) as error:
+        raise ClusterFailed(f"The cluster's object store is full, and so is its disk. {_CHOICE}") from error
+    except (failed.RayError, ConnectionError) as error:
+        raise ClusterFailed(f"The cluster was lost: {first_line_of(error, most=300)}. {_CHOICE}") from error
+
+
+def _workers_of(resources: dict[str, float], *, cpus: float, gpus: float) -> int:
+    by_cpus = int(resources.get("CPU", 0) // cpus)
+    return min(by_cpus, int(resources.get("GPU", 0) // gpus)) if gpus else by_cpus
+
+
+def _cpus_per_worker() -> float:
+    text = os.environ.get(_CPUS_VARIABLE, "1")
+    try:
+        cpus = float(text)
+    except ValueError:
+        cpus = 0.0
+    if cpus < 1 or cpus != int(cpus):
+        raise InvalidSpec(f"{_CPUS_VARIABLE} must be a whole number of processors, at least 1; got {text!r}.")
+    return cpus
+
+
+def _require_answer(address: str) -> None:
+    """Ask the port itself first: Ray would wait for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "://" in address:
+        raise ClusterFailed(
+            f"{ADDRESS_VARIABLE} must be auto, or host:port of the cluster's head such as 10.0.0.1:6379; got "
+            f"{address!r}. Correct it, or go on on this machine alone."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterFailed(f"No Ray cluster answers at {address}. {_CHOICE}") from error
+
+
+_PACKAGES = ("torch", "torchvision", "timm", "torch-pruning", "numpy")
+_ENGINE = (
+    *("compat", "compressions", "core", "data", "engine"),
+    *("layers", "metrics", "models", "records", "tasks"),
+)
+_DIGITS = 12
+
+
+@cache
+def versions_here() -> dict[str, str]:
+    """Return the versions of Python, of what computes, and of senseapp's own code."""
+    found = {"python": platform.python_version(), "senseapp": _digest(Path(__file__).parents[2])}
+    return found | {name: _version(name) for name in _PACKAGES}
+
+
+def differences(asked: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Name what differs, as ``torch 2.13.0 instead of 2.14.1``; empty if nothing does."""
+    return ", ".join(
+        f"{name} {here.get(name, 'none')} instead of {wanted}"
+        for name, wanted in asked.items()
+        if here.get(name) != wanted
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _digest(package: Path) -> str:
+    """Return a fingerprint of the code that decides figures; it changes more often than its version."""
+    code = hashlib.sha256()
+    for path in sorted(path for part in _ENGINE for path in (package / part).rglob("*.py")):
+        code.update(path.relative_to(package).as_posix().encode())
+        code.update(path.read_bytes())
+    return code.hexdigest()[:_DIGITS]
+
+
+_TIMED_IMAGES = 32
+_HELD_BYTES = 2 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The costs of a run, timed here on a few of its images.
+
+    Attributes:
+        costs: of all its images.
+        most_images: that a worker has memory for at once.
+    """
+
+    costs: RunCosts
+    most_images: int
+
+    def plans(self, workers: Iterable[int]) -> list[Plan]:
+        """Return the best plan for each number of workers."""
+        return [choose_plan(self.costs, count, most_images=self.most_images) for count in workers]
+
+
+def forecast(spec: RunSpec, *, progress: Callable[[str], None]) -> Forecast:
+    """Load the model and a few images, time some passes, and count the rest.
+
+    Raises:
+        SenseError: as for the run itself.
+    """
+    asked = spec.sensitivity.num_samples
+    listed = spec.data.kind in ("folder", "archive")
+    few = asked if asked is not None and asked <= _TIMED_IMAGES else _TIMED_IMAGES if asked or listed else None
+    settings = replace(spec.sensitivity, num_samples=few, mode="exact", until_settled=False)
+    session = Session.open(replace(spec, sensitivity=settings), progress=progress)
+    count = asked or (_listed(spec, session) if listed else len(session.images))
+    costs = costs_of(session.sweep, num_images=count)
+    most_images = max(1, _HELD_BYTES // session.sweep.bytes_per_image())
+    session.close()
+    return Forecast(costs=costs, most_images=most_images)
+
+
+def _listed(spec: RunSpec, session: Session) -> int:
+    model = session.model
+    task = task_named(spec.model.task)
+    survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
+    return survey.num_images - num_held_out(survey.num_images)

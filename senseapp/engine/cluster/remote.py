@@ -1,0 +1,280 @@
+"""What a worker does: prepare the model once, then measure blocks of targets on spans of images.
+
+Tasks of a shared run, and putting what they find back into the order of the images.
+Images on their way to the workers: each span is put into the object store once, and travels once to each node.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor, nn
+
+from senseapp.core.errors import ClusterFailed
+from senseapp.data.images import ImageSet, PreparedImages, TensorImages
+from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.cluster.cluster import differences, versions_here
+from senseapp.engine.cluster.plan import Block
+from senseapp.engine.layout import Layout
+from senseapp.engine.plan import PlannedTarget
+from senseapp.engine.probe import Order, Outcome, Probe
+from senseapp.engine.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
+from senseapp.engine.workbench import Workbench
+from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import task_named
+
+Span = tuple[int, int]
+
+
+def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
+    """Return images ``start`` to ``stop`` without labels and names, and without what they share with the others.
+
+    Pictures go as bytes and are normalised by the worker: a quarter of what float32 would take.
+    """
+    if isinstance(images, PreparedImages):
+        return PreparedImages(images.pixels[images.rows[start:stop]], images.preprocessing)
+    return TensorImages(images.batch(start, stop).clone())
+
+
+class ImageStore:
+    """References to spans of ``images`` in Ray's object store; the ones used last are kept while there is room.
+
+    Args:
+        images: of the run.
+        most_bytes: that may be kept for tasks to come; those of tasks under way stay in any case.
+    """
+
+    def __init__(self, images: ImageSet, *, most_bytes: int) -> None:
+        self._images = images
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[Span, tuple[Any, int]] = OrderedDict()
+        self.sent = 0
+
+    def reference(self, span: Span) -> Any:
+        """Return the reference to the images of ``span``, put there if they are not any more."""
+        import ray
+
+        if span not in self._kept:
+            part = part_of(self._images, *span)
+            self._kept[span] = ray.put(part), _bytes(part)
+            self.sent += 1
+        self._kept.move_to_end(span)
+        found = self._kept[span][0]
+        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._most_bytes:
+            self._kept.popitem(last=False)
+        return found
+
+
+def _bytes(part: ImageSet) -> int:
+    held = part.pixels if isinstance(part, PreparedImages) else part.batch(0, len(part))
+    return held.numel() * held.element_size()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """All that a worker needs to know of a run, but for the images.
+
+    Attributes:
+        model: on the CPU, unchanged.
+        first_images: what data-driven criteria and activation ranges look at.
+        spec: what to measure.
+        task: what the model's output means.
+        layout: how passes run everywhere.
+        unsafe: why the model cannot be replayed; empty if it can.
+        targets: layers, members and position of each, as :func:`described`; every worker must find the same.
+        versions: of the machine that asks.
+    """
+
+    model: nn.Module
+    first_images: ImageSet
+    spec: SensitivitySpec
+    task: str
+    layout: Layout
+    unsafe: str
+    targets: tuple[tuple[tuple[str, ...], int], ...]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The uncompressed model's output on a span, float32 (n, ...), and the targets of the span's images, (n, ...)."""
+
+    baseline: Tensor
+    targets: Tensor | None
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselinePart:
+    """What a worker found on a span: the output, float32 (n, ...), the seconds it took, where, and any notes."""
+
+    output: Tensor
+    seconds: float
+    device: str
+    notes: tuple[str, ...]
+
+
+def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Return what two machines must agree on."""
+    return tuple((item.target.members, item.position) for item in planned)
+
+
+def measure_baseline(probe: Probe, images: ImageSet) -> BaselinePart:
+    """Return the uncompressed model's output for the images of a span."""
+    probe.bench.images = images
+    started = time.perf_counter()
+    output = probe.baseline()
+    seconds = time.perf_counter() - started
+    return BaselinePart(output=output, seconds=seconds, device=str(probe.bench.device), notes=tuple(probe.notes))
+
+
+def measure_block(
+    probe: Probe, images: ImageSet, reference: Reference, orders: Sequence[Order]
+) -> Iterator[Outcome | str]:
+    """Yield the outcome of each order on the images of their span; sentences between them are notes."""
+    probe.bench.images = images
+    asked = {(order.index, order.level): order for order in orders}
+    span = (0, len(images))
+    yardstick = Yardstick(reference.baseline, reference.targets, reference.metrics)
+    told = len(probe.notes)
+    for outcome in probe.measure((replace(order, span=span) for order in orders), yardstick):
+        yield from probe.notes[told:]
+        told = len(probe.notes)
+        yield replace(outcome, order=asked[outcome.order.index, outcome.order.level])
+
+
+_prepared: dict[str, Probe] = {}
+
+
+def probe_of(key: str, setup: Any) -> Probe:
+    """Return this process's probe of a run, made on its first task; that of another run is let go.
+
+    Args:
+        key: names the run.
+        setup: reference to its :class:`RunSetup`, in a list, so that it is fetched only where it is needed.
+    """
+    import ray
+
+    if key not in _prepared:
+        _prepared.clear()
+        _prepared[key] = prepare(ray.get(setup[0]))
+    return _prepared[key]
+
+
+def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
+    """Carry out :func:`measure_baseline` in a worker."""
+    return measure_baseline(probe_of(key, setup), images)
+
+
+def block_task(
+    key: str, setup: Any, images: ImageSet, reference: Reference, orders: Sequence[Order]
+) -> Iterator[Outcome | str]:
+    """Carry out :func:`measure_block` in a worker."""
+    yield from measure_block(probe_of(key, setup), images, reference, orders)
+
+
+def prepare(setup: RunSetup) -> Probe:
+    """Make this machine ready for a run.
+
+    Raises:
+        ClusterFailed: it has other versions than the machine that asks, or runs the model otherwise.
+    """
+    different = differences(setup.versions, versions_here())
+    if different:
+        raise ClusterFailed(
+            f"A worker has other versions than the machine that asks ({different}), so its figures would not belong to "
+            "the same run. Install the same requirements on every node."
+        )
+    bench = Workbench.prepare(
+        setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
+    )
+    bench.take(setup.layout)
+    bench.unsafe = setup.unsafe
+    compressor, planned = bind_compression(bench, setup.spec, setup.first_images)
+    if described(planned) != setup.targets:
+        raise ClusterFailed(
+            "A worker runs the layers of this model in another order than the machine that asks, so their figures "
+            "would not belong together. Measure this model on one machine."
+        )
+    return Probe(bench, compressor, planned, [])
+
+
+def setup_of(sweep: Sweep) -> RunSetup:
+    """Return what workers need to know of ``sweep``, on the machine that asks."""
+    bench = sweep.bench
+    model = bench.model if bench.device.type == "cpu" else copy.deepcopy(bench.model).cpu()
+    return RunSetup(
+        model=model,
+        first_images=part_of(bench.images, 0, min(CALIBRATION_IMAGES, len(bench.images))),
+        spec=sweep.spec,
+        task=sweep.bench.task.name,
+        layout=bench.layout,
+        unsafe=bench.unsafe,
+        targets=described(sweep.planned),
+        versions=versions_here(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one worker is asked for at a time: some orders of one block on one span."""
+
+    block: int
+    orders: tuple[Order, ...]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its images."""
+        return self.orders[0].span
+
+
+def tasks_of(orders: Iterable[Order], blocks: Sequence[Block]) -> Iterator[Task]:
+    """Yield the tasks of ``orders``, which come span by span and by ascending target."""
+    of_target = {index: number for number, block in enumerate(blocks) for index in range(*block)}
+    for (_, block), group in groupby(orders, key=lambda order: (order.span, of_target[order.index])):
+        yield Task(block=block, orders=tuple(group))
+
+
+class InOrder:
+    """Holds outcomes back until those of earlier spans of the same block are through."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[_Held]] = {}
+
+    def begun(self, task: Task) -> None:
+        """Note that ``task`` was handed out, after all tasks of earlier spans."""
+        self._waiting.setdefault(task.block, deque()).append(_Held(task=task, outcomes=deque()))
+
+    def found(self, task: Task, outcome: Outcome) -> None:
+        """Take an outcome of ``task``."""
+        self._held(task).outcomes.append(outcome)
+
+    def ended(self, task: Task) -> None:
+        """Note that no more outcomes of ``task`` will come."""
+        self._held(task).ended = True
+
+    def through(self) -> Iterator[Outcome]:
+        """Yield and forget what may be counted now."""
+        for queue in self._waiting.values():
+            while queue:
+                while queue[0].outcomes:
+                    yield queue[0].outcomes.popleft()
+                if not queue[0].ended:
+                    break
+                queue.popleft()
+
+    def _held(self, task: Task) -> _Held:
+        return next(held for held in self._waiting[task.block] if held.task is task)
+
+
+@dataclass(slots=True)
+class _Held:
+    task: Task
+    outcomes: deque[Outcome]
+    ended: bool = False

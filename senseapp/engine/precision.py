@@ -1,0 +1,137 @@
+"""Whether bfloat16 may stand in for float32: only where it is faster and ranks layers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from senseapp.compressions.base import Compressor
+from senseapp.core.errors import MeasurementFailed
+from senseapp.engine.layout import Layout, clock_of
+from senseapp.engine.plan import PlannedTarget
+from senseapp.engine.replay import Replay
+from senseapp.engine.workbench import Workbench
+from senseapp.metrics import METRICS
+from senseapp.records.ranking import spearman
+from senseapp.records.spec import SensitivitySpec
+
+_TIMED_IMAGES = 2
+_MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1
+_CHECKED_TARGETS = 8
+_CHECKED_IMAGES = 4
+_FEW_BITS = 4
+_ENOUGH_AGREEMENT = 0.95
+_ENOUGH_GAIN = 1.2
+_PRODUCT_WIDTH, _PRODUCTS = 384, 5
+
+
+def choose_precision(
+    bench: Workbench, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
+) -> str:
+    """Switch ``bench`` to bfloat16 if that is clearly faster and safe.
+
+    It is safe for measurements if it ranks a subset of the targets alike, and for estimates if the compression
+    changes more than bfloat16 rounds away.
+
+    Returns:
+        One sentence that says what was decided, and why.
+    """
+    gain = _product_gain(bench.device)
+    if gain < _ENOUGH_GAIN:
+        return f"Precision auto kept float32: matrix products in bfloat16 are {gain:.1f} times as fast here."
+    single, half = bench.layout, replace(bench.layout, precision="bf16")
+    gain = _seconds(bench) / _seconds_in(bench, half)
+    bench.layout = single
+    if gain < _ENOUGH_GAIN:
+        return f"Precision auto kept float32: bfloat16 is {gain:.1f} times as fast here, which is not worth it."
+    if spec.mode == "quick":
+        if spec.compression.description.sets_bits and max(spec.levels) > _FEW_BITS:
+            return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
+        bench.take(half)
+        return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."
+    few = min(_CHECKED_IMAGES, len(bench.images))
+    step = max(1, -(-len(planned) // _CHECKED_TARGETS))
+    subset = planned[::step]
+    agreement = _agreement(bench, half, compressor, subset, sorted(spec.levels)[len(spec.levels) // 2], few)
+    if len(subset) >= 4 and agreement >= _ENOUGH_AGREEMENT:
+        bench.take(half)
+        return (
+            f"Precision auto took bfloat16: {gain:.1f} times as fast, and it ranks {len(subset)} layers like float32 "
+            f"on {few} images (Spearman {agreement:.2f})."
+        )
+    return (
+        f"Precision auto kept float32: on {few} images bfloat16 ranks {len(subset)} layers differently "
+        f"(Spearman {agreement:.2f}, wanted {_ENOUGH_AGREEMENT})."
+    )
+
+
+def _product_gain(device: torch.device) -> float:
+    """Return how many times as fast a matrix product is in bfloat16.
+
+    It takes a hundredth of the passes that would be timed, and where products gain nothing, no network was seen to.
+    """
+    return _product_seconds(device, torch.float32) / _product_seconds(device, torch.bfloat16)
+
+
+def _product_seconds(device: torch.device, dtype: torch.dtype) -> float:
+    factor = torch.ones(_PRODUCT_WIDTH, _PRODUCT_WIDTH, dtype=dtype, device=device)
+    clock = clock_of(device)
+    seconds = []
+    for _ in range(1 + _PRODUCTS):  # the first one prepares the kernel
+        started = clock()
+        factor @ factor
+        seconds.append(clock() - started)
+    return min(seconds)
+
+
+def _agreement(
+    bench: Workbench, half: Layout, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+) -> float:
+    """Return the rank correlation of the damages in both precisions; the layout stays as it is."""
+    single = bench.layout
+    exact = _damages(bench, compressor, subset, level, stop)
+    bench.layout = half
+    rounded = _damages(bench, compressor, subset, level, stop)
+    bench.layout = single
+    return spearman(exact, rounded)
+
+
+def _seconds(bench: Workbench) -> float:
+    """Return the time of a pass: of the fastest one, where they are over soon."""
+    few = min(_TIMED_IMAGES, len(bench.images))
+    clock = clock_of(bench.device)
+    bench.outputs(0, few)  # prepares kernels and memory
+    passes: list[float] = []
+    while len(passes) < _MOST_PASSES and sum(passes) < _ENOUGH_SECONDS:
+        started = clock()
+        bench.outputs(0, few)
+        passes.append(clock() - started)
+    return min(passes)
+
+
+def _seconds_in(bench: Workbench, layout: Layout) -> float:
+    bench.layout = layout
+    return _seconds(bench)
+
+
+def _damages(
+    bench: Workbench, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+) -> list[float]:
+    """Return what ``level`` does to the output on each target of ``subset``, over the first images."""
+    metric = METRICS[bench.task.divergence or "sqnr"]
+    baseline = bench.outputs(0, stop)
+    replay, prefixes = Replay(bench.model, bench.trace), bench.prefixes(0, stop)
+    damages = []
+    for item in subset:
+        if not bench.unsafe:
+            bench.advance(replay, prefixes, item.position)
+        try:
+            with compressor.compress(item.target, level):
+                output = bench.outputs(0, stop) if bench.unsafe else bench.resume(replay, prefixes)
+        except MeasurementFailed:
+            damages.append(float("nan"))
+            continue
+        damages.append(metric.change(metric.moments(baseline, output, None)).delta)
+    return damages

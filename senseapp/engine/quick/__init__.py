@@ -1,0 +1,1 @@
+"""Quick scan: estimates of every layer from few passes."""

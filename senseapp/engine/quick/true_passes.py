@@ -1,0 +1,162 @@
+"""True passes over a few images for the largest estimates, which are those that are off.
+
+An estimate follows the network's tangent at the uncompressed weights. Far from them units that were silent wake up
+and others saturate, which no gradient there can tell, so large estimates are off by factors of five and more, layer by
+layer. A pass from the layer on, over a few images, sees all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.plan import PlannedTarget, telling_positions
+from senseapp.engine.probe import Order, Probe
+from senseapp.engine.quick.composite import composite, draw_sample
+from senseapp.engine.quick.protocol import Key
+from senseapp.metrics import METRICS
+from senseapp.records.measurement import LayerMeasurement
+
+if TYPE_CHECKING:
+    from senseapp.engine.sweep import Sweep
+
+
+_LARGE_NATS, _NOTABLE_NATS = 0.03, 0.02  # other divergences are scaled so that what is notable is notable here
+_SHARE = 0.15  # of the scan's own multiply-accumulates
+_FREE_MACS = 2e10  # a second or so, however small the network
+_FEWEST_IMAGES, _MOST_IMAGES = 3, 64
+_PREPARATION = 0.01  # of a whole pass, to compress a layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruePasses:
+    """Which passes are worth their time.
+
+    Attributes:
+        orders: by position; none where no estimate is large.
+        num_images: that each pass is made over.
+    """
+
+    orders: tuple[Order, ...]
+    num_images: int
+
+    @classmethod
+    def planned(
+        cls, means: Mapping[Key, float], targets: list[PlannedTarget], num_images: int, budget: float
+    ) -> TruePasses:
+        """Take each layer's largest estimate first, from as many images as the budget has for these, then the others.
+
+        Args:
+            means: estimated divergences, in nats or so scaled that 0.02 is notable.
+            targets: of the run.
+            num_images: that were scanned.
+            budget: passes of one image through the whole network that all may cost together.
+        """
+        where = {item.target.layer: index for index, item in enumerate(targets)}
+        large = sorted((key for key, mean in means.items() if mean >= _LARGE_NATS), key=lambda key: -means[key])
+        costs = {key: targets[where[key[0]]].suffix + _PREPARATION for key in large}
+        first = {key[0]: key for key in reversed(large)}.values()  # each layer's largest
+        large.sort(key=lambda key: key not in first)
+        count = min(num_images, _MOST_IMAGES, max(_FEWEST_IMAGES, int(budget / (1 + sum(costs[key] for key in first)))))
+        left, taken = budget - count, []
+        for key in large:
+            if count * costs[key] <= left:
+                left -= count * costs[key]
+                taken.append(key)
+        orders = [Order(index=where[layer], level=level, span=(0, count)) for layer, level in taken]
+        return cls(orders=tuple(sorted(orders, key=lambda order: order.index)), num_images=count)
+
+
+class _EachImage(Yardstick):
+    """Keeps the divergence of each image in place of sums over images."""
+
+    def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
+        before, (name,) = self.baseline[start:stop].double(), self.metrics
+        return {name: tuple(METRICS[name].terms(before, output.double(), None)[1].tolist())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What true passes say of estimates.
+
+    Attributes:
+        factors: that estimates must be multiplied by; none where none is large.
+        images_passed: on how many images each estimate was corrected that a pass was made for.
+    """
+
+    factors: Mapping[Key, float] = field(default_factory=dict)
+    images_passed: Mapping[Key, int] = field(default_factory=dict)
+
+
+def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: float) -> Correction:
+    """Pass a few images from the layers with large estimates on, and return how that corrects them.
+
+    Args:
+        sweep: whose compressor and model make the passes.
+        found: estimated divergence of each image that was scanned, (N,), float64.
+        scan_passes: passes of one image through the network that the scan has cost.
+    """
+    keys = list(found)
+    if not keys:
+        return Correction()
+    unit = METRICS[sweep.bench.task.divergence].notable / _NOTABLE_NATS
+    found = {key: values / unit for key, values in found.items()}
+    means = {key: float(values.mean()) for key, values in found.items()}
+    macs = sum(use.macs for use in sweep.bench.trace.uses.values()) / sweep.bench.trace.batch_size
+    budget = max(_SHARE * scan_passes, _FREE_MACS / max(1, macs))
+    num_images = len(found[keys[0]])
+    passes = TruePasses.planned(means, _as_run(sweep), num_images, budget)
+    if not passes.orders:
+        return Correction()
+    estimated = torch.stack([found[key] for key in keys])  # (keys, N)
+    sample = draw_sample(estimated, passes.num_images)
+    measured = {key: values / unit for key, values in _measured(sweep, sample.indices, passes).items()}
+    if not measured:
+        return Correction()
+    rows = torch.tensor([keys.index(key) for key in measured])
+    better = composite(estimated.mean(dim=1), rows, torch.stack(list(measured.values())), sample, num_images)
+    return Correction(
+        factors={key: float(value) / means[key] for key, value in zip(keys, better, strict=True) if means[key] > 0},
+        images_passed={key: len(values) for key, values in measured.items()},
+    )
+
+
+def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:
+    """Return a sentence on the true passes that corrected ``estimates``; none where there were none."""
+    passed = [item for item in estimates if item.images_passed]
+    if not passed:
+        return ()
+    layers, images = len({item.layer for item in passed}), max(item.images_passed for item in passed)
+    return (
+        f"Estimates of {layers} layer{'s' if layers != 1 else ''} were corrected by {len(passed)} true "
+        f"pass{'es' if len(passed) != 1 else ''} over {images} images.",
+    )
+
+
+def _as_run(sweep: Sweep) -> list[PlannedTarget]:
+    whole = bool(sweep.bench.unsafe)
+    return [replace(item, suffix=1.0) if whole else item for item in sweep.planned]
+
+
+def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Tensor]:
+    """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
+    layout = replace(sweep.bench.layout, levels_together=1)
+    bench = replace(sweep.bench, layout=layout)
+    if sweep.spec.mode == "quick" and not sweep.bench.unsafe:  # otherwise it was found out when the sweep was opened
+        bench.check_replay(telling_positions([sweep.planned[order.index] for order in passes.orders]))
+        if bench.unsafe:
+            sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {bench.unsafe}.")
+    few = replace(bench, images=bench.images.subset(indices.tolist()))
+    probe = Probe(few, sweep.compressor, sweep.planned, [])
+    found: dict[Key, Tensor] = {}
+    name = sweep.bench.task.divergence
+    for outcome in probe.measure(passes.orders, _EachImage(sweep.yardstick.baseline[indices], None, (name,))):
+        values = torch.tensor(outcome.moments.get(name, ()), dtype=torch.float64)
+        if len(values) and bool(values.isfinite().all()):
+            found[sweep.planned[outcome.order.index].target.layer, outcome.order.level] = values
+    return found

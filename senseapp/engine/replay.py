@@ -1,0 +1,209 @@
+"""Prefix replay: when one layer changes, everything that ran before it is not computed again.
+
+Every module's forward is wrapped. A call that ended before the first use of the changed layer returns its kept
+output; parents are asked before their children, so whole stages are skipped; the model's own code between the
+calls runs as usual, so nothing is traced or compiled and any module works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.errors import first_line_of
+from senseapp.engine.prefix import Prefix
+from senseapp.layers.trace import Call, CallTrace, tensors_in, wrapped_forwards
+
+_RESTLESS = "two passes over the same images differ"
+_DIFFERS = "a pass that continues from kept outputs differs from a whole one"
+
+
+class ReplayMismatch(Exception):
+    """The model's calls came in another order than when it was watched, so it cannot be replayed."""
+
+
+class _Reached(BaseException):
+    """Stops a forward pass at the wanted event; a BaseException, so that no model's ``except`` takes it."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One forward pass under way.
+
+    Attributes:
+        prefix: kept outputs, valid for calls that ended before ``prefix.position``.
+        stop: the event to stop at, keeping outputs on the way; None to run to the end.
+        record: calls whose output a whole pass leaves with the prefix; see ``calls_to_record``.
+        next_call: index that the next call must have.
+    """
+
+    prefix: Prefix
+    stop: int | None = None
+    record: Mapping[int, bool] | None = None
+    next_call: int = 0
+
+
+class Replay:
+    """Runs one model from any event on, for any number of batches.
+
+    Use::
+
+        replay = Replay(model, trace)
+        with replay.installed():
+            output = replay.record(prefix, calls)  # optional: a whole pass that leaves outputs for advancing
+            replay.advance(prefix, position)   # computes and keeps what lies before
+            output = replay.resume(prefix)     # computes what lies after, as often as wanted
+    """
+
+    def __init__(self, model: nn.Module, trace: CallTrace) -> None:
+        self._model = model
+        self._calls = trace.calls
+        self._pass: _Pass | None = None
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Wrap the model's forwards inside the block; they behave as before except in this class's methods."""
+        return wrapped_forwards(self._model, self._wrap)
+
+    def record(self, prefix: Prefix, calls: Mapping[int, bool]) -> Any:
+        """Return the model's output, computing all of it, and leave with ``prefix`` what ``calls`` returned.
+
+        Args:
+            prefix: that has not been advanced yet.
+            calls: from :func:`~senseapp.engine.prefix.calls_to_record`.
+
+        Raises:
+            ReplayMismatch: as for :meth:`advance`.
+        """
+        return self._run(_Pass(prefix, record=calls))
+
+    def advance(self, prefix: Prefix, position: int) -> None:
+        """Run from ``prefix.position`` to ``position``, keep what is needed there, and stop.
+
+        Raises:
+            ReplayMismatch: the calls come in another order for these inputs than for those that were watched.
+        """
+        if position <= prefix.position:
+            return
+        try:
+            self._run(_Pass(prefix, stop=position))
+            raise ReplayMismatch("the model returned earlier than when it was watched")
+        except _Reached:
+            prefix.reached(position)
+
+    def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
+        """Return the model's output, computing only what starts at ``prefix.position`` or later.
+
+        Args:
+            prefix: what is kept.
+            entry: the wrapped forward of the model, for a caller that is inside a call of the model already.
+
+        Raises:
+            ReplayMismatch: as for :meth:`advance`.
+        """
+        return self._run(_Pass(prefix), entry)
+
+    def _run(self, run: _Pass, entry: Callable[..., Any] | None = None) -> Any:
+        self._pass = run
+        try:
+            return (entry or self._model)(run.prefix.inputs)
+        finally:
+            self._pass = None
+
+    def _wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def replayed(*args: Any, **kwargs: Any) -> Any:
+            run = self._pass
+            if run is None:
+                return forward(*args, **kwargs)
+            return self._call(run, name, partial(forward, *args, **kwargs))
+
+        return replayed
+
+    def _call(self, run: _Pass, name: str, compute: Callable[[], Any]) -> Any:
+        if run.next_call >= len(self._calls) or self._calls[run.next_call].module != name:
+            raise ReplayMismatch(f"{name or 'the model'} was called out of order")
+        call = self._calls[run.next_call]
+        if call.end < run.prefix.position:
+            run.next_call = call.after
+            return run.prefix.output(call.index)
+        if run.stop is not None:
+            return self._advance_over(call, run, run.stop, compute)
+        if run.record is not None:
+            return self._record_call(call, run, run.record, compute)
+        if call.start >= run.prefix.position:
+            self._pass = None  # from here on everything runs: no need to look at each call
+        else:
+            run.next_call += 1
+        return compute()
+
+    def _advance_over(self, call: Call, run: _Pass, stop: int, compute: Callable[[], Any]) -> Any:
+        if call.start >= stop:
+            raise _Reached
+        if call.end < stop and run.prefix.recorded(call.index):
+            run.next_call = call.after
+            output = run.prefix.take(call.index)
+        else:
+            run.next_call += 1
+            output = compute()
+        if call.end >= stop:
+            raise _Reached
+        if self._calls[call.parent].end >= stop:  # otherwise the parent's output will stand for it
+            run.prefix.keep(call.index, output, stop)
+        return output
+
+    def _record_call(self, call: Call, run: _Pass, record: Mapping[int, bool], compute: Callable[[], Any]) -> Any:
+        run.next_call += 1
+        output = compute()
+        if call.index in record:
+            run.prefix.record(call.index, output, needed=record[call.index])
+        return output
+
+
+def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str:
+    """Replay the unchanged model from each position and compare with ``trace``; bit for bit, or it is unsafe.
+
+    Args:
+        model: the network that was watched.
+        trace: of a pass over ``inputs``.
+        inputs: the batch that was watched.
+        positions: ascending events.
+
+    Returns:
+        Why the model cannot be replayed, in words; empty if it can.
+    """
+    # A module that remembers something of its last call hands it to later ones. To find that out, other inputs come
+    # in between, as they do when several batches are replayed in turn.
+    prefix, others = Prefix(trace, inputs), Prefix(trace, -inputs)
+    replay = Replay(model, trace)
+    try:
+        with torch.inference_mode(), replay.installed():
+            if not (positions and _is_whole(trace, positions[0])) and not _same(model(prefix.inputs), trace.output):
+                return _RESTLESS
+            for position in positions:
+                replay.advance(prefix, position)
+                replay.advance(others, position)
+                if not _same(replay.resume(prefix), trace.output):
+                    return _RESTLESS if _is_whole(trace, position) else _DIFFERS
+    except ReplayMismatch as mismatch:
+        return str(mismatch)
+    except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
+        return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
+    return ""
+
+
+def _is_whole(trace: CallTrace, position: int) -> bool:
+    """Tell whether a pass that continues at ``position`` skips nothing."""
+    return all(call.end >= position for call in trace.calls)
+
+
+def _same(output: Any, expected: Any) -> bool:
+    ours, theirs = list(tensors_in(output)), list(tensors_in(expected))
+    if not ours or [each.shape for each in ours] != [each.shape for each in theirs]:
+        return False
+    pairs = zip(ours, theirs, strict=True)
+    return all(bool(((one == other) | (one.isnan() & other.isnan())).all()) for one, other in pairs)

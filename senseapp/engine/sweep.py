@@ -1,0 +1,316 @@
+"""The exact measurement: every layer (or coupled group) at every level, by prefix replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
+from senseapp.core.errors import InvalidSpec
+from senseapp.data.images import ImageSet
+from senseapp.data.load import draw
+from senseapp.engine.accumulation import Tally, Yardstick
+from senseapp.engine.executor import Executor, LocalExecutor
+from senseapp.engine.layout import Layout
+from senseapp.engine.level_batching import levels_that_fit
+from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, telling_positions
+from senseapp.engine.precision import choose_precision
+from senseapp.engine.prefix import prefix_bytes_per_image
+from senseapp.engine.probe import Order, plain_note
+from senseapp.engine.workbench import Workbench
+from senseapp.layers.profile import select_layers
+from senseapp.metrics import METRICS
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.ranking import undecided
+from senseapp.records.resolution import default_metric
+from senseapp.records.spec import SensitivitySpec
+from senseapp.tasks import CLASSIFICATION, Task
+
+CALIBRATION_IMAGES = 64
+_SETTLE_FROM = 64
+_MOST_IN_ONE_PASS = 256
+_MOST_PREFIX_BYTES = 2 * 2**30
+_MOST_RECORDED_BYTES = 384 * 2**20
+
+
+def measure(
+    model: nn.Module,
+    images: ImageSet,
+    spec: SensitivitySpec,
+    *,
+    task: Task = CLASSIFICATION,
+    done: Iterable[LayerMeasurement] = (),
+    calibration: ImageSet | None = None,
+) -> Iterator[LayerMeasurement]:
+    """Measure what compressing each layer of ``model`` does to its metrics.
+
+    Progress is the count of measurements yielded, to cancel is to stop iterating, to resume is to pass what was
+    yielded before as ``done``. The caller's model is copied, never touched.
+
+    Args:
+        model: takes (N, C, H, W), returns an output of ``task``.
+        images: what to measure on.
+        spec: what to measure.
+        task: what the output means.
+        done: measurements of the same run that exist already; they are not made again.
+        calibration: images for data-driven criteria and activation ranges; None takes the first ones measured.
+
+    Yields:
+        One measurement per target and level, not applicable ones first. Where the images do not fit the memory
+        at once, a target is yielded again after each part, over all images so far; the last one counts.
+
+    Raises:
+        InvalidInput: the settings do not fit the model or the images.
+    """
+    yield from Sweep.open(model, images, spec, task=task, calibration=calibration).measure(done)
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One compression of one model over one image set, prepared: see :func:`measure`.
+
+    Attributes:
+        bench: the private model and the images.
+        spec: the settings.
+        compressor: the compression, bound to the private model.
+        planned: its targets by position.
+        yardstick: the uncompressed model's output.
+        metric: the one that ranks layers.
+        executor: makes the passes.
+        span_images: most images that are measured together; 0 leaves that to the memory.
+        notes: sentences on anything approximated, skipped or failed.
+    """
+
+    bench: Workbench
+    spec: SensitivitySpec
+    compressor: Compressor
+    planned: list[PlannedTarget]
+    yardstick: Yardstick
+    metric: str
+    executor: Executor = field(default_factory=LocalExecutor)
+    span_images: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(
+        cls,
+        model: nn.Module,
+        images: ImageSet,
+        spec: SensitivitySpec,
+        *,
+        task: Task = CLASSIFICATION,
+        calibration: ImageSet | None = None,
+        layout: Layout | None = None,
+        own: bool = False,
+        executor: Executor | None = None,
+        span_images: int | None = None,
+    ) -> Sweep:
+        """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
+
+        Args:
+            model: the network; see :func:`measure`.
+            images: what to measure on.
+            spec: what to measure.
+            task: what the output means.
+            calibration: see :func:`measure`.
+            layout: of the run that is resumed; None chooses one by a timed trial.
+            own: whether ``model`` is given away, so that no copy is needed.
+            executor: makes the passes; None makes them here.
+            span_images: of the run that is resumed; None lets the executor choose.
+
+        Raises:
+            InvalidInput: the settings do not fit the model or the images.
+        """
+        images = draw(images, spec.num_samples, spec.seed)
+        bench = Workbench.prepare(model, images, device=spec.device, own=own, task=task)
+        layers = select_layers(bench.profile, spec.layers, spec.layer_types)
+        metrics = task.metrics(has_labels=images.labels is not None, num_outputs=bench.profile.num_classes)
+        metric = _ranking_metric(spec, metrics, images, bench.profile.num_classes)
+        notes: list[str] = list(images.notes)
+        most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
+        precision = "bf16" if spec.precision == "bf16" else "fp32"
+        if layout is not None:
+            bench.take(layout)
+        elif spec.mode == "quick":  # over before a trial would pay
+            bench.take(bench.usual_layout(most=most, precision=precision))
+        else:
+            bench.settle_layout(most=most, forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)), precision=precision)
+        compressor, planned = bind_compression(bench, spec, images if calibration is None else calibration)
+        if spec.mode != "quick":
+            bench.check_replay(telling_positions(planned))
+        if spec.precision == "auto" and layout is None:
+            notes.append(choose_precision(bench, compressor, planned, spec))
+        if bench.unsafe:
+            notes.append(plain_note(bench.unsafe))
+        together = levels_that_fit(
+            bench,
+            compressor,
+            planned,
+            num_levels=len(spec.levels),
+            memory_bytes=_memory_bytes(bench.device),
+            asked=None if layout is None else layout.levels_together,
+        )
+        bench.layout = replace(bench.layout, levels_together=together)
+        unmeasured = Yardstick(torch.empty(0), images.labels, metrics)
+        sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
+        sweep.span_images = sweep.executor.arrange(sweep, span_images)
+        if images.labels is not None:
+            task.check_targets(images.labels, len(images), bench.profile.num_classes)
+        if spec.mode != "quick":
+            sweep.complete_baseline()
+        return sweep
+
+    @property
+    def total(self) -> int:
+        """Return how many measurements :meth:`measure` makes at most; layers that it only passes over do not count."""
+        return len(self.planned) * len(self.chunks()) * len(self.spec.levels)
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Return the spans of images that are measured together."""
+        return chunk_spans(
+            len(self.bench.images),
+            bytes_per_image=self.bytes_per_image(),
+            budget_bytes=min(_MOST_PREFIX_BYTES, _memory_bytes(self.bench.device) // 8),
+            micro_batch=self.bench.layout.micro_batch,
+            settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
+            most=self.span_images,
+        )
+
+    def recording_bytes(self) -> int:
+        """Return how much of the pass over the uncompressed model may be kept beside the prefixes."""
+        if self.spec.mode == "quick":  # estimates need no prefix
+            return 0
+        return min(_MOST_RECORDED_BYTES, _memory_bytes(self.bench.device) // 32)
+
+    def bytes_per_image(self) -> int:
+        """Return the most that one image and its kept outputs take."""
+        positions = [item.position for item in self.planned]
+        input_bytes: int = 4 * self.bench.images.batch(0, 1)[0].numel()
+        return prefix_bytes_per_image(self.bench.trace, positions) + input_bytes
+
+    def predicted_seconds(self) -> float:
+        """Return how long all measurements take, from the timed baseline and each target's share of a pass."""
+        return self.executor.predicted_seconds(self)
+
+    def complete_baseline(self) -> None:
+        """Measure the uncompressed model on the images that it has not run on yet."""
+        seen = self.yardstick.baseline
+        if not len(seen):
+            self.yardstick.baseline = self.executor.baseline(self)
+        elif len(seen) < len(self.bench.images):
+            self.yardstick.baseline = torch.cat([seen, self.bench.baseline(len(seen))])
+
+    def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
+        """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
+        self.complete_baseline()
+        chunks = self.chunks()
+        tally = Tally(done, stops=[stop for _, stop in chunks])
+        yield from self._not_applicable(tally)
+        active = {(item.target.layer, level) for item in self.planned for level in self.spec.levels}
+        if not self.spec.until_settled:
+            yield from self._measure_spans(chunks, active, tally)
+            return
+        for span in chunks:
+            yield from self._measure_spans([span], active, tally)
+            active = self._unsettled(tally, active, span[1])
+
+    def _measure_spans(
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: Tally
+    ) -> Iterator[LayerMeasurement]:
+        orders = self._orders(spans, active, tally)
+        broken = _broken_rows(self.yardstick.baseline)
+        if broken:
+            for order in orders:
+                yield tally.fail(self.planned[order.index], order.level, broken, 0.0)
+            return
+        for outcome in self.executor.carry_out(self, orders):
+            order = outcome.order
+            item = self.planned[order.index]
+            if tally.images_done((item.target.layer, order.level)) >= order.span[1]:
+                continue  # ordered before an earlier span of it failed
+            if outcome.reason:
+                yield tally.fail(item, order.level, outcome.reason, outcome.seconds)
+            else:
+                yield tally.add(item, order.level, outcome.moments, outcome.applied, outcome.seconds)
+
+    def _orders(
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: Tally
+    ) -> Iterator[Order]:
+        """Yield what is still to be measured, looking at the tally as late as possible."""
+        for span in spans:
+            for index, item in enumerate(self.planned):
+                for level in self.spec.levels:
+                    key = item.target.layer, level
+                    if key in active and tally.images_done(key) < span[1]:
+                        yield Order(index=index, level=level, span=span)
+
+    def _not_applicable(self, tally: Tally) -> Iterator[LayerMeasurement]:
+        for layer, reason in self.compressor.not_applicable.items():
+            for level in self.spec.levels:
+                if not tally.images_done((layer, level)):
+                    yield LayerMeasurement(
+                        layer=layer, level=level, status=Status.NOT_APPLICABLE, members=(layer,), reason=reason
+                    )
+
+    def _unsettled(self, tally: Tally, active: set[tuple[str, float]], stop: int) -> set[tuple[str, float]]:
+        """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
+        left: set[tuple[str, float]] = set()
+        for level in self.spec.levels:
+            measured = [
+                (key, change)
+                for item in self.planned
+                if (change := tally.change(key := (item.target.layer, level), self.metric, stop=stop)) is not None
+            ]
+            close = undecided([change.ci_low for _, change in measured], [change.ci_high for _, change in measured])
+            left |= {measured[index][0] for index in close}
+        return left & active
+
+
+def bind_compression(
+    bench: Workbench, spec: SensitivitySpec, source: ImageSet
+) -> tuple[Compressor, list[PlannedTarget]]:
+    """Return the compression that ``spec`` names, bound to the model of ``bench``, and its targets by position.
+
+    Args:
+        bench: with its layout settled.
+        spec: what to measure.
+        source: its first images are what data-driven criteria and activation ranges look at.
+    """
+    request = CompressionRequest(
+        model=bench.model,
+        layers=select_layers(bench.profile, spec.layers, spec.layer_types),
+        calibration=tuple(bench.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
+        seed=spec.seed,
+        trace=bench.trace,
+    )
+    compressor = build_compressor(spec.compression, request)
+    return compressor, plan_targets(compressor.targets, bench.trace)
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Return the memory that kept outputs lie in: the graphics card's own, or this machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
+
+
+def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: ImageSet, num_outputs: int) -> str:
+    if spec.metric is None:
+        return default_metric(metrics, len(images))
+    if spec.metric not in metrics:
+        needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_outputs)
+        raise InvalidSpec(
+            f"The metric {spec.metric} cannot be measured here: it needs {needs}. Choose one of {', '.join(metrics)}."
+        )
+    return spec.metric
+
+
+def _broken_rows(baseline: Tensor) -> str:
+    bad = int((~baseline.isfinite()).flatten(1).any(dim=1).sum())
+    if not bad:
+        return ""
+    return f"The uncompressed model's output is not finite for {bad} of {len(baseline)} images, so nothing compares."

@@ -1,0 +1,234 @@
+"""A private copy of a model, laid out for fast repeated passes over one image set.
+
+Sending images to the device that measures.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.data.images import ImageSet
+from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context, usual_layout
+from senseapp.engine.prefix import Prefix
+from senseapp.engine.replay import Replay, unsafe_positions
+from senseapp.layers.profile import CONVOLUTIONS, profile_of_trace, watched_pass
+from senseapp.layers.trace import CallTrace, trace_calls
+from senseapp.records.profile import ModelProfile
+from senseapp.tasks import CLASSIFICATION, Task
+
+
+def to_device(batch: Tensor, device: torch.device) -> Tensor:
+    """Return ``batch`` on ``device``.
+
+    Only from page-locked memory does a card copy by itself, while this thread prepares the next batch and passes are
+    under way; what is read of it waits. torch keeps the page-locked copy until the card has it.
+    """
+    if device.type != "cuda" or batch.device.type != "cpu":
+        return batch.to(device)
+    return batch.pin_memory().to(device, non_blocking=True)
+
+
+_PartT = TypeVar("_PartT")
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device called ``name``; ``auto`` takes CUDA, then MPS, then the CPU.
+
+    Raises:
+        InvalidSpec: there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidSpec(f"There is no device {name!r} on this machine. Choose cpu, or auto.") from error
+    return device
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Workbench:
+    """A model copy and the images, ready for whole passes and for replay.
+
+    Attributes:
+        model: the private copy; compressions act on it.
+        images: what it is measured on.
+        device: where passes run.
+        layout: how they run.
+        trace: a watched pass in that layout.
+        profile: the model's description.
+        task: what its output means.
+        channels_last: whether the model convolves, and takes images that lie channels-last.
+        unsafe: why the model cannot be replayed, in words; empty if it can.
+        seconds_per_image: of one whole pass, as timed.
+    """
+
+    model: nn.Module
+    images: ImageSet
+    device: torch.device
+    layout: Layout
+    trace: CallTrace
+    profile: ModelProfile
+    task: Task = CLASSIFICATION
+    channels_last: bool = False
+    unsafe: str = ""
+    seconds_per_image: float = 0.0
+
+    @classmethod
+    def prepare(
+        cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False, task: Task = CLASSIFICATION
+    ) -> Workbench:
+        """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
+
+        Raises:
+            InvalidDataset: there is no image.
+            UnsupportedModel: the model fails on the images or returns no output of ``task``.
+        """
+        if len(images) == 0:
+            raise InvalidDataset("There are no images to measure on. Bring at least one.")
+        place = choose_device(device)
+        private = (model if own else copy.deepcopy(model)).eval().requires_grad_(False).to(place)
+        sample = images.batch(0, 1).to(place)
+        trace = _watched_in_channels_last(private, sample)
+        layout = Layout(channels_last=trace is not None)
+        if trace is None:
+            trace = watched_pass(lay_out(private, layout), sample)
+        return cls(
+            model=private,
+            images=images,
+            device=place,
+            layout=layout,
+            trace=trace,
+            profile=profile_of_trace(private, sample, trace, task=task),
+            task=task,
+            channels_last=layout.channels_last,
+        )
+
+    def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
+        """Choose the layout by a timed trial, and watch a pass in it.
+
+        Args:
+            most: the most images that one pass may take.
+            forwards: whole passes per image that the run will cost.
+            precision: ``fp32`` or ``bf16``.
+        """
+        chosen = choose_layout(
+            self.model,
+            self.trace,
+            lambda size: self._arrange(self.images.batch(0, size)),
+            most=most,
+            passes=forwards * len(self.images),
+            channels_last=self.channels_last,
+            device=self.device,
+        )
+        self.take(replace(chosen, precision=precision))
+
+    def take(self, layout: Layout) -> None:
+        """Let passes run in ``layout`` from now on, and watch one, unless one of its kind is the one watched last."""
+        watched, self.layout = self.layout, layout
+        lay_out(self.model, layout)
+        if (watched.channels_last, watched.precision) == (layout.channels_last, layout.precision):
+            return
+        with precision_context(layout.precision, self.device):
+            self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
+
+    def usual_layout(self, *, most: int, precision: str) -> Layout:
+        """Return a layout that was not tried, with at most ``most`` images in one pass."""
+        usual = usual_layout(self.trace, most=most, channels_last=self.channels_last)
+        return replace(usual, precision=precision)
+
+    def check_replay(self, positions: Sequence[int]) -> None:
+        """Find out whether the model can be replayed from each of ``positions``; see :attr:`unsafe`."""
+        sample = self._arrange(self.images.batch(0, 1))
+        with precision_context(self.layout.precision, self.device):
+            self.unsafe = unsafe_positions(self.model, self.trace, sample, sorted(set(positions)))
+
+    def batches(self, start: int, stop: int) -> list[Tensor]:
+        """Return images ``start`` to ``stop`` as micro-batches on the device."""
+        return self.arranged(self.images, start, stop)
+
+    def arranged(self, images: ImageSet, start: int, stop: int) -> list[Tensor]:
+        """Return images ``start`` to ``stop`` of any set as micro-batches on the device, in this layout."""
+        spans = micro_batches(start, stop, self.layout.micro_batch)
+        return [self._arrange(images.batch(low, high)) for low, high in spans]
+
+    def prefixes(self, start: int, stop: int) -> list[Prefix]:
+        """Return an empty prefix for each micro-batch of images ``start`` to ``stop``."""
+        return [Prefix(self.trace, batch) for batch in self.batches(start, stop)]
+
+    def outputs(self, start: int, stop: int) -> Tensor:
+        """Return the model's output for images ``start`` to ``stop``, float32 (n, ...), by whole passes."""
+        return self._gather(self.model, self.batches(start, stop))
+
+    def baseline(self, start: int = 0) -> Tensor:
+        """Return the output for all images from ``start`` on, float32 (n, ...), and time the passes."""
+        spans = micro_batches(start, len(self.images), self.layout.micro_batch)
+        with self._timed(len(self.images) - start):
+            return torch.cat([self.outputs(low, high) for low, high in spans])
+
+    def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
+        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned.
+
+        Args:
+            calls: from :func:`~senseapp.engine.prefix.calls_to_record`.
+
+        Raises:
+            ReplayMismatch: the calls come in another order for these images than for those that were watched.
+        """
+        replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
+        with self._timed(len(self.images)), replay.installed():
+            return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes
+
+    def advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
+        """Move every prefix to ``position``; the model must be unchanged."""
+        with torch.inference_mode(), replay.installed(), precision_context(self.layout.precision, self.device):
+            for prefix in prefixes:
+                replay.advance(prefix, position)
+
+    def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Tensor:
+        """Return the output for the prefixes' images, float32 (n, ...), computed from their position on."""
+        with replay.installed():
+            return self._gather(replay.resume, prefixes)
+
+    @contextmanager
+    def _timed(self, num_images: int) -> Iterator[None]:
+        """Take the block for one pass over so many images."""
+        started = time.perf_counter()
+        yield
+        self.seconds_per_image = (time.perf_counter() - started) / num_images
+
+    def _gather(self, run: Callable[[_PartT], Any], parts: Sequence[_PartT]) -> Tensor:
+        with torch.inference_mode(), precision_context(self.layout.precision, self.device):
+            outputs = [self.task.output(run(part)) for part in parts]
+        # Cloned outside inference mode, so that later code may use the result freely.
+        return torch.cat([output.float().cpu().clone() for output in outputs])
+
+    def _arrange(self, batch: Tensor) -> Tensor:
+        batch = to_device(batch, self.device)
+        if self.trace.input_overwritten:  # the images must stay as they are
+            batch = batch.clone()
+        return batch.contiguous(memory_format=torch.channels_last) if self.layout.channels_last else batch
+
+
+def _watched_in_channels_last(model: nn.Module, sample: Tensor) -> CallTrace | None:
+    """Watch a pass of ``model`` in that memory order, in which it stays; None if it has no use for it, or fails in it.
+
+    A model that regards the output of a convolution as rows (``x.view(len(x), -1)``) needs the other order.
+    """
+    if not any(isinstance(module, CONVOLUTIONS) and module.weight.dim() == 4 for module in model.modules()):
+        return None
+    lay_out(model, Layout(channels_last=True))
+    try:
+        return trace_calls(model, sample.contiguous(memory_format=torch.channels_last))
+    except Exception:  # if it fails in any order, the pass in the other one says why
+        return None

@@ -1,1 +1,0 @@
-"""Which preparation of the images suits a model, by paired tests."""

@@ -1,0 +1,255 @@
+"""The analyzer of the reference notebook: any ``eval_fn``, one number per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from senseapp import compressions
+from senseapp.compressions import CompressionConfig, options_of
+from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
+from senseapp.core.errors import MeasurementFailed
+from senseapp.engine.evaluation import ReplayedEvaluation
+from senseapp.engine.plan import PlannedTarget, plan_targets
+from senseapp.engine.replay import unsafe_positions
+from senseapp.layers.profile import profile_of_trace, select_layers, watched_pass
+from senseapp.notebook.level_result import LayerSensitivity, LevelResult
+from senseapp.records.profile import ModelProfile
+
+_FASTERAI_CRITERIA = {"large_final": "magnitude", "squared_final": "squared_magnitude"}
+
+
+class SensitivityAnalyzer:
+    """Measures what compressing each layer does to whatever ``eval_fn`` returns.
+
+    The caller's model is compressed in place and comes back bit-identical, also when ``eval_fn`` raises. Where
+    ``eval_fn`` calls the model on the same inputs each time, only what follows the compressed layer is computed.
+
+    Args:
+        model: the network.
+        sample: one batch of inputs, (N, C, H, W); also what data-driven criteria are calibrated on.
+        eval_fn: takes the model, returns a number; must not train it.
+        criteria: ``large_final`` (magnitude), ``squared_final``, ``random``, ``wanda``, or a senseapp criterion.
+        higher_is_better: whether more of what ``eval_fn`` returns is better.
+        metric_name: what it is called.
+        seed: of the random criterion.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sample: Tensor,
+        eval_fn: Callable[[nn.Module], float],
+        *,
+        criteria: str = "large_final",
+        higher_is_better: bool = True,
+        metric_name: str = "accuracy",
+        seed: int = 0,
+    ) -> None:
+        self._model = model
+        self._sample = sample
+        self._eval_fn = eval_fn
+        self._criterion = _FASTERAI_CRITERIA.get(criteria, criteria)
+        self._higher_is_better = higher_is_better
+        self._metric_name = metric_name
+        self._seed = seed
+
+    def analyze(
+        self,
+        compression: str = "sparsity",
+        level: float = 50,
+        *,
+        granularity: str = "weight",
+        layers: Sequence[str] | None = None,
+        layer_types: Sequence[str] | None = None,
+        quant_per_channel: bool = True,
+        quant_activations: bool = False,
+        verbose: bool = True,
+    ) -> LevelResult:
+        """Measure one compression at one level on each layer.
+
+        Args:
+            compression: ``sparsity``, ``pruning`` or ``quantization``.
+            level: percent; bits for quantization.
+            granularity: of sparsity: ``weight``, ``kernel``, ``filter``, ``channel``, ``row``, ``column``, ``2:4``.
+            layers: names or shell patterns; None means all.
+            layer_types: class names; None means all.
+            quant_per_channel: one scale per output channel, else one per tensor.
+            quant_activations: quantize the layer's input too, with ranges from ``sample``.
+            verbose: show a progress bar.
+
+        Raises:
+            InvalidInput: a setting is out of range, no layer matches, or the model does not take the sample.
+        """
+        (result,) = self.sweep(
+            compression,
+            [level],
+            granularity=granularity,
+            layers=layers,
+            layer_types=layer_types,
+            quant_per_channel=quant_per_channel,
+            quant_activations=quant_activations,
+            verbose=verbose,
+        )
+        return result
+
+    def sweep(
+        self,
+        compression: str = "sparsity",
+        levels: Sequence[float] | None = None,
+        *,
+        granularity: str = "weight",
+        layers: Sequence[str] | None = None,
+        layer_types: Sequence[str] | None = None,
+        quant_per_channel: bool = True,
+        quant_activations: bool = False,
+        verbose: bool = True,
+    ) -> list[LevelResult]:
+        """Measure several levels in one run, which shares the work before each layer; see :meth:`analyze`."""
+        shown = [float(level) for level in (levels or (25, 50, 75))]
+        config = self._config(compression, granularity, quant_per_channel, quant_activations)
+        inner = [config.scale.from_shown(level) for level in shown]
+        config.check_levels(inner)
+        with _evaluating(self._model):
+            image = self._sample[:1]
+            trace = watched_pass(self._model, image)
+            profile = profile_of_trace(self._model, image, trace)
+            selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
+            request = CompressionRequest(
+                model=self._model, layers=selected, calibration=(self._sample,), seed=self._seed
+            )
+            compressor = build_compressor(config, request)
+            planned = plan_targets(compressor.targets, trace)
+            positions = [item.position for item in planned]
+            evaluation = ReplayedEvaluation(self._model, self._eval_fn, trace, positions)
+            evaluation.replayable = not unsafe_positions(self._model, trace, image, positions)
+            baseline = evaluation.baseline()
+            values = dict(_values(evaluation, compressor, planned, inner, verbose=verbose))
+        return [
+            LevelResult(
+                compression_type=compression,
+                compression_level=level,
+                baseline_metric=baseline,
+                layers=tuple(self._rows(profile, compressor, planned, values, internal, baseline)),
+                metric_name=self._metric_name,
+                higher_is_better=self._higher_is_better,
+            )
+            for level, internal in zip(shown, inner, strict=True)
+        ]
+
+    def _config(self, compression: str, granularity: str, per_channel: bool, activations: bool) -> CompressionConfig:
+        """Return the settings; arguments that mean nothing for the compression are ignored, as the reference does."""
+        words = {"granularity": granularity, "criterion": self._criterion}
+        switches = {"granularity": per_channel, "activations": activations}
+        config = compressions.get(compression).config
+        chosen: dict[str, Any] = {}
+        for name, option in options_of(config).items():
+            if option.switch and name in switches:
+                on, off = option.choices
+                chosen[name] = on if switches[name] else off
+            elif not option.switch and name in words:
+                chosen[name] = words[name]
+        return config(**chosen)
+
+    def _rows(
+        self,
+        profile: ModelProfile,
+        compressor: Compressor,
+        planned: Sequence[PlannedTarget],
+        values: dict[tuple[str, float], float | str],
+        level: float,
+        baseline: float,
+    ) -> Iterator[LayerSensitivity]:
+        target_of = {member: item.target for item in planned for member in item.target.members}
+        for layer in profile.layers:
+            target = target_of.get(layer.name)
+            outcome = values[target.layer, level] if target else compressor.not_applicable.get(layer.name)
+            if outcome is None:
+                continue  # not selected
+            measured = outcome if isinstance(outcome, float) else float("nan")
+            yield LayerSensitivity(
+                name=layer.name,
+                layer_type=layer.layer_type,
+                params=layer.num_params,
+                baseline_metric=baseline,
+                compressed_metric=measured,
+                delta=baseline - measured if self._higher_is_better else measured - baseline,
+                group_id=target.group if target else "",
+                group_members=target.members if target and target.group else (),
+                prunable=isinstance(outcome, float),
+                reason="" if isinstance(outcome, float) else outcome,
+            )
+
+
+def analyze_sensitivity(
+    model: nn.Module,
+    sample: Tensor,
+    eval_fn: Callable[[nn.Module], float],
+    compression: str = "sparsity",
+    level: float = 50,
+    *,
+    criteria: str = "large_final",
+    higher_is_better: bool = True,
+    metric_name: str = "accuracy",
+    granularity: str = "weight",
+    layers: Sequence[str] | None = None,
+    layer_types: Sequence[str] | None = None,
+    quant_per_channel: bool = True,
+    quant_activations: bool = False,
+    verbose: bool = True,
+) -> LevelResult:
+    """Measure one compression at one level on each layer; see :class:`SensitivityAnalyzer` for the arguments."""
+    analyzer = SensitivityAnalyzer(
+        model, sample, eval_fn, criteria=criteria, higher_is_better=higher_is_better, metric_name=metric_name
+    )
+    return analyzer.analyze(
+        compression,
+        level,
+        granularity=granularity,
+        layers=layers,
+        layer_types=layer_types,
+        quant_per_channel=quant_per_channel,
+        quant_activations=quant_activations,
+        verbose=verbose,
+    )
+
+
+def _values(
+    evaluation: ReplayedEvaluation,
+    compressor: Compressor,
+    planned: Sequence[PlannedTarget],
+    levels: Sequence[float],
+    *,
+    verbose: bool,
+) -> Iterator[tuple[tuple[str, float], float | str]]:
+    """Yield the number, or the reason why there is none, for each target and level."""
+    with tqdm(total=len(planned) * len(levels), disable=not verbose, unit="layer") as bar:
+        for item in planned:
+            bar.set_description(item.target.layer)
+            evaluation.advance(item.position)
+            for level in levels:
+                try:
+                    with compressor.compress(item.target, level):
+                        outcome: float | str = evaluation.evaluate()
+                except MeasurementFailed as failure:
+                    outcome = str(failure)
+                yield (item.target.layer, level), outcome
+                bar.update()
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch every module to ``eval()`` inside, and each back to what it was."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -1,0 +1,190 @@
+"""One compression at one level, as the reference notebook shows it.
+
+The bar chart of one level, for a notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import pandas as pd
+
+from senseapp import compressions
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.schedules.gamma import gamma_levels
+
+if TYPE_CHECKING:
+    import altair
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSensitivity:
+    """What compressing one layer did.
+
+    Attributes:
+        name: dotted module name.
+        layer_type: class name of the module.
+        params: numbers in its weight.
+        baseline_metric, compressed_metric: what ``eval_fn`` returned before and after; NaN if not measured.
+        delta: > 0 means worse; NaN if not measured.
+        group_id: id of the coupled group it was compressed with; empty if alone.
+        group_members: the layers of that group.
+        prunable: False if it could not be compressed; ``reason`` says why.
+        ci_low, ci_high: 95 % interval of ``delta``; NaN, as one number from ``eval_fn`` has none.
+        reason: one sentence if there is no measurement.
+    """
+
+    name: str
+    layer_type: str
+    params: int
+    baseline_metric: float
+    compressed_metric: float
+    delta: float
+    group_id: str = ""
+    group_members: tuple[str, ...] = ()
+    prunable: bool = True
+    ci_low: float = float("nan")
+    ci_high: float = float("nan")
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """What compressing each layer to one level did.
+
+    Attributes:
+        compression_type: name of the compression.
+        compression_level: percent or bits.
+        baseline_metric: what ``eval_fn`` returned for the uncompressed model.
+        layers: in execution order; layers without a measurement included.
+        metric_name: what ``eval_fn`` returns, for people.
+        higher_is_better: whether more of it is better.
+    """
+
+    compression_type: str
+    compression_level: float
+    baseline_metric: float
+    layers: tuple[LayerSensitivity, ...]
+    metric_name: str = "accuracy"
+    higher_is_better: bool = True
+
+    @property
+    def level_text(self) -> str:
+        """Compression and level: ``sparsity at 50 %``."""
+        suffix = compressions.get(self.compression_type).scale.suffix
+        return f"{self.compression_type} at {self.compression_level:g} {suffix}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists."""
+        return asdict(self)
+
+    def top(self, n: int = 5, *, most_sensitive: bool = True) -> list[LayerSensitivity]:
+        """Return the ``n`` layers that suffer most (or least), of those measured."""
+        return sorted(self._measured(), key=lambda layer: layer.delta, reverse=most_sensitive)[:n]
+
+    def summary(self, *, top: int = 5) -> None:
+        """Print the baseline and the ``top`` most fragile and most robust layers."""
+        print("\n".join(self._summary_lines(top)))  # noqa: T201 - the reference notebook prints it too
+
+    def _summary_lines(self, top: int) -> Iterator[str]:
+        measured = self._measured()
+        yield self.level_text
+        yield f"Baseline {self.metric_name}: {self.baseline_metric:.4f}"
+        yield f"Layers measured: {len(measured)} of {len(self.layers)}"
+        for title, fragile in (("Most fragile", True), ("Most robust", False)):
+            yield f"{title}:"
+            for layer in self.top(top, most_sensitive=fragile):
+                yield f"  {layer.name:40} {layer.delta:+.4f}"
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return one row per layer."""
+        import pandas as pd
+
+        return pd.DataFrame([layer.as_dict() for layer in self.layers])
+
+    def to_layer_targets(
+        self,
+        model: nn.Module | None = None,
+        target_pct: float = 50,
+        min_pct: float = 0,
+        max_pct: float = 90,
+        gamma: float = 1.0,
+    ) -> dict[str, float]:
+        """Return percent per layer whose mean, weighted by parameters, is ``target_pct``: fragile layers get less.
+
+        Args:
+            model: accepted for the reference's sake; parameter counts are known already.
+            target_pct: the weighted mean to reach, in percent.
+            min_pct: least percent of any layer.
+            max_pct: most percent of any layer.
+            gamma: 0 treats all layers alike; larger values spare fragile layers more.
+
+        Raises:
+            InvalidSpec: limits or gamma out of range.
+            InvalidSchedule: no layer was measured.
+            InfeasibleBudget: the target lies outside the limits; names the nearest that can be met.
+        """
+        scale = compressions.get(self.compression_type).scale
+        if not scale.any_between:
+            raise InvalidSpec(
+                f"Targets in percent make no sense for {self.compression_type}, which needs {scale.unit}."
+            )
+        units = self._units()
+        if not units:
+            raise InvalidSchedule("No layer was measured, so there is nothing to share the target among.")
+        levels = gamma_levels(
+            [members[0].delta for members in units],
+            [sum(layer.params for layer in members) for members in units],
+            target=target_pct / 100,
+            low=min_pct / 100,
+            high=max_pct / 100,
+            gamma=gamma,
+        )
+        return {
+            layer.name: round(100 * float(level), 2)
+            for members, level in zip(units, levels, strict=True)
+            for layer in members
+        }
+
+    to_schedule = to_layer_targets
+
+    def plot(self) -> altair.Chart:
+        """Return a bar chart of the deltas, one bar per layer in execution order."""
+        return delta_bars(self)
+
+    def _measured(self) -> list[LayerSensitivity]:
+        return [layer for layer in self.layers if layer.delta == layer.delta]
+
+    def _units(self) -> list[list[LayerSensitivity]]:
+        """Return the measured layers, those of one coupled group together."""
+        units: dict[str, list[LayerSensitivity]] = {}
+        for layer in self._measured():
+            units.setdefault(layer.group_id or f"layer:{layer.name}", []).append(layer)
+        return list(units.values())
+
+
+def delta_bars(result: LevelResult) -> alt.Chart:
+    """Return horizontal bars of ``delta``, blue for robust through yellow to red for fragile layers."""
+    measured = [layer for layer in result.layers if layer.delta == layer.delta]
+    rows = pd.DataFrame({"layer": [item.name for item in measured], "delta": [item.delta for item in measured]})
+    title = f"Which layers are fragile? {result.level_text}"
+    chart: alt.Chart = (
+        alt.Chart(rows, title=title)
+        .mark_bar()
+        .encode(
+            x=alt.X("delta:Q", title=f"drop in {result.metric_name}"),
+            y=alt.Y("layer:N", sort=None, title=None, axis=alt.Axis(labelLimit=240, labelOverlap=False)),
+            color=alt.Color("delta:Q", scale=alt.Scale(scheme="redyellowblue", reverse=True), legend=None),
+            tooltip=["layer", alt.Tooltip("delta", format="+.4f")],
+        )
+        .properties(height=alt.Step(18))
+    )
+    return chart

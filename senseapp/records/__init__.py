@@ -1,0 +1,1 @@
+"""Values that are stored and shown: settings of runs, measurements, profiles, schedules. No torch."""

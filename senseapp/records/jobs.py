@@ -1,0 +1,102 @@
+"""What a page sees of a job, and what the store keeps of a run."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from senseapp.core.codec import register
+from senseapp.records.spec import RunSpec
+
+
+class RunState(enum.StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen by itself."""
+        return self not in (RunState.QUEUED, RunState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot:
+    """One moment of a job; frozen, so that a page never reads a half-written one.
+
+    Attributes:
+        run_id: unguessable; it is also the link.
+        state: where it stands.
+        phase: one short sentence (``Loading the model``, ``Measuring layer2.0.conv1``).
+        done, total: measurements finished and planned; total 0 means not yet known.
+        elapsed_seconds: since it started running.
+        remaining_seconds: updated from the measured pace; None while unknown.
+        queue_place: 1 for the next to start; 0 when not waiting.
+        error: the sentence to show if it failed.
+    """
+
+    run_id: str
+    state: RunState
+    phase: str = ""
+    done: int = 0
+    total: int = 0
+    elapsed_seconds: float = 0.0
+    remaining_seconds: float | None = None
+    queue_place: int = 0
+    error: str = ""
+
+    @property
+    def fraction(self) -> float:
+        """Share done, from 0 to 1."""
+        if self.state is RunState.DONE:
+            return 1.0
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run as the store keeps it.
+
+    Attributes:
+        run_id: unguessable; of a run that was opened by its link, the link.
+        owner: who it belongs to (``local`` without login); empty for whoever opened it by its link.
+        title: what people see; a person may change it.
+        spec: the settings.
+        state: where it stands.
+        created_seconds, updated_seconds: Unix time.
+        headline: the result in one sentence; empty until there is one.
+        error: the sentence to show if it failed.
+        link: whoever has it may read the run; empty while it is not shared.
+        read_only: whether it was opened by its link.
+        owner_name: what its owner is called; empty where there is no login.
+        num_bytes: disk space of its files, as last weighed.
+        origin: one sentence, if it was imported or took measurements from another run.
+    """
+
+    run_id: str
+    owner: str
+    title: str
+    spec: RunSpec
+    state: RunState
+    created_seconds: float
+    updated_seconds: float
+    headline: str = ""
+    error: str = ""
+    link: str = ""
+    read_only: bool = False
+    owner_name: str = ""
+    num_bytes: int = 0
+    origin: str = ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether anybody with the link may read it."""
+        return bool(self.link)
+
+
+register(RunRecord)

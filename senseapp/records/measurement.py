@@ -1,0 +1,228 @@
+"""One measurement: what compressing one layer (or coupled group) to one level does to every metric.
+
+A whole run's outcome, and plain questions to it.
+Measurements that a run took from an earlier one of the same weights, images, settings and versions.
+How many layers, or coupled groups of layers, something is about, in words that tell the two apart.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from senseapp.core.codec import register
+from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.passes import PassSettings
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import RunSpec
+
+
+class Status(enum.StrEnum):
+    """How a measurement ended."""
+
+    MEASURED = "measured"
+    NOT_APPLICABLE = "not_applicable"
+    FAILED = "failed"
+
+
+def change_in(changes: Iterable[MetricChange], metric: str) -> MetricChange | None:
+    """Return the change of ``metric``; None if it was not measured."""
+    return next((change for change in changes if change.metric == metric), None)
+
+
+def loss_with_interval(change: MetricChange) -> str:
+    """Return what was lost and its 95 % interval: ``6.4 points (5.0 points to 7.9 points)``."""
+    text = METRICS[change.metric].change_text
+    return f"{text(change.delta)} ({text(change.ci_low)} to {text(change.ci_high)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMeasurement:
+    """The effect of one level on one layer, or on one coupled group that can only be compressed together.
+
+    Attributes:
+        layer: the layer, or the first member of its group in execution order.
+        level: fraction (sparsity, pruning) or bits (quantization) that was asked for.
+        status: measured, not applicable (with the reason), or failed (with the reason).
+        changes: one entry per metric; empty unless measured.
+        estimated: True if the quick scan predicted the changes from one backward pass.
+        images_passed: of an estimate, on how many images a true pass corrected it; 0 where none did.
+        group: id of the coupled group; empty if the layer stands alone.
+        members: layers of the group, the first one included; just the layer if it stands alone.
+        achieved_level: the level truly reached (channels are whole numbers).
+        removed_params: weights zeroed or removed, over all members.
+        removed_macs: multiply-accumulates that a kernel skipping them would save, for one image.
+        seconds: time spent on it.
+        reason: one sentence if it was not applicable or failed.
+    """
+
+    layer: str
+    level: float
+    status: Status
+    changes: tuple[MetricChange, ...] = ()
+    estimated: bool = False
+    images_passed: int = 0
+    group: str = ""
+    members: tuple[str, ...] = ()
+    achieved_level: float = 0.0
+    removed_params: int = 0
+    removed_macs: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, float]:
+        """What it measures; a later measurement with the same key replaces an earlier one."""
+        return self.layer, self.level
+
+    def change(self, metric: str) -> MetricChange | None:
+        """Return the change of ``metric``, or None if it was not measured."""
+        return change_in(self.changes, metric)
+
+
+register(LayerMeasurement)
+
+
+_USUAL_PASSES = PassSettings()
+
+
+def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, ...]:
+    """Keep the last measurement of each layer and level, in order of first appearance."""
+    by_key = {}
+    for measurement in measurements:
+        by_key[measurement.key] = measurement
+    return tuple(by_key.values())
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots, so that answers about thousands of measurements can be kept
+class SensitivityResult:
+    """Everything one run found.
+
+    Attributes:
+        spec: the settings that decide its numbers.
+        profile: the model.
+        metric: the one that ranks layers.
+        baseline: of the uncompressed model, by metric.
+        measurements: one per layer (or group) and level; empty in quick mode.
+        estimates: those of the quick scan, if it ran.
+        num_samples: images used.
+        has_labels: whether metrics that need labels could be measured.
+        precision: of the forward passes, as decided (``fp32`` or ``bf16``).
+        method: ``replay`` or ``plain``, with the reason in ``notes`` when plain.
+        agreement: Spearman between estimate and measurement, by level, where both exist.
+        notes: sentences about anything approximated, skipped or failed.
+        environment: versions, device, threads; for reading only.
+        passes: how the forward passes were made.
+        seconds: time of the whole run.
+        summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
+    """
+
+    spec: RunSpec
+    profile: ModelProfile
+    metric: str
+    baseline: dict[str, float]
+    measurements: tuple[LayerMeasurement, ...]
+    estimates: tuple[LayerMeasurement, ...] = ()
+    num_samples: int = 0
+    has_labels: bool = True
+    precision: str = "fp32"
+    method: str = "replay"
+    agreement: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    passes: PassSettings = _USUAL_PASSES
+    seconds: float = 0.0
+    summary: str = ""
+
+    def __post_init__(self) -> None:
+        if self.environment and self.passes == _USUAL_PASSES:
+            object.__setattr__(self, "passes", PassSettings.from_environment(self.environment))
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels in ascending order."""
+        return tuple(sorted(self.spec.sensitivity.levels))
+
+    @cached_property
+    def shown(self) -> tuple[LayerMeasurement, ...]:
+        """Measured where there is a measurement, estimated elsewhere."""
+        return latest((*self.estimates, *self.measurements))
+
+    @cached_property
+    def shown_metrics(self) -> Counter[str]:
+        """How many layers and levels have a value, by metric; those without any are not among the keys."""
+        return Counter(change.metric for item in self.shown for change in item.changes)
+
+    def without_folders(self) -> SensitivityResult:
+        """Return the result with only the names of the files that it was made from, for people who take it away."""
+        return replace(self, spec=self.spec.without_folders())
+
+    def at(self, level: float) -> tuple[LayerMeasurement, ...]:
+        """Return the measurements (or estimates) of ``level`` in execution order."""
+        return tuple(item for item in self.shown if item.level == level)
+
+    def ranked(self, level: float, metric: str) -> list[tuple[LayerMeasurement, MetricChange]]:
+        """Return the layers that have a value at ``level``, the most fragile first."""
+        pairs = [
+            (item, change)
+            for item in self.at(level)
+            if item.status is Status.MEASURED and (change := item.change(metric)) is not None
+        ]
+        return sorted(pairs, key=lambda pair: (-pair[1].delta, pair[0].layer))
+
+
+register(SensitivityResult)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reused:
+    """How much was taken, and from which run.
+
+    Attributes:
+        title: of the run that they were taken from.
+        taken: measurements taken over.
+        total: measurements that this run consists of.
+    """
+
+    title: str
+    taken: int
+    total: int
+
+    @property
+    def sentence(self) -> str:
+        """What the owner of both runs is told."""
+        return self._taken_from(f"run “{self.title}”")
+
+    @property
+    def note(self) -> str:
+        """What everybody is told who sees the result: that the other run exists is known, not what it is called."""
+        return self._taken_from("an earlier run")
+
+    def _taken_from(self, source: str) -> str:
+        return (
+            f"{self.taken} of {self.total} measurements taken from {source}, which measured the same weights and "
+            "images with the same settings and versions."
+        )
+
+
+register(Reused)
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 layer``, ``21 layers``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def counted(targets: Collection[Collection[str]]) -> str:
+    """Return ``21 layers``; where some are pruned together, ``14 groups (22 layers)``.
+
+    Args:
+        targets: the members of each layer or group.
+    """
+    layers = sum(max(1, len(members)) for members in targets)
+    if layers == len(targets):
+        return plural(layers, "layer")
+    return f"{plural(len(targets), 'group')} ({plural(layers, 'layer')})"

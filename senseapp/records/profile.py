@@ -1,0 +1,188 @@
+"""What is known about a model before anything is measured.
+
+Which layers shrink together when channels go, and by how much: enough to count a pruned model without pruning it.
+What a person should know about the counts of a model before trusting them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from senseapp.compressions import get
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """One compressible layer.
+
+    Attributes:
+        name: dotted module name.
+        layer_type: class name of the module (``Conv2d``); empty where unknown.
+        parameter: dotted name of its weight (``layer1.0.conv1.weight``).
+        weight_shape: shape of the weight.
+        num_params: numbers in the weight; biases are never compressed and not counted; 0 where unknown.
+        macs: multiply-accumulates of the layer for one image; those of a weight that several layers share count at
+            the first of them, as do the savings.
+        input_shape, output_shape: of its first call for one image, without the batch axis; empty if it never ran.
+        channel_axis: the weight axis of output channels (0; 1 for transposed convolutions).
+        order: place in execution order, from 0; layers that never ran come last.
+        runs: whether the layer's weight was used in a forward pass.
+        keeps_zeros: whether zeros in the weight are zeros in what is multiplied. Weights that are standardised at
+            each call have their mean subtracted, which fills zeros in again: they save no multiply-accumulates.
+    """
+
+    name: str
+    layer_type: str
+    parameter: str
+    weight_shape: tuple[int, ...]
+    num_params: int
+    macs: int
+    input_shape: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
+    channel_axis: int = 0
+    order: int = 0
+    runs: bool = True
+    keeps_zeros: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlistedWeights:
+    """Weights of one module that no compressible layer holds, and that are therefore not analysed.
+
+    Attributes:
+        module: dotted name; empty for the model itself.
+        module_type: its class name.
+        parameters: their names in the module.
+        num_params: numbers in them.
+        macs: multiply-accumulates with them for one image.
+    """
+
+    module: str
+    module_type: str
+    parameters: tuple[str, ...]
+    num_params: int
+    macs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """A model's size and its compressible layers, in execution order.
+
+    Attributes:
+        title: the name people see.
+        layers: compressible layers.
+        num_params: all parameters, biases and norms included.
+        macs: multiply-accumulates of the whole model for one image, products of two activations (attention)
+            included; in runs of older versions, those of the layers.
+        num_bytes: bytes of all parameters and buffers as loaded.
+        input_shape: one image, (C, H, W).
+        num_classes: numbers that the model gives for each image: classes, of a classifier.
+        pretrained: whether the weights were trained; random weights are always labelled so.
+        notes: sentences a person should read (adapted head, weights that are not finite).
+        unlisted: weights that belong to no layer.
+    """
+
+    title: str
+    layers: tuple[LayerProfile, ...]
+    num_params: int
+    macs: int
+    num_bytes: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    pretrained: bool = True
+    notes: tuple[str, ...] = field(default=())
+    unlisted: tuple[UnlistedWeights, ...] = ()
+
+    @property
+    def layer_macs(self) -> int:
+        """Multiply-accumulates of the layers, which are all that compressing them can save."""
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def sizes_known(self) -> bool:
+        """Whether the sizes of the layers are known; an imported table has none."""
+        return any(layer.num_params for layer in self.layers)
+
+    def layer(self, name: str) -> LayerProfile:
+        """Return the layer called ``name``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoupledAxis:
+    """One axis of one layer's weight that shrinks with a group.
+
+    Attributes:
+        layer: its name.
+        axis: output channels or input channels.
+        share: of the axis, that goes when all units of the group go.
+    """
+
+    layer: str
+    axis: Literal["out", "in"]
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoupledGroup:
+    """One group of coupled channels.
+
+    Attributes:
+        layer: its first member, whose pruning ratio holds for the group.
+        num_units: channels, sets of channels, or heads; whole ones go.
+        axes: everything that shrinks with them.
+        other_macs: multiply-accumulates without a weight, for one image, that go when all units go: those of
+            attention heads.
+    """
+
+    layer: str
+    num_units: int
+    axes: tuple[CoupledAxis, ...]
+    other_macs: int = 0
+
+
+_NAMED = 3
+_LEAST_SHARE = 0.0005  # of all parameters: what rounds to 0.0 % is in the table only
+
+
+def counting_notes(profile: ModelProfile, compression: str) -> tuple[str, ...]:
+    """Return what is not analysed of the model, and which savings ``compression`` does not bring."""
+    notes = (unlisted_note(profile), standardised_note(profile) if get(compression).zeroes_weights else "")
+    return tuple(note for note in notes if note)
+
+
+def unlisted_note(profile: ModelProfile) -> str:
+    """Say which weights belong to no layer: "3 weights (12.0 % of the parameters) are used without a layer …"."""
+    share = sum(item.num_params for item in profile.unlisted) / max(1, profile.num_params)
+    names = [f"{item.module}.{name}".lstrip(".") for item in profile.unlisted for name in item.parameters]
+    if share < _LEAST_SHARE:
+        return ""
+    subject, verb = ("weight", "is") if len(names) == 1 else ("weights", "are")
+    return (
+        f"{len(names)} {subject} ({100 * share:.1f} % of the parameters) {verb} used without a layer and "
+        f"{verb} not analysed: {_listed(names)}."
+    )
+
+
+def standardised_note(profile: ModelProfile) -> str:
+    """Say whose zeros save no multiply-accumulates; empty if all weights are multiplied as they are."""
+    names = [layer.name for layer in profile.layers if layer.runs and not layer.keeps_zeros]
+    if not names:
+        return ""
+    whose = "The weight of 1 layer is" if len(names) == 1 else f"The weights of {len(names)} layers are"
+    return (
+        f"{whose} standardised at each call ({_listed(names)}), so zeros do not stay zeros: they save parameters of "
+        "the file but no MACs, unless whole filters are zero."
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")

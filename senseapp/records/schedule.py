@@ -1,0 +1,190 @@
+"""One level per layer, the budget it was made for, and the proof by measurement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from senseapp.compressions import DENSE_BITS, BudgetKind, all_descriptions
+from senseapp.core.codec import register
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import change_in
+
+Delivered = Literal["", "compressed", "repaired"]
+"""Which form of a compressed model is kept: as compression leaves it, or repaired without training; "" if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceBudget:
+    """How much must go.
+
+    Attributes:
+        kind: what is counted: non-zero weights, bytes of weights, multiply-accumulates, or average bits.
+        target: the fraction removed of it, in (0, 1); for ``bits`` the average number of bits, from the
+            fewest of any compression (2 of quantization) to below 32.
+    """
+
+    kind: BudgetKind
+    target: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(BudgetKind):
+            raise InvalidSpec(f"The budget must be one of {', '.join(get_args(BudgetKind))}, got {self.kind!r}.")
+        low, high, unit = 0.0, 1.0, "a fraction from 0 to below 1"
+        if self.kind == "bits":
+            low, high = min(each.scale.bounds[0] for each in all_descriptions() if each.sets_bits), DENSE_BITS
+            unit = f"average bits from {low:g} to {high:g}"
+        if not math.isfinite(self.target) or not low <= self.target < high:
+            raise InvalidSpec(f"The target of a {self.kind} budget is {unit}, got {self.target}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleEntry:
+    """The choice for one layer (or coupled group).
+
+    Attributes:
+        layer: its name; for a group, the first member.
+        members: all layers that the choice holds for.
+        compression: ``sparsity``, ``pruning``, ``quantization``, or ``none`` if the layer is left alone.
+        level: fraction or bits; 0 for ``none``.
+        predicted_damage: its share of the predicted metric drop.
+        locked: whether a person fixed it.
+    """
+
+    layer: str
+    members: tuple[str, ...]
+    compression: str
+    level: float
+    predicted_damage: float = 0.0
+    locked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One level per layer of one model.
+
+    Attributes:
+        model: the title of the model it belongs to.
+        method: ``optimal``, ``gamma``, ``uniform`` or ``manual``.
+        entries: one per layer or coupled group, in execution order.
+        budget: what it was made for; None for a manual one.
+        metric: the metric its damage is counted in.
+        predicted_damage: sum over entries.
+        achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
+        notes: sentences on anything a person should know.
+    """
+
+    model: str
+    method: str
+    entries: tuple[ScheduleEntry, ...]
+    budget: ResourceBudget | None = None
+    metric: str = ""
+    predicted_damage: float = 0.0
+    achieved: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def level_of(self, layer: str) -> float | None:
+        """Return the level chosen for ``layer`` (also as a member of a group), or None if it is left alone."""
+        for entry in self.entries:
+            if layer in entry.members and entry.compression != "none":
+                return entry.level
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationResult:
+    """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
+
+    Attributes:
+        schedule: what was applied; the one asked for, unless it was solved again.
+        changes: measured on held-out images, by metric.
+        repaired: the same after repair without training; empty if none was asked for.
+        uniform: of the uniform schedule of equal cost; empty where there is none.
+        uniform_repaired: of that one after the same repair.
+        delivered: which of the two was kept and written; empty in results older than the choice, which kept the
+            repaired model where there was one.
+        delivered_reason: one sentence on why; empty where no repair was asked for.
+        uniform_delivered: which of the two would have been kept of the uniform schedule.
+        predicted: the damage that was predicted, in the schedule's own metric.
+        rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
+        sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
+            layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
+            Records of earlier versions have ``bytes`` instead, which no file had: an estimate of compact storage.
+        notes: sentences on anything a person should know.
+        files: bytes on the disk of each file of the compressed model, by the suffix of its name; the plain state
+            dict first.
+    """
+
+    schedule: Schedule
+    changes: tuple[MetricChange, ...]
+    repaired: tuple[MetricChange, ...] = ()
+    uniform: tuple[MetricChange, ...] = ()
+    uniform_repaired: tuple[MetricChange, ...] = ()
+    predicted: float = 0.0
+    rounds: int = 1
+    sizes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    files: dict[str, int] = field(default_factory=dict)
+    delivered: Delivered = ""
+    delivered_reason: str = ""
+    uniform_delivered: Delivered = ""
+
+    @property
+    def keeps_repair(self) -> bool:
+        """Whether the model that was kept is the repaired one."""
+        return self.delivered == "repaired" or (not self.delivered and bool(self.repaired))
+
+    @property
+    def kept_changes(self) -> tuple[MetricChange, ...]:
+        """What was measured of the model that was kept, by metric."""
+        return self.repaired if self.keeps_repair else self.changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedTarget:
+    """One schedule that a search measured.
+
+    Attributes:
+        figure: what it removes, or its average bits.
+        changes: measured on the curves' images, by metric; after repair where that did better.
+        repaired: whether they are those after repair.
+    """
+
+    figure: float
+    changes: tuple[MetricChange, ...]
+    repaired: bool = False
+
+    def change(self, metric: str) -> MetricChange | None:
+        """Return what was measured in ``metric``."""
+        return change_in(self.changes, metric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrongestFound:
+    """The strongest schedule whose measured drop is within what a person allows.
+
+    Attributes:
+        schedule: the one found; its budget says what it was made for.
+        allowed_drop: in the unit of the metric.
+        repaired: whether schedules were repaired, where that did better, before their drops were measured.
+        tried: every schedule that was measured, in the order of the search.
+    """
+
+    schedule: Schedule
+    allowed_drop: float
+    repaired: bool
+    tried: tuple[TriedTarget, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportManifest:
+    """What a zip of target files holds: sha256 by file name, and the versions that wrote it."""
+
+    files: dict[str, str]
+    versions: dict[str, str]
+
+
+for _cls in (Schedule, ValidationResult, StrongestFound, ExportManifest):
+    register(_cls)

@@ -1,0 +1,258 @@
+"""What to measure: the model, the images, and the sensitivity settings of one run.
+
+Which tensor of which layer to look at on its quantization grid, and what its values should matter to.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig, all_descriptions
+from senseapp.core.codec import register, register_family
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import metric_named
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.tasks import task_named
+
+Mode = Literal["exact", "quick"]
+Precision = Literal["fp32", "bf16", "auto"]
+ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
+ChannelOrder = Literal["rgb", "bgr"]
+Preparation = Literal["given", "auto"]
+DataKind = Literal["demo", "random", "folder", "archive", "torchvision", "imported"]
+
+WITHOUT_LABELS = "none"
+"""What :attr:`DataSpec.labels` says to measure without labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Which network. ``library`` and ``name`` give the architecture, ``checkpoint`` its weights, if any.
+
+    Attributes:
+        library: where the architecture comes from; ``auto`` recognises it from the checkpoint; ``imported``
+            is a model of which only figures are known, from another tool's file.
+        name: its name there (``resnet50``); empty for the demo and for ``auto``.
+        pretrained: load the library's published weights.
+        checkpoint: path of a weights file; empty means none.
+        use_ema: take the averaged (EMA) weights of a checkpoint that holds both.
+        num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
+        task: what its output means, one of :data:`senseapp.tasks.TASKS`.
+    """
+
+    library: ModelLibrary = "demo"
+    name: str = ""
+    pretrained: bool = False
+    checkpoint: str = ""
+    use_ema: bool = False
+    num_classes: int | None = None
+    in_chans: int | None = None
+    img_size: int | None = None
+    task: str = "classification"
+
+    def __post_init__(self) -> None:
+        if self.library not in get_args(ModelLibrary):
+            raise InvalidSpec(
+                f"The model library must be one of {', '.join(get_args(ModelLibrary))}, got {self.library!r}."
+            )
+        if self.library in ("timm", "torchvision") and not self.name:
+            raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
+        task_named(self.task)
+        for what in ("num_classes", "in_chans", "img_size"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+
+    @property
+    def title(self) -> str:
+        """The name people see, for example ``timm/resnet18``."""
+        return f"{self.library}/{self.name}" if self.name else self.library
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Which images, and how they are prepared when the model's own way is not wanted.
+
+    Attributes:
+        kind: the shipped digits, random inputs, a folder, a zip or tar archive, a set that torchvision downloads, or
+            unknown (``imported`` figures).
+        path: where the folder or archive lies; empty for all others.
+        name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
+        labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
+            ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
+        mean, std: per channel, in the order in which the model takes them, on the 0 to 1 scale; empty keeps the
+            model's own.
+        crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
+        channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read.
+        preparation: ``given`` takes the model's own where nothing above is set; ``auto`` has the images choose what
+            is not set, and the model's image size and, among look-alikes, its architecture with it.
+        chosen_by: sentences on how ``auto`` chose, in the settings that it chose; empty where a person gave them.
+        class_map: pairs (folder name, class index) that a person has confirmed; empty means proposed ones.
+    """
+
+    kind: DataKind = "demo"
+    path: str = ""
+    name: str = ""
+    labels: str = ""
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    crop_pct: float | None = None
+    channel_order: ChannelOrder = "rgb"
+    preparation: Preparation = "given"
+    chosen_by: tuple[str, ...] = ()
+    class_map: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(DataKind):
+            raise InvalidSpec(f"Images come from one of {', '.join(get_args(DataKind))}, got {self.kind!r}.")
+        if (self.kind in ("folder", "archive")) != bool(self.path):
+            raise InvalidSpec(f"Images from {self.kind!r} {'need' if not self.path else 'take no'} path.")
+        if self.kind == "torchvision" and self.name not in IMAGE_SETS:
+            raise InvalidSpec(f"torchvision's small sets of images are {', '.join(IMAGE_SETS)}, got {self.name!r}.")
+        if self.kind != "torchvision" and self.name:
+            raise InvalidSpec(f"Images from {self.kind!r} take no name.")
+        if self.channel_order not in get_args(ChannelOrder):
+            raise InvalidSpec(f"Channels come in the order rgb or bgr, got {self.channel_order!r}.")
+        if self.preparation not in get_args(Preparation):
+            raise InvalidSpec(f"The preparation of images must be given or auto, got {self.preparation!r}.")
+        if any(not math.isfinite(value) or value <= 0 for value in self.std):
+            raise InvalidSpec(f"std must hold numbers above 0, got {self.std}.")
+        if not all(math.isfinite(value) for value in self.mean):
+            raise InvalidSpec(f"mean must hold finite numbers, got {self.mean}.")
+        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
+            raise InvalidSpec(f"crop_pct must lie above 0 and at most 1, got {self.crop_pct}.")
+
+    @property
+    def title(self) -> str:
+        """The name people see."""
+        if self.name:
+            return f"{self.kind}/{self.name}"
+        return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
+
+
+_USUAL_COMPRESSION = SparsityConfig()
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensitivitySpec:
+    """What to measure on each layer, and how carefully.
+
+    Attributes:
+        compression: what is done to a layer.
+        levels: on the scale of the compression (fractions, or bits), each measured on its own.
+        metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
+            where labelled images are enough to show a drop of one point, and KL elsewhere.
+        num_samples: images to measure on; None means all of them, less a share that is kept to prove schedules on
+            where there are plenty.
+        batch_size: most images in one forward pass; None lets a timed trial choose.
+        layers: shell patterns of layer names (``layer1.*``); empty means all.
+        layer_types: class names (``Conv2d``); empty means all.
+        mode: ``exact`` measures, ``quick`` only estimates.
+        precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
+        until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
+        seed: of everything drawn at random.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
+    """
+
+    compression: CompressionConfig = _USUAL_COMPRESSION
+    levels: tuple[float, ...] = (0.25, 0.5, 0.75)
+    metric: str | None = None
+    num_samples: int | None = None
+    batch_size: int | None = None
+    layers: tuple[str, ...] = ()
+    layer_types: tuple[str, ...] = ()
+    mode: Mode = "exact"
+    precision: Precision = "fp32"
+    until_settled: bool = False
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise InvalidSpec("Choose at least one level.")
+        object.__setattr__(self, "levels", tuple(float(level) for level in self.levels))
+        if len(set(self.levels)) != len(self.levels):
+            raise InvalidSpec(f"Each level may be given once, got {self.levels}.")
+        self.compression.check_levels(self.levels)
+        for value, allowed, what in (
+            (self.mode, Mode, "Mode"),
+            (self.precision, Precision, "Precision"),
+        ):
+            if value not in get_args(allowed):
+                raise InvalidSpec(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+        if self.metric is not None:
+            metric_named(self.metric)
+        if not _DEVICE.fullmatch(self.device):
+            raise InvalidSpec(f"The device must be auto, cpu, cuda, cuda:NUMBER or mps, got {self.device!r}.")
+        for what in ("num_samples", "batch_size"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One run: these settings and nothing else decide its numbers."""
+
+    model: ModelSpec = ModelSpec()
+    data: DataSpec = DataSpec()
+    sensitivity: SensitivitySpec = SensitivitySpec()
+
+    def without_folders(self) -> RunSpec:
+        """Return the settings with only the names of their files, for people who may not know where they lie."""
+        checkpoint, images = (path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] for path in self._paths)
+        return replace(self, model=replace(self.model, checkpoint=checkpoint), data=replace(self.data, path=images))
+
+    @property
+    def _paths(self) -> tuple[str, str]:
+        return self.model.checkpoint, self.data.path
+
+
+register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
+register(RunSpec)
+
+
+HistogramTensor = Literal["weights", "activations"]
+HistogramObjective = Literal["none", "output", "loss"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSpec:
+    """One histogram.
+
+    Attributes:
+        layer: dotted module name.
+        tensor: its weights, or the activations that it takes in.
+        bits: 2 to 8.
+        per_channel: one scale per channel rather than one for the tensor.
+        fold: fold a BatchNorm that follows into the layer first, so that weights are seen as they will be deployed.
+        objective: what is back-propagated: the task's score of each image (``output``), its loss with the
+            label (``loss``), or nothing (``none``), which needs no backward pass and sets no sensitivities.
+        num_images: most images to look at.
+    """
+
+    layer: str
+    tensor: HistogramTensor = "weights"
+    bits: int = 8
+    per_channel: bool = False
+    fold: bool = False
+    objective: HistogramObjective = "output"
+    num_images: int = 64
+
+    def __post_init__(self) -> None:
+        QuantizationConfig.scale.check((self.bits,))
+        for value, allowed, what in (
+            (self.tensor, HistogramTensor, "The tensor of a histogram"),
+            (self.objective, HistogramObjective, "The objective of a histogram"),
+        ):
+            if value not in get_args(allowed):
+                raise InvalidSpec(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+        if self.num_images < 1:
+            raise InvalidSpec(f"A histogram looks at 1 image or more, got {self.num_images}.")
+
+
+register(HistogramSpec)

@@ -1,0 +1,1 @@
+"""Runs of the service: queue, job process, results, limits."""

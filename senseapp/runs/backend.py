@@ -1,0 +1,269 @@
+"""What all visitors of one server share: the store, the job runner, and what running jobs have found so far."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from senseapp.core.errors import StorageFailed
+from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.runs.disk_space import remove_untouched
+from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_for
+from senseapp.runs.leaderboard import Leaderboard, headline
+from senseapp.runs.memory import MemoryGuard
+from senseapp.runs.model_cards import ModelCards
+from senseapp.runs.process.pool import JobProcesses, carry_out_on_cluster
+from senseapp.runs.run_log import RunLogs, during_run
+from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
+from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
+from senseapp.runs.tasks import RunTask, TaskContext
+from senseapp.runs.time_estimate import MachineSpeed, SpeedBook, time_convolutions, work_of
+from senseapp.runs.worker import JobControl, JobRunner
+from senseapp.store.run_store import RunStore
+
+_log = logging.getLogger(__name__)
+_USUAL_SETTINGS = ServerSettings()
+
+
+class Backend:
+    """One per process and senseapp home.
+
+    Args:
+        home: folder of the database and the runs; made if it is missing.
+        open_session: prepares the engine for a run, in this process; None measures on the cluster that the environment
+            names, or where ``settings`` say.
+        data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
+        workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
+        max_queue: most runs that may wait; None as in ``settings``.
+        settings: how much is done at once, and how much is kept.
+        calibrate: times this machine, on first use.
+
+    Raises:
+        StorageFailed: the home cannot be used.
+        InvalidFile: a newer senseapp made its database.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        open_session: OpenSession | None = None,
+        data_roots: tuple[Path, ...] | None = None,
+        workers: int | None = None,
+        max_queue: int | None = None,
+        settings: ServerSettings = _USUAL_SETTINGS,
+        calibrate: Callable[[], MachineSpeed] = time_convolutions,
+    ) -> None:
+        self.home = home
+        self.settings = settings
+        self.store = RunStore(home)
+        self.store.recover()
+        self.cards = ModelCards()
+        self.speeds = SpeedBook(home / "speed.json", calibrate=calibrate)
+        self._processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
+        self._open_session = open_session
+        self.leaderboard = Leaderboard(self.store)
+        self._here: set[str] = set()  # runs that do without the cluster
+        self._data_roots = configured_data_roots() if data_roots is None else data_roots
+        self._live: dict[str, LiveRun] = {}
+        self._tasks: dict[str, RunTask] = {}
+        self._assigning = threading.Lock()
+        self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
+        self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
+        self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
+        self.rate_limiter = RateLimiter(
+            {
+                "runs": settings.runs_per_minute,
+                "jobs on runs": settings.jobs_per_minute,
+                "uploads": settings.uploads_per_minute,
+            }
+        )
+        self._warming = threading.Lock()
+        self._memory = MemoryGuard(settings.job_memory_mb)
+        self._states = StateKeeper(self.store)
+        self._run_logs = RunLogs(self.store)
+        self.tidy()
+        self.runner = JobRunner(
+            self._work,
+            on_change=self._keep_state,
+            max_queue=settings.max_queue if max_queue is None else max_queue,
+            workers=settings.workers if workers is None else workers,
+        )
+
+    def readable_folders(self, owner: str) -> tuple[Path, ...]:
+        """Return the folders that runs of ``owner`` may read files from."""
+        return (*self._data_roots, uploads_folder(self.home, owner))
+
+    def so_far(self, run_id: str) -> SensitivityResult | None:
+        """Return the result of a run, or what it has found until now; None before its model was loaded.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        live = self._live.get(run_id)
+        found = live.so_far() if live is not None else None
+        return found or self.store.folder(run_id).so_far()
+
+    def carry_out(self, task: RunTask) -> None:
+        """Put work on a finished run in the queue; what waits or runs already stays where it is.
+
+        Raises:
+            QueueFull: too many jobs wait.
+            RateLimited: the owner of the run asks for too much.
+        """
+        known = self.runner.snapshot(task.job_id)
+        if known is None or known.state.finished:
+            self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
+        with self._assigning:
+            for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
+                del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
+            self._tasks[task.job_id] = task
+            self.runner.submit(task.job_id)
+
+    def job_pids(self) -> tuple[int, ...]:
+        """Return the numbers of the further processes that measure."""
+        return self._processes.pids() if self._processes else ()
+
+    def stop_all(self, run_id: str) -> None:
+        """End a run and all work on it."""
+        self.runner.cancel(run_id)
+        for job_id, task in list(self._tasks.items()):
+            if task.run_id == run_id:
+                self.runner.cancel(job_id)
+
+    def up_to_date(self, record: RunRecord) -> RunRecord:
+        """Return ``record`` with the state it truly has, where the disk would not take it."""
+        return self._states.up_to_date(record)
+
+    def tidy(self) -> None:
+        """Delete the runs that the settings no longer keep."""
+        for run_id in remove_untouched(self.store, self.settings.keep_days):
+            _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
+
+    def warm_up(self) -> None:
+        """Load torch and time this machine in the background; later calls do nothing."""
+        if self._warming.acquire(blocking=False):  # never released: once is enough
+            threading.Thread(target=self._warm_up, name="senseapp-warm-up", daemon=True).start()
+
+    def measure_here(self, run_id: str, *, here: bool) -> None:
+        """Let a run do without the cluster from its next start on, or with it again."""
+        (self._here.add if here else self._here.discard)(run_id)
+
+    def close(self) -> None:
+        """Interrupt what runs and waits; everything measured is already on the disk."""
+        self.runner.close()
+        if self._processes:
+            self._processes.close()
+        self._run_logs.close()
+
+    def _warm_up(self) -> None:
+        try:
+            if self._processes:
+                self._processes.warm_up()
+                self._processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
+            load_engine()
+            self.speeds.calibrate()
+        except Exception:
+            _log.exception("the warm-up failed; the first run will show why")
+
+    def _work(self, job_id: str, control: JobControl) -> None:
+        known = self._tasks.get(job_id)
+        record = self.store.record(known.run_id if known else job_id)
+        task = known or Measurement(run_id=record.run_id, spec=record.spec)
+        folders = self.readable_folders(record.owner)
+        check_paths(record.spec, folders)  # an imported run may name any file
+        here = record.run_id in self._here
+        live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
+        context = TaskContext(
+            folder=self.store.folder(record.run_id),
+            observer=live,
+            data_roots=folders,
+            earlier_runs=StoredRuns(self.store, record.run_id),
+            open_session=open_local_session if here else self._open_session or open_local_session,
+        )
+        self._live[job_id] = live
+        try:
+            with during_run(record.run_id):
+                _log.info("%s of %s begins", _word_for(task), record.spec.model.title)
+                self._carry_out(task, context, record.spec, here=here)
+            if isinstance(task, Measurement):
+                self._conclude(record, context.folder.load_result())
+        finally:
+            del self._live[job_id]
+            with suppress(StorageFailed):  # of no importance beside what ended the job
+                self.store.weigh(record.run_id)
+
+    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, here: bool) -> None:
+        """Do the task on the cluster, in a further process, or in this one with its memory limited."""
+        device, measures = spec.sensitivity.device, isinstance(task, Measurement)
+        given = measures and self._open_session is not None
+        address = cluster_for(spec) if measures and not (given or here) else ""
+        if address:
+            carry_out_on_cluster(task, context, device=device, address=address)
+        elif self._processes and not given:
+            self._processes.carry_out(task, context, device=device)
+        else:
+            with self._memory.job(limited=runs_on_processor(device)):
+                task.carry_out(context)
+
+    def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
+        self.store.set_headline(record.run_id, headline(result))
+        self._learn(record.spec, result)
+
+    def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:
+        self.cards.keep(spec.model, result.profile)
+        if result.passes.workers:
+            return  # says nothing about this machine
+        members = {member for item in result.shown for member in item.members or (item.layer,)}
+        work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
+        self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
+
+    def _keep_plan(self, run_id: str, done: int, total: int) -> None:
+        self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
+
+    def _keep_state(self, snapshot: JobSnapshot) -> None:
+        if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
+            self._states.keep(snapshot)
+
+
+def _word_for(task: RunTask) -> str:
+    return "Run" if isinstance(task, Measurement) else type(task).__name__
+
+
+def kind_of(spec: RunSpec) -> str:
+    """Return what runs with alike speed have in common: model, compression, mode and precision."""
+    settings = spec.sensitivity
+    return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
+
+
+_shared: dict[Path, Backend] = {}
+_shared_lock = threading.Lock()
+
+
+def backend_at(home: Path) -> Backend:
+    """Return this process's backend of ``home``, made on first use and closed when the process ends.
+
+    Raises:
+        StorageFailed: the home cannot be used.
+        InvalidSpec: a setting of the server makes no sense.
+    """
+    key = home.expanduser().resolve()
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = Backend(key, settings=ServerSettings.configured())
+            atexit.register(_shared[key].close)
+        return _shared[key]
+
+
+def close_backends() -> None:
+    """Interrupt what runs and waits in all of this process's backends; for servers that end without an atexit."""
+    with _shared_lock:
+        for backend in _shared.values():
+            backend.close()

@@ -1,0 +1,186 @@
+"""How much disk space runs may take, and removing the ones that nobody has touched for long.
+
+How much people may upload, where it goes, and removing what nobody needs any more.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import QuotaExceeded
+from senseapp.runs.settings import ServerSettings, whole_number
+from senseapp.store.run_store import RunStore
+
+_MB = 1_000_000
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUse:
+    """How much is used and how much there may be, in bytes.
+
+    Attributes:
+        own_bytes, own_limit_bytes: of one person's runs.
+        all_bytes, all_limit_bytes: of everybody's runs.
+        free_bytes: on the disk that holds them.
+        keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
+    """
+
+    own_bytes: int
+    own_limit_bytes: int
+    all_bytes: int
+    all_limit_bytes: int
+    free_bytes: int
+    keep_days: int
+
+
+def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
+    """Return what the runs of ``owner`` and of everybody take."""
+    return DiskUse(
+        own_bytes=store.bytes_used(owner),
+        own_limit_bytes=settings.person_mb * _MB,
+        all_bytes=store.bytes_used(),
+        all_limit_bytes=settings.server_mb * _MB,
+        free_bytes=shutil.disk_usage(store.folder_of_runs).free,
+        keep_days=settings.keep_days,
+    )
+
+
+def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
+    """Check that a new run, or ``num_bytes`` more, may be kept.
+
+    Raises:
+        QuotaExceeded: the person's or the server's runs take too much already.
+    """
+    more = f", and this adds {_megabytes(num_bytes)}" if num_bytes else ""
+    if use.own_bytes + num_bytes >= use.own_limit_bytes:
+        raise QuotaExceeded(
+            f"Your runs may take {_megabytes(use.own_limit_bytes)} and take {_megabytes(use.own_bytes)}{more}. "
+            "Delete some on the Runs page; those with compressed models are the largest."
+        )
+    if use.all_bytes + num_bytes >= use.all_limit_bytes:
+        raise QuotaExceeded(
+            f"The runs on this server may take {_megabytes(use.all_limit_bytes)} in all, and there is no room left"
+            f"{more}. Delete runs that you no longer need, or ask whoever runs it."
+        )
+
+
+def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
+    """Delete runs that ended and were not touched for ``keep_days``, and return their ids; 0 days keeps all."""
+    if not keep_days:
+        return ()
+    old = store.untouched_since(time.time() - keep_days * _DAY_SECONDS)
+    for run_id in old:
+        store.remove(run_id)
+    return old
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / _MB:,.1f} MB" if num_bytes < 10 * _MB else f"{num_bytes // _MB:,} MB"
+
+
+_UNUSED_SECONDS = 6 * 3600.0
+
+IsRead = Callable[[str], bool]
+"""Whether some run, of anybody, reads the upload in the folder of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadLimits:
+    """Megabytes that uploads may take.
+
+    Attributes:
+        file_mb: one file (``SENSEAPP_MAX_UPLOAD_MB``).
+        person_mb: all files of one person (``SENSEAPP_UPLOADS_PER_PERSON_MB``).
+        server_mb: all files of everybody (``SENSEAPP_UPLOADS_IN_ALL_MB``).
+    """
+
+    file_mb: int = 2048
+    person_mb: int = 8192
+    server_mb: int = 32768
+
+    @classmethod
+    def configured(cls) -> UploadLimits:
+        """Return the limits from the environment.
+
+        Raises:
+            InvalidSpec: one is not a whole number above 0.
+        """
+        return cls(
+            file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
+            person_mb=whole_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb, unit="megabytes"),
+            server_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb, unit="megabytes"),
+        )
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that one file may have."""
+        return self.file_mb * _MB
+
+
+def reserve_upload(folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits) -> Path:
+    """Make the file that an upload of ``num_bytes`` will be written to, and return its path.
+
+    It lies in a folder of its own, whose name cannot be guessed, and has its full size at once, without taking up
+    the disk: uploads that come at the same time count against the quotas from their beginning. Before that, uploads
+    that are hours old and that no run reads are removed.
+
+    Args:
+        folder: of this person; its neighbours are everybody else's.
+        num_bytes: size of the new file.
+        is_read: see :data:`IsRead`.
+        limits: see :class:`UploadLimits`.
+
+    Raises:
+        QuotaExceeded: the file is too large, or a quota would be passed.
+        StorageFailed: the disk refuses.
+    """
+    if num_bytes > limits.file_bytes:
+        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {num_bytes // _MB:,} MB.")
+    with storage_errors("the folder uploads"):
+        sweep_uploads(folder.parent, is_read=is_read)
+        _check_quotas(folder, num_bytes, limits)
+        path = folder / uuid.uuid4().hex / "upload"
+        path.parent.mkdir(parents=True)
+        with path.open("xb") as stream:
+            stream.truncate(num_bytes)
+    return path
+
+
+def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
+    used, in_all = _bytes_in(folder), _bytes_in(folder.parent)
+    if used + num_bytes > limits.person_mb * _MB:
+        raise QuotaExceeded(
+            f"Your uploads may take {limits.person_mb:,} MB and take {used // _MB:,} MB; this file adds "
+            f"{num_bytes // _MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
+        )
+    if in_all + num_bytes > limits.server_mb * _MB:
+        raise QuotaExceeded(
+            f"The uploads on this server may take {limits.server_mb:,} MB in all, and there is no room for "
+            f"{num_bytes // _MB:,} MB more. Try again later, or ask whoever runs it."
+        )
+
+
+def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
+    """Remove the upload ``path`` with its own folder, unless it lies elsewhere or a run reads it."""
+    own = path.parent
+    if own.parent == folder and not is_read(own.name):
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def sweep_uploads(everybodys: Path, *, is_read: IsRead) -> None:
+    """Remove what was uploaded or last written hours ago and that no run reads."""
+    oldest = time.time() - _UNUSED_SECONDS
+    for path in everybodys.glob("*/*/*"):
+        if path.lstat().st_mtime < oldest:
+            discard_upload(path, path.parent.parent, is_read=is_read)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())

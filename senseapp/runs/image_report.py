@@ -1,0 +1,187 @@
+"""What a set of images holds and how the model sees it, told before anything is measured."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from senseapp.metrics import METRICS
+from senseapp.records.preparation import PreparationChoice
+from senseapp.records.spec import RunSpec
+from senseapp.runs.session import load_engine
+from senseapp.tasks import Task, task_named
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+    from senseapp.data.images import ImageSet
+    from senseapp.models.loaded import LoadedModel
+
+
+_SHOWN = 12
+_MOST_SCORED = 256
+_SCORING_SECONDS = 8.0
+_BATCH = 32
+_SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPicture:
+    """One picture as the network sees it.
+
+    Attributes:
+        name: of its file.
+        png: the cropped picture, as a PNG file.
+        label: of the picture, as text; empty without labels.
+        prediction: what the model says of it, as text.
+    """
+
+    name: str
+    png: bytes
+    label: str
+    prediction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewReport:
+    """Some pictures and the uncompressed model's figures on them.
+
+    Attributes:
+        pictures: at most twelve, spread evenly over the set.
+        num_scored: images that ``score`` was measured on, drawn at random.
+        score: the task's shown metric of the uncompressed model on them; None without labels.
+        warning: one sentence where that says that the model does not do its task; else empty.
+        notes: sentences on files left out, and on how others were read.
+        choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
+    """
+
+    pictures: tuple[SeenPicture, ...]
+    num_scored: int
+    score: float | None
+    warning: str
+    notes: tuple[str, ...]
+    choice: PreparationChoice | None = None
+
+
+def sample_zip() -> bytes:
+    """Return the demo's pictures in class folders, as a zip file: what images for this app look like."""
+    load_engine()
+    from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sample.zip"
+        write_demo_zip(path)
+        return path.read_bytes()
+
+
+def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
+    """Load the model and some images of ``spec``, and run the one on the other; takes seconds.
+
+    Where their preparation is to be chosen, it is, and everything is shown with what was chosen.
+
+    Args:
+        spec: with the model and the images.
+        num_images: how many images there are; None where that is not known beforehand.
+        data_roots: folders that images may be read from; empty allows any.
+
+    Raises:
+        InvalidInput: the model or the images cannot be used.
+    """
+    load_engine()
+    from senseapp.data.load import load_images  # torch loads on first use, not when the app starts
+    from senseapp.engine.preparation_search import choose_preparation
+    from senseapp.models.load import load_model
+
+    choice = None
+    if spec.data.preparation == "auto":
+        choice = choose_preparation(spec, data_roots=data_roots)
+        spec = choice.spec
+    model, task = load_model(spec.model), task_named(spec.model.task)
+    images = load_images(
+        spec.data,
+        model.preprocessing,
+        num_classes=model.num_classes,
+        task=task,
+        num_samples=_MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None,
+        seed=spec.sensitivity.seed,
+        data_roots=data_roots,
+        class_names=model.class_names,
+        with_labels=not model.fresh_head,
+    )
+    scored, score = _score(task, model, images)
+    return PreviewReport(
+        pictures=_seen(spec, task, model, images),
+        num_scored=scored,
+        score=score,
+        warning="" if score is None else task.preview_warning(score, scored, model.num_classes),
+        notes=images.notes,
+        choice=choice,
+    )
+
+
+def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
+    from senseapp.data.images import effective_preprocessing
+    from senseapp.data.pictures import preview
+
+    chosen = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=_SHOWN)
+    outputs = _outputs(task, model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
+    names = model.class_names or images.class_names
+    return tuple(
+        SeenPicture(
+            name=images.names[index],
+            png=_png(picture),
+            label="" if images.labels is None else task.target_text(images.labels[index], names),
+            prediction=task.output_text(output, names),
+        )
+        for index, picture, output in zip(chosen.indices, chosen.pictures, outputs, strict=True)
+    )
+
+
+def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float | None]:
+    """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
+    if images.labels is None or not task.shown_metric:
+        return 0, None
+    from senseapp.data.load import draw
+
+    metric = METRICS[task.shown_metric]
+    chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
+    order = _shuffled(len(chosen))
+    end, total, scored = time.monotonic() + _SCORING_SECONDS, 0.0, 0
+    while scored < len(order) and time.monotonic() < end:
+        batch = chosen.subset(order[scored : scored + _BATCH])
+        output = _outputs(task, model, batch.batch(0, len(batch)))
+        total += metric.moments(output, output, batch.labels)[1]
+        scored += len(batch)
+    return scored, total / scored
+
+
+def _shuffled(count: int) -> list[int]:
+    import torch
+
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+    return order
+
+
+def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:
+    import torch
+
+    with torch.inference_mode():
+        return task.output(model.module(batch))
+
+
+def _png(picture: npt.NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
+    image = Image.fromarray(picture)
+    factor = -(-_SMALLEST_SIDE // min(image.size))
+    if factor > 1:
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()

@@ -1,0 +1,185 @@
+"""What a page asks about a model and images before a run: cards, reports, previews, and room for uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs.backend import Backend, kind_of
+from senseapp.runs.checkpoint_report import CheckpointFit, CheckpointReport, compare_checkpoint, identify_checkpoint
+from senseapp.runs.disk_space import UploadLimits, discard_upload, reserve_upload
+from senseapp.runs.image_report import PreviewReport, preview_images
+from senseapp.runs.pruning_groups import find_pruning_groups
+from senseapp.runs.session import load_engine
+from senseapp.runs.settings import check_paths, uploads_folder
+from senseapp.runs.time_estimate import work_of
+from senseapp.tasks import task_named
+
+if TYPE_CHECKING:
+    from senseapp.data.pictures import ImageSurvey
+
+
+_KEPT_COUNTS = 512
+_NOTHING_COUNTED: Mapping[DataSpec, int] = {}
+
+
+class Inputs:
+    """One person's models and images. Calls may take seconds: make them where nobody waits."""
+
+    def __init__(self, backend: Backend, owner: str) -> None:
+        self._backend = backend
+        self._owner = owner
+
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        """Return what is known about a model; the first time this loads it, which may take seconds.
+
+        Raises:
+            InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
+        """
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        return self._backend.cards.card(model)
+
+    def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+        """Return the layers that a run of pruning takes together, one entry per group; loads the model, takes seconds.
+
+        Raises:
+            InvalidInput: the model cannot be used, or no layer is selected.
+        """
+        check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self._owner))
+        with self._backend.looking:
+            return find_pruning_groups(spec)
+
+    def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
+        """Read a checkpoint and rank the architectures it may belong to; may take seconds.
+
+        Raises:
+            InvalidCheckpoint: it may not be read here, cannot be read or trusted, or holds no weights.
+        """
+        model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        return identify_checkpoint(path, use_ema=use_ema)
+
+    def compare_checkpoint(self, model: ModelSpec) -> CheckpointFit:
+        """Compare a checkpoint with one architecture, name by name; may take seconds.
+
+        Raises:
+            InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
+        """
+        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        return compare_checkpoint(model)
+
+    def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
+        """List a folder or archive and propose what each of its labels means to ``model``.
+
+        The first time for a model this loads it, as :meth:`model_card` does.
+
+        Raises:
+            InvalidInput: the images may not be read here or cannot be read, or the model cannot be loaded.
+        """
+        roots = self._backend.readable_folders(self._owner)
+        check_paths(RunSpec(model=model, data=data), roots)
+        load_engine()
+        from senseapp.data.pictures import survey_images  # torch loads on first use, not when the app starts
+
+        survey = survey_images(
+            data,
+            num_classes=self.model_card(model).num_classes,
+            task=task_named(model.task),
+            class_names=self._backend.cards.class_names(model),
+            data_roots=roots,
+        )
+        counts = self._backend.image_counts
+        counts[replace(data, class_map=())] = survey.num_images
+        while len(counts) > _KEPT_COUNTS:
+            counts.pop(next(iter(counts)))
+        return survey
+
+    def preview(self, spec: RunSpec) -> PreviewReport:
+        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds.
+
+        Raises:
+            InvalidInput: the model or the images cannot be used.
+        """
+        roots = self._backend.readable_folders(self._owner)
+        check_paths(spec, roots)
+        with self._backend.looking:
+            return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
+
+    def _num_pictures(self, spec: RunSpec) -> int | None:
+        if not (spec.data.path or spec.data.name):
+            return num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
+        survey = self.survey_images(spec.data, spec.model)
+        kept = dict(spec.data.class_map) or dict(survey.label_counts)
+        counted: int = sum(count for name, count in survey.label_counts if name in kept)
+        return counted or survey.num_images
+
+    def estimate_time(self, spec: RunSpec) -> float | None:
+        """Predict the seconds a run takes here; None where the number of images is not known beforehand.
+
+        Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
+
+        Raises:
+            InvalidInput: the model cannot be used, or no layer is selected.
+        """
+        count = num_images(spec, self._backend.image_counts)
+        if count is None:
+            return None
+        from senseapp.layers.profile import select_layers  # the model card has loaded torch already
+
+        profile = self.model_card(spec.model)
+        settings = spec.sensitivity
+        selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
+        work = work_of(profile, settings, num_images=count, selected=selected)
+        return self._backend.speeds.predict(work, kind=kind_of(spec))
+
+    def reserve_upload(self, num_bytes: int) -> Path:
+        """Return a new file among this person's uploads, for ``num_bytes`` that are about to come.
+
+        Raises:
+            QuotaExceeded: the file is too large, or a quota would be passed.
+            RateLimited: this person sends too many files in a minute.
+            StorageFailed: the disk refuses.
+        """
+        self._backend.rate_limiter.count(self._owner, "uploads")
+        with self._backend.receiving:
+            return reserve_upload(
+                uploads_folder(self._backend.home, self._owner),
+                num_bytes,
+                is_read=self._backend.store.reads_upload,
+                limits=UploadLimits.configured(),
+            )
+
+    def discard_upload(self, path: Path) -> None:
+        """Remove an upload of this person, unless a run reads it."""
+        with self._backend.receiving:
+            discard_upload(
+                path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
+            )
+
+
+def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images a run measures on; None where that is known only after counting them.
+
+    Args:
+        spec: of the run.
+        counted: of the images that were looked at, by their spec without a class map.
+    """
+    if spec.sensitivity.num_samples is not None:
+        return spec.sensitivity.num_samples
+    count = counted.get(replace(spec.data, class_map=()))
+    if spec.data.kind == "demo":
+        from senseapp.data.load import demo_pictures
+
+        count = len(demo_pictures())
+    if count is None and spec.data.name:
+        count = IMAGE_SETS[spec.data.name].num_images
+    if count is None:
+        return None
+    from senseapp.engine.plan import num_held_out
+
+    return count - num_held_out(count)

@@ -1,0 +1,246 @@
+"""Runs side by side: how good each model is, and how small it can be made for at most one point.
+
+A result in one sentence that a manager can read out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.records.jobs import RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult, counted, plural
+from senseapp.records.resolution import baseline_warning, can_show, smallest_visible_loss, visible_words
+from senseapp.store.run_store import RunStore
+
+
+def headline_level(result: SensitivityResult) -> float:
+    """Return the level nearest to 50 % (or 4 bits): the one that a summary speaks about."""
+    usual = result.spec.sensitivity.compression.scale.usual
+    return min(result.levels, key=lambda level: (abs(level - usual), level))
+
+
+def shown_metric(result: SensitivityResult) -> str:
+    """Return the ranking metric, or KL where nothing but a quick scan ran, which cannot estimate every metric."""
+    found = result.shown_metrics
+    return result.metric if result.metric in found else divergence_among(found) or result.metric
+
+
+def headline(result: SensitivityResult) -> str:
+    """Say which layer is the most fragile and what the images can show of the others, at :func:`headline_level`.
+
+    "Most fragile: layer2.0.conv1 loses 6.4 points at 50 %. 14 of 21 layers lose nothing measurable: 512 images show
+    losses from about 0.7 points." A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where
+    the images cannot show a tolerable loss, that is the answer: "20 images cannot show a drop in top-1 accuracy under
+    about 16 points". Estimates have no interval, so a run of estimates alone says that it is estimated. A model that
+    does not do its task uncompressed is the headline itself.
+    """
+    if warning := baseline_warning(result):
+        return warning
+    level, metric = headline_level(result), shown_metric(result)
+    ranked = result.ranked(level, metric)
+    if not ranked:
+        return f"No layer could be measured at {_level_text(result, level)}."
+    worst, change = ranked[0]
+    drop = f"{worst.layer}{_loses(change)} at {_level_text(result, level)}"
+    if worst.estimated:
+        return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
+    measured = [pair for pair in ranked if not pair[0].estimated]
+    if not all(found.has_interval for _, found in measured):
+        return f"Most fragile: {drop}. Which losses are more than chance is unknown."
+    every = [item.members for item, _ in measured]
+    intact = sum(found.ci_low <= 0 for _, found in measured)
+    if not intact:
+        return f"Most fragile: {drop}. Every layer measured loses something."
+    visible = smallest_visible_loss(result, metric, level) or 0.0
+    if intact == len(every):
+        return _nothing_seen(result, level, metric, visible, counted(every)) + _first_stronger_loss(result, level)
+    some = f"{intact} of {counted(every)}"
+    if visible > METRICS[metric].notable:
+        return f"Most fragile: {drop}. {some} cannot be told: {_too_few(result, metric, visible)}."
+    lose = "lose" if intact != 1 else "loses"
+    return f"Most fragile: {drop}. {some} {lose} nothing measurable{_shown(result, metric, visible)}."
+
+
+def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible: float, every: str) -> str:
+    """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
+    at, layers = _level_text(result, level), f"{every} measured"
+    if visible <= METRICS[metric].notable:
+        return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
+    finer = divergence_among(result.shown_metrics)
+    instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
+    return f"{_sentence(_too_few(result, metric, visible))} at {at} ({layers}): add images{instead}."
+
+
+def _too_few(result: SensitivityResult, metric: str, visible: float) -> str:
+    return f"{_images(result)} cannot show losses under about {visible_words(metric, visible)}"
+
+
+def _shown(result: SensitivityResult, metric: str, visible: float) -> str:
+    """Return how small a loss the images show; nothing where even a loss of nothing is seen."""
+    if not visible:
+        return ""
+    return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _images(result: SensitivityResult) -> str:
+    return plural(result.num_samples, "image") if result.num_samples else "these images"
+
+
+def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
+    """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
+    scale = result.spec.sensitivity.compression.scale
+    for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
+        ranked = result.ranked(other, shown_metric(result))
+        if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
+            worst, change = ranked[0]
+            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {_level_text(result, other)}."
+    return ""
+
+
+def _level_text(result: SensitivityResult, level: float) -> str:
+    return result.spec.sensitivity.compression.scale.text(level)
+
+
+def _loses(change: MetricChange) -> str:
+    """Return the change as people say it, to follow the name of a layer."""
+    metric = METRICS[change.metric]
+    return metric.finding.format(metric.change_text(change.delta))
+
+
+ALLOWED_DROP = 0.01
+"""One point of a hundred."""
+
+_log = logging.getLogger(__name__)
+_COLUMNS = (
+    *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
+    *("bytes_removable", "drop_metric", "source", "headline"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderboardRow:
+    """One run in a leaderboard.
+
+    Attributes:
+        run: its id, or the name of its folder.
+        model: its name.
+        compression: ``sparsity``, ``pruning`` or ``quantization``.
+        levels: that were measured, as fractions or bits.
+        num_params: of the model; 0 where unknown.
+        num_images: measured on; 0 where unknown.
+        metric: that ranks its layers.
+        baseline: of the uncompressed model in that metric; None where it says nothing (KL) or is unknown.
+        bytes_removable: the largest share of bytes, of the schedules of the trade-off, that is predicted to cost at
+            most :data:`ALLOWED_DROP`; 0 if none is that gentle, None where it cannot be said.
+        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
+        drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
+        headline: the result in one sentence.
+    """
+
+    run: str
+    model: str
+    compression: str
+    levels: tuple[float, ...]
+    num_params: int
+    num_images: int
+    metric: str
+    baseline: float | None
+    bytes_removable: float | None
+    drop_metric: str
+    headline: str
+    unknown_because: str = ""
+
+
+def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
+    """Return what a leaderboard says about a finished run."""
+    measured = {change.metric for item in result.measurements for change in item.changes}
+    counted = primary_among(measured) or ""
+    baseline = result.baseline.get(result.metric)
+    unknown = _cannot_be_told(result, counted)
+    return LeaderboardRow(
+        run=run,
+        model=result.profile.title,
+        compression=result.spec.sensitivity.compression.kind,
+        levels=result.levels,
+        num_params=result.profile.num_params,
+        num_images=result.num_samples,
+        metric=result.metric,
+        baseline=baseline if METRICS[result.metric].needs_labels else None,
+        bytes_removable=_removable(result, counted) if counted and not unknown else None,
+        drop_metric=counted,
+        headline=headline(result),
+        unknown_because=unknown,
+    )
+
+
+def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Return the rows with the most compressible first; those that cannot be said come last, in their order."""
+    return sorted(rows, key=lambda row: -1.0 if row.bytes_removable is None else row.bytes_removable, reverse=True)
+
+
+def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
+    """Return the rows as a table with the columns ``run,model,compression,...``; unknown figures are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in rows:
+        known = "" if row.bytes_removable is None else f"{row.bytes_removable:.4f}"
+        writer.writerow(
+            [
+                *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
+                *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
+                *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
+            ]
+        )
+    return text.getvalue()
+
+
+def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
+    """Say that images which cannot show :data:`ALLOWED_DROP` in one layer cannot vouch for it in all; else empty."""
+    if not metric or can_show(result, metric, ALLOWED_DROP):
+        return ""
+    return f"cannot be told with {plural(result.num_samples, 'image')}"
+
+
+def _removable(result: SensitivityResult, metric: str) -> float | None:
+    from senseapp.schedules.trade_off import trade_off  # it loads scipy, which the app starts without
+
+    try:
+        points = trade_off(result, "bytes", metric=metric)
+    except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget can be asked for
+        return None
+    return max((point.figure for point in points if point.damage <= ALLOWED_DROP), default=0.0)
+
+
+class Leaderboard:
+    """Rows of stored runs; each is made once, for that takes about half a second."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._known: dict[tuple[str, float], LeaderboardRow | None] = {}
+
+    def rows(self, records: Sequence[RunRecord]) -> tuple[LeaderboardRow, ...]:
+        """Return a row for each finished run of ``records``, except where its files are damaged."""
+        found = (self._row(record) for record in records if record.state is RunState.DONE)
+        return tuple(ranked([row for row in found if row is not None]))
+
+    def _row(self, record: RunRecord) -> LeaderboardRow | None:
+        key = record.run_id, record.updated_seconds
+        if key not in self._known:
+            try:
+                result = self._store.folder(record.run_id).load_result()
+                self._known[key] = leaderboard_row(result, run=record.run_id)
+            except SenseError:
+                _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
+                self._known[key] = None
+        return self._known[key]

@@ -1,0 +1,106 @@
+"""A limit on the memory that a job may take, so that one too large ends with a sentence and not with the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from senseapp.core.errors import OutOfMemory
+
+_MB = 1_000_000
+_SHARE_OF_FREE = 0.9
+_CGROUP = Path("/sys/fs/cgroup")
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
+
+
+class MemoryGuard:
+    """Limits this process's data segment while jobs run; where the system knows no such limit, nothing happens.
+
+    What does not fit is refused at once when it is asked for, as an error in the code that asks. Without the limit the
+    system would grant it, and later kill the process with everything in it. What the process holds already, such as
+    memory that earlier work has freed, does not count.
+
+    Args:
+        job_mb: memory for one job; 0 allows nine tenths of what is free when the first of several starts.
+    """
+
+    def __init__(self, job_mb: int = 0) -> None:
+        self._job_bytes = job_mb * _MB
+        self._lock = threading.Lock()
+        self._jobs = 0
+        self._before: tuple[int, int] | None = None
+
+    @contextmanager
+    def job(self, *, limited: bool = True) -> Iterator[None]:
+        """Limit the memory in the body, unless it works on an accelerator, and name what exceeds it.
+
+        Raises:
+            OutOfMemory: the body asked for more than there is.
+        """
+        self._begin(limited)
+        try:
+            yield
+        except Exception as error:
+            if _is_about_memory(error):
+                raise OutOfMemory(
+                    "This needs more memory than there is for one run here "
+                    f"({(self._job_bytes or _free_bytes()) / 1e9:.1f} GB). Choose a smaller input size, fewer images "
+                    "in one batch, or a smaller model."
+                ) from error
+            raise
+        finally:
+            self._end()
+
+    def _begin(self, limited: bool) -> None:
+        with self._lock:
+            self._jobs += 1
+            used = _data_bytes()
+            if not limited or used is None or self._before is not None:
+                return
+            import resource  # there is one wherever the size of the data segment is told
+
+            self._before = resource.getrlimit(resource.RLIMIT_DATA)
+            limit = used + (self._job_bytes or int(_SHARE_OF_FREE * _free_bytes()))
+            most = self._before[1]
+            resource.setrlimit(
+                resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most)
+            )
+
+    def _end(self) -> None:
+        with self._lock:
+            self._jobs -= 1
+            if not self._jobs and self._before is not None:
+                import resource
+
+                resource.setrlimit(resource.RLIMIT_DATA, self._before)
+                self._before = None
+
+
+def _data_bytes() -> int | None:
+    """Return the size of this process's data segment, or None where the system does not tell it."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+    return next(found, None)
+
+
+def _free_bytes() -> int:
+    """Return the memory that is free on the machine, or in the container if that is less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if most == "max" else min(free, max(0, int(most) - int(used)))
+    except (OSError, ValueError):
+        return free
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | OSError) and any(sign in str(error).lower() for sign in _SIGNS)
+    )

@@ -1,0 +1,1 @@
+"""The job process and its protocol."""

@@ -1,0 +1,142 @@
+"""One protocol for all long work: a task goes to a process, what it tells comes back, until it is done or refused.
+
+The app sends ``["task", {...}]``. The process says ``phase``, ``opened``, ``estimated`` and ``measured`` as they come,
+asks ``find`` and ``taken`` about earlier runs, each of which the app answers with ``["answer", ...]``, and ends with
+``done``, ``refused`` (an error with a sentence) or ``crashed`` (a trace). To cancel, the app ends the process: whatever
+was measured is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from senseapp.core.codec import decode, encode, register
+from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.runs.execution import Measurement
+from senseapp.runs.process.process import JobProcess, Line
+from senseapp.runs.session import open_local_session
+from senseapp.runs.tasks import (
+    EarlierRuns,
+    HistogramTask,
+    RunObserver,
+    RunTask,
+    StrongestSearch,
+    TaskContext,
+    Verification,
+)
+from senseapp.store.run_folder import RunFolder
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: register(kind) for kind in (Measurement, HistogramTask, StrongestSearch, Verification)
+}
+_TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
+
+
+def decode_task(payload: dict[str, Any]) -> RunTask:
+    """Return the task that :func:`senseapp.core.codec.encode` was given."""
+    task: RunTask = decode(payload, _KINDS[payload["type"]])
+    return task
+
+
+def carry_out_in(
+    process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
+) -> None:
+    """Have ``process`` do the task; its outcome is in the folder.
+
+    Args:
+        process: does nothing else meanwhile.
+        task: what to do.
+        context: how a session is opened is for the process to know, everything else is taken from it.
+        device: that the run asks for, which decides whether its memory is limited.
+        address: of the cluster that measures; empty for this machine.
+        job_mb: memory that the task may take, see :class:`~senseapp.runs.memory.MemoryGuard`.
+
+    Raises:
+        SenseError: as the task does, or the process or the cluster was lost.
+        RuntimeError: the task failed for a reason that nobody foresaw.
+    """
+    process.ask(
+        "task",
+        {
+            "task": encode(task),
+            "folder": str(context.folder.path),
+            "data_roots": [str(root) for root in context.data_roots],
+            "device": device,
+            "address": address,
+            "job_mb": job_mb,
+        },
+    )
+    while (line := process.hear(*_TOLD, progress=context.observer.phase)).kind != "done":
+        _pass_on(line, process, context.observer, context.earlier_runs)
+
+
+def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
+    if line.kind == "opened":
+        head, figures = line.body
+        observer.opened(decode(head, SensitivityResult), **figures)
+    elif line.kind == "estimated":
+        observer.estimated(decode(line.body, LayerMeasurement))
+    elif line.kind == "measured":
+        observer.measured(decode(line.body, LayerMeasurement))
+    elif line.kind == "find":
+        found = earlier_runs.find(line.body)
+        process.ask("answer", None if found is None else encode(found))
+    else:
+        process.ask("answer", encode(earlier_runs.taken(*line.body)))
+
+
+class AppObserver:
+    """The app as a task in another process sees it: told of everything, and asked for earlier runs.
+
+    Args:
+        say: sends a message to the app.
+        answer: waits for the app's next answer and returns its body.
+    """
+
+    def __init__(self, say: Callable[[str, Any], None], answer: Callable[[], Any]) -> None:
+        self._say = say
+        self._answer = answer
+
+    def phase(self, sentence: str) -> None:
+        """Tell what begins."""
+        if sentence:
+            self._say("phase", sentence)
+
+    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Tell what is known before the first measurement."""
+        self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Tell one estimate."""
+        self._say("estimated", encode(estimate))
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Tell one measurement."""
+        self._say("measured", encode(measurement))
+
+    def find(self, content_key: str) -> SensitivityResult | None:
+        """Ask for an earlier run."""
+        self._say("find", content_key)
+        found = self._answer()
+        return None if found is None else decode(found, SensitivityResult)
+
+    def taken(self, count: int, total: int) -> Reused:
+        """Tell how much was taken from it, and ask for the record of that."""
+        self._say("taken", [count, total])
+        return decode(self._answer(), Reused)
+
+
+def carry_out_here(request: dict[str, Any], app: AppObserver, **session: Any) -> None:
+    """Do the task of a request in this process; ``session`` are further arguments of how a session is opened."""
+    decode_task(request["task"]).carry_out(
+        TaskContext(
+            folder=RunFolder(Path(request["folder"])),
+            observer=app,
+            data_roots=tuple(map(Path, request["data_roots"])),
+            earlier_runs=app,
+            open_session=partial(open_local_session, **session),
+        )
+    )

@@ -1,0 +1,180 @@
+"""What was logged about a run, kept with its files, so that its owner can read why it failed.
+
+The server's log: one JSON object a line, with the run it is about and without secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import SenseError
+from senseapp.store.run_store import RunStore
+
+_SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
+_SHORTEST_SECRET = 6  # shorter ones would blot out ordinary words
+_FILE_BYTES = 10_000_000
+_FILES = 5
+_READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as ``{"time": ..., "level": ..., "logger": ..., "run": ..., "message": ..., "trace": ...}``.
+
+    Args:
+        secrets: texts to be blotted out wherever they occur; those of the environment are always.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        found = {secret for secret in (*secrets, *secrets_of_environment()) if len(secret) >= _SHORTEST_SECRET}
+        longest_first = sorted(found, key=len, reverse=True)
+        self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "run": getattr(record, "run", ""),
+            "message": self._without_secrets(record.getMessage()),
+            "trace": self._without_secrets(self.formatException(record.exc_info)) if record.exc_info else "",
+        }
+        return json.dumps({name: value for name, value in told.items() if value}, ensure_ascii=False)
+
+    def _without_secrets(self, text: str) -> str:
+        return self._secret.sub("[secret]", text) if self._secret is not None else text
+
+
+def secrets_of_environment() -> tuple[str, ...]:
+    """Return the values of environment variables that are named like secrets."""
+    return tuple(value for name, value in os.environ.items() if _SECRET_NAME.search(name) and value)
+
+
+def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
+    """Let everything that is logged go to files under ``home`` and to the standard error stream.
+
+    The stream gets JSON too, unless a person reads it: on a terminal the lines are plain.
+
+    Raises:
+        StorageFailed: the files cannot be made.
+    """
+    lines = JsonLines(secrets)
+    stream = logging.StreamHandler()
+    stream.setFormatter(logging.Formatter(_READABLE) if sys.stderr.isatty() else lines)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(stream)
+    with storage_errors("the folder logs"):
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+        file = logging.handlers.RotatingFileHandler(
+            home / "logs" / "senseapp.jsonl", maxBytes=_FILE_BYTES, backupCount=_FILES, encoding="utf-8"
+        )
+    file.setFormatter(lines)
+    root.addHandler(file)
+    logging.captureWarnings(True)
+
+
+_FILE = "log.jsonl"
+_MOST_BYTES = 1_000_000
+_PACKAGE = logging.getLogger("senseapp")
+_current: ContextVar[str] = ContextVar("run", default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One line of a log.
+
+    Attributes:
+        time: in UTC.
+        level: as of :mod:`logging`, in small letters.
+        message: one sentence.
+        trace: where an error came from; empty for anything else.
+    """
+
+    time: datetime
+    level: str
+    message: str
+    trace: str = ""
+
+
+@contextmanager
+def during_run(run_id: str) -> Iterator[None]:
+    """Say that what this thread logs in the body is about the run ``run_id``."""
+    token = _current.set(run_id)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class RunLogs(logging.Handler):
+    """Writes what senseapp logs about a run into the run's folder; :meth:`close` ends it.
+
+    A record is about a run if it says so (``extra={"run": run_id}``) or was logged :func:`during_run`.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        super().__init__(logging.INFO)
+        self._store = store
+        self.setFormatter(JsonLines())
+        _PACKAGE.addHandler(self)
+        if _PACKAGE.getEffectiveLevel() > logging.INFO:
+            _PACKAGE.setLevel(logging.INFO)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a record pass that is about a run, and write down which."""
+        run_id = record.__dict__.get("run") or _current.get()
+        record.__dict__["run"] = run_id  # for the handlers that come after this one
+        return bool(run_id)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record to the log of its run; a disk that refuses must not fail the run."""
+        with suppress(SenseError, OSError):
+            path = self._store.folder(record.__dict__["run"]).path / _FILE
+            if path.parent.is_dir() and (not path.is_file() or path.stat().st_size < _MOST_BYTES):
+                with path.open("a", encoding="utf-8") as stream:
+                    stream.write(self.format(record) + "\n")
+
+    def close(self) -> None:
+        """Stop listening."""
+        _PACKAGE.removeHandler(self)
+        super().close()
+
+
+def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
+    """Return what was logged about the run in ``folder``, the oldest first; lines that a crash cut are left out.
+
+    Raises:
+        StorageFailed: it cannot be read.
+    """
+    if not (folder / _FILE).is_file():
+        return ()
+    with storage_errors(_FILE):
+        lines = (folder / _FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    return tuple(entry for line in lines if (entry := _entry(line)) is not None)
+
+
+def _entry(line: str) -> LogEntry | None:
+    try:
+        told = json.loads(line)
+        return LogEntry(
+            time=datetime.fromisoformat(told["time"]),
+            level=told["level"],
+            message=told["message"],
+            trace=told.get("trace", ""),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,162 @@
+"""What whoever runs a server may set, as environment variables; docs/deploy.md explains each.
+
+How often one person may ask for what takes time or space, so that nobody keeps the server from the others.
+Which files of the server a person's run may read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidInput, InvalidSpec, RateLimited
+from senseapp.records.spec import RunSpec
+
+
+def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
+    """Return the environment variable ``name`` as a number.
+
+    Raises:
+        InvalidSpec: it is not a whole number of at least ``least``.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal() or int(text) < least:
+        what = f"a whole number of {unit}" if unit else "a whole number"
+        raise InvalidSpec(f"{name} must be {what} above {least - 1}, got {text!r}.")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How much a server does at once, and how much it keeps.
+
+    Attributes:
+        workers: runs that are measured at the same time.
+        max_queue: runs that may wait.
+        person_mb: disk space of one person's runs.
+        server_mb: disk space of everybody's runs.
+        keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
+        job_memory_mb: memory that one run may take; 0 allows nine tenths of what is free when it starts.
+        job_processes: whether runs are measured in processes of their own, rather than in threads of this one.
+        runs_per_minute: runs that one person may start.
+        jobs_per_minute: proofs, histograms and other jobs on runs that one person may start.
+        uploads_per_minute: files that one person may send.
+    """
+
+    workers: int = 1
+    max_queue: int = 20
+    person_mb: int = 8192
+    server_mb: int = 65536
+    keep_days: int = 0
+    job_memory_mb: int = 0
+    job_processes: bool = False
+    runs_per_minute: int = 30
+    jobs_per_minute: int = 60
+    uploads_per_minute: int = 60
+
+    @classmethod
+    def configured(cls) -> ServerSettings:
+        """Return the settings of this process's environment.
+
+        Raises:
+            InvalidSpec: one of them is not a number that makes sense.
+        """
+        usual = cls()
+        return cls(
+            workers=whole_number("SENSEAPP_WORKERS", usual.workers),
+            max_queue=whole_number("SENSEAPP_MAX_QUEUE", usual.max_queue),
+            person_mb=whole_number("SENSEAPP_RUNS_PER_PERSON_MB", usual.person_mb, unit="megabytes"),
+            server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),
+            keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
+            job_memory_mb=whole_number("SENSEAPP_JOB_MEMORY_MB", usual.job_memory_mb, unit="megabytes", least=0),
+            job_processes=bool(whole_number("SENSEAPP_JOB_PROCESSES", int(usual.job_processes), least=0)),
+            runs_per_minute=whole_number("SENSEAPP_RUNS_PER_MINUTE", usual.runs_per_minute),
+            jobs_per_minute=whole_number("SENSEAPP_JOBS_PER_MINUTE", usual.jobs_per_minute),
+            uploads_per_minute=whole_number("SENSEAPP_UPLOADS_PER_MINUTE", usual.uploads_per_minute),
+        )
+
+
+Action = Literal["runs", "jobs on runs", "uploads"]
+
+_WINDOW_SECONDS = 60.0
+
+
+class RateLimiter:
+    """Counts what each person asked for in the last minute; safe to use from any thread.
+
+    Args:
+        per_minute: how often each person may ask for each thing.
+        clock: seconds that never move back.
+    """
+
+    def __init__(self, per_minute: dict[Action, int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[str, Action], deque[float]] = {}
+
+    def count(self, owner: str, action: Action) -> None:
+        """Count one more ``action`` of ``owner``.
+
+        Raises:
+            RateLimited: there were too many in the last minute; this one is not counted.
+        """
+        now, most = self._clock(), self._per_minute[action]
+        with self._lock:
+            self._forget(now - _WINDOW_SECONDS)
+            times = self._asked.setdefault((owner, action), deque())
+            if len(times) >= most:
+                wait = max(1, round(times[0] + _WINDOW_SECONDS - now))
+                raise RateLimited(f"Up to {most} {action} a minute may be started here. Try again in {wait} seconds.")
+            times.append(now)
+
+    def _forget(self, before: float) -> None:
+        for key, times in list(self._asked.items()):
+            while times and times[0] <= before:
+                times.popleft()
+            if not times:
+                del self._asked[key]
+
+
+def configured_data_roots() -> tuple[Path, ...]:
+    """Return the folders of ``SENSEAPP_DATA_ROOTS``, separated like ``PATH``."""
+    entries = os.environ.get("SENSEAPP_DATA_ROOTS", "").split(os.pathsep)
+    return tuple(Path(entry.strip()).expanduser().resolve() for entry in entries if entry.strip())
+
+
+def uploads_folder(home: Path, owner: str) -> Path:
+    """Return the folder of a person's uploads; its name is a hash, so that no user text becomes a path."""
+    return home / "uploads" / hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:
+    """Require that every file the run reads exists and lies, with links followed, under an allowed folder.
+
+    Raises:
+        InvalidCheckpoint, InvalidDataset: it does not.
+    """
+    _check(spec.model.checkpoint, allowed, what="checkpoint", error=InvalidCheckpoint)
+    _check(spec.data.path, allowed, what="image folder or archive", error=InvalidDataset)
+
+
+def _check(path: str, allowed: tuple[Path, ...], *, what: str, error: type[InvalidInput]) -> None:
+    if not path:
+        return
+    try:
+        resolved = Path(path).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError):
+        resolved = None
+    if resolved is None or not any(resolved.is_relative_to(folder.resolve()) for folder in allowed):
+        raise error(
+            f"This app reads a {what} only from uploads and from the folders in SENSEAPP_DATA_ROOTS; "
+            f"{Path(path).name!r} is not there. Upload it, or ask for its folder to be added."
+        )

@@ -1,0 +1,156 @@
+"""What the server runs on and how busy it is, for the System page; nothing about anybody's runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from senseapp import __version__
+from senseapp.runs.settings import ServerSettings
+from senseapp.store.run_store import RunStore
+
+_PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskReport:
+    """Bytes on the disk of the senseapp home."""
+
+    runs_bytes: int
+    uploads_bytes: int
+    logs_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemReport:
+    """One moment of a server.
+
+    Attributes:
+        versions: of the packages that figures depend on, by name.
+        python, system: in words.
+        device: what models run on; says so while torch is still being loaded.
+        processors: cores that this process may use.
+        engine_threads: of torch; None while it is not loaded.
+        threads: of this process that run Python.
+        memory_bytes: that this process takes.
+        job_processes: further processes that measure; 0 where this one does.
+        job_memory_bytes: that they take together.
+        memory_free_bytes, memory_total_bytes: of the machine.
+        running, waiting: jobs of everybody.
+        workers, max_queue: how many may run and wait.
+        disk: see :class:`DiskReport`.
+        up_seconds: since the server started.
+    """
+
+    versions: tuple[tuple[str, str], ...]
+    python: str
+    system: str
+    device: str
+    processors: int
+    engine_threads: int | None
+    threads: int
+    memory_bytes: int
+    job_processes: int
+    job_memory_bytes: int
+    memory_free_bytes: int
+    memory_total_bytes: int
+    running: int
+    waiting: int
+    workers: int
+    max_queue: int
+    disk: DiskReport
+    up_seconds: float
+
+
+def system_report(
+    home: Path,
+    store: RunStore,
+    settings: ServerSettings,
+    *,
+    running: int,
+    waiting: int,
+    job_pids: Sequence[int] = (),
+) -> SystemReport:
+    """Return how the server is right now; takes milliseconds, and never loads torch."""
+    process, memory = psutil.Process(), psutil.virtual_memory()
+    torch = sys.modules.get("torch")
+    jobs = [taken for pid in job_pids if (taken := _memory_of(pid))]
+    return SystemReport(
+        versions=_versions(),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} ({platform.machine()})",
+        device=_device(),
+        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        engine_threads=torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else None,
+        threads=threading.active_count(),
+        memory_bytes=process.memory_info().rss,
+        job_processes=len(jobs),
+        job_memory_bytes=sum(jobs),
+        memory_free_bytes=memory.available,
+        memory_total_bytes=memory.total,
+        running=running,
+        waiting=waiting,
+        workers=settings.workers,
+        max_queue=settings.max_queue,
+        disk=_disk(home, store),
+        up_seconds=time.time() - process.create_time(),
+    )
+
+
+def _memory_of(pid: int) -> int:
+    """Return the bytes that a process takes, or 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = {"senseapp": __version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return tuple(found.items())
+
+
+def _device() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda"):
+        return "not known yet: the engine is being loaded"
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "processor (no accelerator found)"
+
+
+def _disk(home: Path, store: RunStore) -> DiskReport:
+    usage = shutil.disk_usage(home)
+    return DiskReport(
+        runs_bytes=store.bytes_used(),
+        uploads_bytes=_bytes_in(home / "uploads"),
+        logs_bytes=_bytes_in(home / "logs"),
+        free_bytes=usage.free,
+        total_bytes=usage.total,
+    )
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except FileNotFoundError:  # removed meanwhile
+                continue
+    return total

@@ -1,0 +1,319 @@
+"""Long work as one thing: a run, a proof, a search and a histogram are tasks, given one context and told of one way.
+
+One quantization histogram as a job: its outcome is a file of the run.
+The proof of one schedule as a job: its outcome and the compressed model are files of the run.
+The search for the strongest schedule within a drop, as a job: its outcome is a file of the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from senseapp.compressions import BudgetKind, CompressionConfig
+from senseapp.core.codec import dumps
+from senseapp.core.errors import NotFound
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.model_files import MODEL_FILES
+from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.spec import HistogramSpec
+from senseapp.runs.session import OpenSession, load_engine, open_local_session
+from senseapp.store.run_folder import RunFolder
+
+_KEY_DIGITS = 16
+
+
+class RunObserver(Protocol):
+    """Is told what happens, by the thread that waits for it; raising from any call stops the task where it is."""
+
+    def phase(self, sentence: str) -> None:
+        """A long step begins; an empty sentence only gives the chance to stop."""
+
+    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """The quick scan found one estimate."""
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """One measurement was made, or a layer passed over as not applicable, and is already on the disk."""
+
+
+class EarlierRuns(Protocol):
+    """Knows runs whose measurements may be taken over."""
+
+    def find(self, content_key: str) -> SensitivityResult | None:
+        """Return what an earlier run with this key has measured, and remember that this run has the key too."""
+
+    def taken(self, count: int, total: int) -> Reused:
+        """Return the record of ``count`` of ``total`` measurements having been taken from the run found."""
+
+
+class NoEarlierRuns:
+    """Every run measures everything itself."""
+
+    def find(self, content_key: str) -> None:
+        """Know none."""
+
+    def taken(self, count: int, total: int) -> Reused:
+        """Never called: there is nothing to take."""
+        raise LookupError("there is no earlier run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext:
+    """What a task is given, in whatever process it is carried out.
+
+    Attributes:
+        folder: of the run; every outcome is a file in it.
+        observer: told how far the task is.
+        data_roots: folders that images may be read from; empty allows any.
+        earlier_runs: asked by a run that begins.
+        open_session: loads the model and the images of a run.
+    """
+
+    folder: RunFolder
+    observer: RunObserver
+    data_roots: tuple[Path, ...] = ()
+    earlier_runs: EarlierRuns = field(default_factory=NoEarlierRuns)
+    open_session: OpenSession = open_local_session
+
+
+class RunTask(Protocol):
+    """One piece of long work that goes through the queue and leaves files in a run's folder."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that it belongs to."""
+
+    @property
+    def job_id(self) -> str:
+        """Names the job: the same for the same work; that of the run itself is its id, all others have a colon."""
+
+    def carry_out(self, context: TaskContext) -> object:
+        """Do the work and keep its outcome in the folder; nothing is done twice."""
+
+
+OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRunTask(ABC, Generic[OutcomeT_co]):
+    """Work on a finished run; its outcome is a file of the run, and the run keeps its state whatever comes of it.
+
+    Attributes:
+        run_id: of the run whose model and images are taken.
+    """
+
+    keeps_model: ClassVar[bool] = False
+    """Whether it leaves files as large as a model, for which there must be room."""
+
+    run_id: str
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Names the file of the outcome: the same for the same question, whoever asks."""
+
+    @abstractmethod
+    def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
+        """Return what is kept in ``folder``, or None before it is.
+
+        Raises:
+            InvalidFile: the file is damaged.
+        """
+
+    @abstractmethod
+    def find_out(self, context: TaskContext) -> OutcomeT_co:
+        """Do the work, keep the outcome and return it; the engine is loaded."""
+
+    @property
+    def job_id(self) -> str:
+        """Names the job; no run has a colon in its id."""
+        return f"{self.run_id}:{type(self).__name__}:{self.key}"
+
+    def carry_out(self, context: TaskContext) -> OutcomeT_co:
+        """Return the outcome, found now or before.
+
+        Raises:
+            NotFound: the run is not finished.
+            InvalidInput: the model, the images or what is asked for cannot be used.
+            StorageFailed: a file cannot be written.
+        """
+        known = self.outcome(context.folder)
+        if known is not None:
+            return known
+        load_engine()
+        return self.find_out(context)
+
+
+def key_of(question: str) -> str:
+    """Return what names the file of an outcome: the same for the same question, whoever asks."""
+    return hashlib.sha256(question.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramTask(FinishedRunTask[QuantizationHistogram]):
+    """What is to be looked at: which tensor, on which grid."""
+
+    spec: HistogramSpec
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(dumps(self.spec))
+
+    def outcome(self, folder: RunFolder) -> QuantizationHistogram | None:
+        """Return the histogram, or None before it is made."""
+        return folder.load_histogram(self.key)
+
+    def find_out(self, context: TaskContext) -> QuantizationHistogram:
+        """Look at the tensor.
+
+        Raises:
+            MeasurementFailed: the layer has no finite values.
+        """
+        from senseapp.engine.histograms import histogram_of
+
+        folder = context.folder
+        histogram = histogram_of(
+            folder.load_result(), self.spec, data_roots=context.data_roots, progress=context.observer.phase
+        )
+        folder.save_histogram(self.key, histogram)
+        return histogram
+
+
+REPAIR = "matched"
+"""How repairs are made: proofs and searches of models that were repaired otherwise are not these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification(FinishedRunTask[ValidationResult]):
+    """What is to be proven.
+
+    The compressed model is measured on images that the curves have not seen, beside a uniform schedule of equal cost.
+
+    Attributes:
+        schedule: what is applied and measured.
+        repair: whether it is repaired without training, where it measures better so.
+        other: how the second run compresses, where the schedule was made from two.
+    """
+
+    keeps_model: ClassVar[bool] = True
+
+    schedule: Schedule
+    repair: bool = True
+    other: CompressionConfig | None = None
+
+    @property
+    def key(self) -> str:
+        """Names its files."""
+        other = f" other={self.other}" if self.other else ""
+        return key_of(f"{dumps(self.schedule)} repair={REPAIR if self.repair else False}{other}")
+
+    def outcome(self, folder: RunFolder) -> ValidationResult | None:
+        """Return what was measured, or None before it is."""
+        return folder.load_validation(self.key)
+
+    def find_out(self, context: TaskContext) -> ValidationResult:
+        """Prove the schedule, and keep the compressed model too."""
+        from senseapp.schedules.prove import validate
+        from senseapp.schedules.write import (
+            with_file_sizes,
+            write_compressed,  # torch loads here
+        )
+
+        folder, progress = context.folder, context.observer.phase
+        result = folder.load_result()
+        proven = validate(
+            result,
+            self.schedule,
+            repair=self.repair,
+            other=self.other,
+            data_roots=context.data_roots,
+            progress=progress,
+        )
+        progress("Writing the compressed model")
+        files, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
+        validation = with_file_sizes(proven.result, files, proven.dense)
+        validation = replace(validation, notes=(*validation.notes, *notes))
+        folder.save_validation(self.key, validation)
+        return validation
+
+    def files(self, folder: RunFolder) -> tuple[Path, ...]:
+        """Return the files of the compressed model, the plain state dict first.
+
+        Raises:
+            NotFound: the schedule is not proven yet.
+        """
+        weights = folder.compressed_model(self.key)
+        if self.outcome(folder) is None or not weights.is_file():
+            raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
+        return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropLimit:
+    """How much may be lost, and what is tightened until that much is.
+
+    Attributes:
+        kind: the budget that is tightened.
+        allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
+        metric: what must not drop further.
+        repair: whether schedules are repaired without training, where they measure better so.
+        limits: bounds and fixed levels of layers.
+    """
+
+    kind: BudgetKind
+    allowed_drop: float
+    metric: str
+    repair: bool
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrongestSearch(FinishedRunTask[StrongestFound]):
+    """One such search in the results of a run."""
+
+    drop: DropLimit
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        drop, limits = self.drop, self.drop.limits
+        asked = (
+            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and REPAIR),
+            *(limits.min_level, limits.max_level, sorted(limits.layers.items()), sorted(limits.fixed.items())),
+        )
+        return key_of(repr(asked))
+
+    def outcome(self, folder: RunFolder) -> StrongestFound | None:
+        """Return the schedule found, or None before it is."""
+        return folder.load_strongest(self.key)
+
+    def find_out(self, context: TaskContext) -> StrongestFound:
+        """Search.
+
+        Raises:
+            InfeasibleBudget: even the gentlest schedule drops more.
+        """
+        from senseapp.schedules.evaluator import TestBench
+        from senseapp.schedules.strongest import strongest_schedule  # torch loads here, not when the app starts
+
+        folder, progress = context.folder, context.observer.phase
+        progress("Loading the model and the images")
+        found = strongest_schedule(
+            TestBench.open(folder.load_result(), data_roots=context.data_roots, progress=progress),
+            self.drop.kind,
+            self.drop.allowed_drop,
+            metric=self.drop.metric,
+            repair=self.drop.repair,
+            limits=self.drop.limits,
+        )
+        folder.save_strongest(self.key, found)
+        return found

@@ -1,0 +1,183 @@
+"""This machine's speed: timed once, kept in the senseapp home, and corrected by every finished run.
+
+How long a run will take, before it starts, from the model's MACs and this machine's measured speed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from senseapp.core.disk import replace_file
+from senseapp.core.errors import StorageFailed
+from senseapp.records.profile import ModelProfile
+from senseapp.records.spec import SensitivitySpec
+
+_BACKWARD = 2.0  # a backward pass costs about two forward passes
+_CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
+# Seen on the demo, ResNet-18 and MobileNetV3-Small; finished runs correct the rest.
+_REACHED_SPEED = 0.4  # of a large convolution's, over whole networks
+_WATCHED_CALL = 8.0  # bare calls that a replayed one costs
+_MEASUREMENT_SECONDS = 0.01  # statistics and storing
+_START_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpeed:
+    """What one forward pass costs here.
+
+    Attributes:
+        macs_per_second: multiply-accumulates per second of a large convolution.
+        seconds_per_call: fixed cost of calling one module, however small.
+    """
+
+    macs_per_second: float
+    seconds_per_call: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWork:
+    """The work of one run: multiply-accumulates, calls of modules, and measurements to store."""
+
+    macs: float
+    calls: float
+    measurements: int
+
+    def seconds(self, speed: MachineSpeed) -> float:
+        """Return the time this work takes at ``speed``."""
+        arithmetic = self.macs / (_REACHED_SPEED * speed.macs_per_second)
+        overhead = _WATCHED_CALL * self.calls * speed.seconds_per_call
+        return arithmetic + overhead + _MEASUREMENT_SECONDS * self.measurements + _START_SECONDS
+
+
+def work_of(
+    profile: ModelProfile,
+    settings: SensitivitySpec,
+    *,
+    num_images: int,
+    selected: Collection[str] | None = None,
+    batch_size: int = 32,
+) -> RunWork:
+    """Count the work of a run on the layers named in ``selected`` (None: all).
+
+    Measuring layer k replays the network from k on, once per level, so with layers in execution order
+    ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The baseline adds one forward pass, and the quick scan a
+    forward pass, a backward pass and one more forward pass per level.
+    """
+    levels = len(settings.levels)
+    layers = [layer for layer in profile.layers if layer.runs]
+    passes = 1 + (1 + _BACKWARD + levels)
+    macs = passes * profile.macs
+    calls = passes * len(layers)
+    measurements = 0
+    if settings.mode == "exact":
+        suffix_macs = 0
+        for suffix_layers, layer in enumerate(reversed(layers), start=1):
+            suffix_macs += layer.macs
+            if selected is None or layer.name in selected:
+                macs += levels * suffix_macs
+                calls += levels * suffix_layers
+                measurements += levels
+    batches = -(-num_images // (settings.batch_size or batch_size))
+    return RunWork(macs=macs * num_images, calls=_CALLS_PER_LAYER * calls * batches, measurements=measurements)
+
+
+_NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
+_CORRECTION_RANGE = (1 / 50, 50.0)
+
+
+class SpeedBook:
+    """Predicts run times, and learns from how long runs took.
+
+    Args:
+        path: file that keeps what is known; a missing or damaged one is made anew.
+        calibrate: times this machine, called at most once.
+    """
+
+    def __init__(self, path: Path, *, calibrate: Callable[[], MachineSpeed]) -> None:
+        self._path = path
+        self._time_machine = calibrate
+        self._lock = threading.Lock()
+        self._speed: MachineSpeed | None = None
+        self._corrections: dict[str, float] = {}
+        self._read()
+
+    def calibrate(self) -> None:
+        """Time this machine now if that was never done, so that a later prediction costs nothing."""
+        with self._lock:
+            self._measured_speed()
+
+    def predict(self, work: RunWork, *, kind: str) -> float:
+        """Return the seconds that ``work`` will take; ``kind`` names runs that are alike (model, compression)."""
+        with self._lock:
+            return work.seconds(self._measured_speed()) * self._corrections.get(kind, self._corrections.get("", 1.0))
+
+    def learn(self, work: RunWork, *, kind: str, seconds: float) -> None:
+        """Take into account that ``work`` took ``seconds``; for runs of its kind, and for kinds never seen."""
+        with self._lock:
+            ratio = seconds / work.seconds(self._measured_speed())
+            if not ratio > 0:
+                return
+            ratio = min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
+            for name in {kind, ""}:
+                known = self._corrections.get(name)
+                self._corrections[name] = ratio if known is None else _log_mean(known, ratio)
+            self._write()
+
+    def _measured_speed(self) -> MachineSpeed:
+        if self._speed is None:
+            self._speed = self._time_machine()
+            self._write()
+        return self._speed
+
+    def _read(self) -> None:
+        try:
+            kept = json.loads(self._path.read_bytes())
+            speed = MachineSpeed(**{name: float(kept["speed"][name]) for name in MachineSpeed.__slots__})
+            corrections = {str(kind): float(ratio) for kind, ratio in kept["corrections"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return  # only a prediction depends on it, and it is measured again in a moment
+        if all(math.isfinite(number) and number > 0 for number in (speed.macs_per_second, *corrections.values())):
+            self._speed, self._corrections = speed, corrections
+
+    def _write(self) -> None:
+        assert self._speed is not None
+        speed = {name: getattr(self._speed, name) for name in MachineSpeed.__slots__}
+        try:
+            replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}))
+        except StorageFailed:
+            return  # a read-only home still predicts; it only forgets at the next start
+
+
+def _log_mean(known: float, newest: float) -> float:
+    return math.exp((1 - _NEWEST_WEIGHT) * math.log(known) + _NEWEST_WEIGHT * math.log(newest))
+
+
+def time_convolutions() -> MachineSpeed:
+    """Time a large and a tiny convolution for about a quarter of a second."""
+    import torch  # the app paints before torch is loaded
+
+    with torch.inference_mode():
+        channels, size = 64, 56
+        large = torch.nn.Conv2d(channels, channels, 3, padding=1)
+        image = torch.zeros(1, channels, size, size)
+        large_seconds = _best_seconds(lambda: large(image))
+        tiny = torch.nn.Conv2d(1, 1, 1)
+        pixel = torch.zeros(1, 1, 1, 1)
+        call_seconds = _best_seconds(lambda: tiny(pixel))
+    macs = channels * channels * 9 * size * size
+    return MachineSpeed(macs_per_second=macs / max(large_seconds - call_seconds, 1e-7), seconds_per_call=call_seconds)
+
+
+def _best_seconds(call: Callable[[], object], *, budget_seconds: float = 0.1) -> float:
+    best, end = math.inf, time.perf_counter() + budget_seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best

@@ -1,0 +1,332 @@
+"""Runs jobs one after the other in a daemon thread, so that a page never waits and a stop is quick.
+
+What a piece of background work is handed: a way to report, and the point where cancel reaches it.
+How far a job is and how long it still takes, from the pace measured so far.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from senseapp.core.errors import QueueFull, SenseError
+from senseapp.records.jobs import JobSnapshot, RunState
+
+
+class JobCancelled(Exception):
+    """Raised inside the work when somebody has asked it to stop."""
+
+
+class JobControl:
+    """Reports progress; each report is also where a cancel takes effect, by raising :class:`JobCancelled`.
+
+    Args:
+        stop: set when the work should end.
+        update: takes named changes of the job's :class:`~senseapp.runs.worker.Progress`.
+        clock: seconds that never move back.
+    """
+
+    def __init__(self, stop: threading.Event, update: Callable[..., None], clock: Callable[[], float]) -> None:
+        self._stop = stop
+        self._update = update
+        self._clock = clock
+        self._done = 0
+
+    def check(self) -> None:
+        """Raise :class:`JobCancelled` if the work should end."""
+        if self._stop.is_set():
+            raise JobCancelled
+
+    def phase(self, sentence: str) -> None:
+        """Say what is being done now; an empty sentence says nothing new."""
+        if sentence:
+            self._update(phase=sentence)
+        self.check()
+
+    def plan(self, *, total: int, done: int = 0, predicted_seconds: float | None = None) -> None:
+        """Say how many steps there are, how many an earlier attempt finished, and what a trial predicts for all."""
+        self._done = done
+        now = self._clock()
+        self._update(
+            total=total, done=done, resumed=done, planned=now, last_step=now, predicted_seconds=predicted_seconds
+        )
+        self.check()
+
+    def step(self, sentence: str = "") -> None:
+        """Count one more step as finished."""
+        self._done += 1
+        changes = {"phase": sentence} if sentence else {}
+        self._update(done=self._done, last_step=self._clock(), **changes)
+        self.check()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One moment of a job; times are of a clock that never moves back.
+
+    Attributes:
+        phase: one short sentence.
+        done, total: steps finished and planned; total 0 means not yet known.
+        resumed: steps that were done before this job started.
+        started: when it started running; None before.
+        planned: when its total became known.
+        last_step: when a step was last finished.
+        predicted_seconds: of all steps, from a trial; None if nobody predicted.
+        ended: when it ended; None while it runs.
+    """
+
+    phase: str = ""
+    done: int = 0
+    total: int = 0
+    resumed: int = 0
+    started: float | None = None
+    planned: float = 0.0
+    last_step: float = 0.0
+    predicted_seconds: float | None = None
+    ended: float | None = None
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since it started, up to its end; 0 before."""
+        if self.started is None:
+            return 0.0
+        return max(0.0, (now if self.ended is None else self.ended) - self.started)
+
+    def remaining(self, now: float) -> float | None:
+        """Seconds still to go; None while nothing is known.
+
+        The pace is that of the steps finished so far. A prediction from a trial counts like one finished step in
+        ten of them, so the figure does not jump when the first, often slowest, step is done.
+        """
+        if self.ended is not None:
+            return 0.0
+        measured = self.done - self.resumed
+        if not self.total or (not measured and self.predicted_seconds is None):
+            return None
+        trusted = 0.1 * self.total if self.predicted_seconds is not None else 0.0
+        predicted_pace = (self.predicted_seconds or 0.0) / self.total
+        spent = max(0.0, self.last_step - self.planned)
+        pace = (spent + trusted * predicted_pace) / (measured + trusted)
+        return max(0.0, pace * (self.total - self.done) - (now - self.last_step))
+
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Job:
+    run_id: str
+    state: RunState = RunState.QUEUED
+    error: str = ""
+    progress: Progress = field(default_factory=Progress)
+    stop: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False  # by a person; otherwise a stop comes from closing the runner
+
+
+class JobRunner:
+    """A bounded first-in-first-out queue and its worker threads.
+
+    Args:
+        work: does the job of a run id, and reports through the control it is given; whatever it raises ends the
+            job, never the worker.
+        on_change: told each change of state (not of progress), from the thread that caused it; may raise.
+        max_queue: most jobs that may wait.
+        workers: threads; 0 for none, where :meth:`run_next` does the work in the caller's thread.
+        clock: seconds that never move back.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[str, JobControl], None],
+        *,
+        on_change: Callable[[JobSnapshot], None] = lambda snapshot: None,
+        max_queue: int = 20,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work = work
+        self._on_change = on_change
+        self._max_queue = max_queue
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: deque[_Job] = deque()
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"senseapp-worker-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, run_id: str) -> JobSnapshot:
+        """Put a run at the end of the queue; one that waits or runs already stays where it is.
+
+        Raises:
+            QueueFull: too many wait, or the runner is closed.
+        """
+        with self._changed:
+            known = self._jobs.get(run_id)
+            if known is None or known.progress.ended is not None:  # its end may be being stored just now
+                self._refuse_if_full()
+                job = _Job(run_id=run_id, progress=Progress(phase="Waiting for its turn"))
+                self._jobs[run_id] = job
+                self._jobs.move_to_end(run_id)
+                self._waiting.append(job)
+                self._forget_old()
+                self._changed.notify()
+            return self._snapshot(self._jobs[run_id])
+
+    def snapshot(self, run_id: str) -> JobSnapshot | None:
+        """Return this moment of a job, or None if it is not (or no longer) known here."""
+        with self._changed:
+            job = self._jobs.get(run_id)
+            return None if job is None else self._snapshot(job)
+
+    def load(self) -> tuple[int, int]:
+        """Return how many jobs run and how many wait."""
+        with self._changed:
+            return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting)
+
+    def cancel(self, run_id: str) -> bool:
+        """Ask a job to end; a waiting one ends at once. Returns whether there was anything to end."""
+        with self._changed:
+            job = self._jobs.get(run_id)
+            if job is None or job.state.finished:
+                return False
+            job.cancelled = True
+            job.stop.set()
+            waiting = job in self._waiting
+            if waiting:
+                self._waiting.remove(job)
+        if waiting:
+            self._finish(job, RunState.CANCELLED)
+        return True
+
+    def run_next(self) -> bool:
+        """Do the next waiting job in this thread; return False if none waits."""
+        job = self._take(wait=False)
+        if job is None:
+            return False
+        self._run(job)
+        return True
+
+    def close(self, timeout_seconds: float = 2.5) -> None:
+        """Stop taking jobs, interrupt what waits and runs, and wait a little for the workers."""
+        with self._changed:
+            self._closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            for job in self._jobs.values():
+                job.stop.set()
+            self._changed.notify_all()
+        for job in waiting:
+            self._finish(job, RunState.INTERRUPTED)
+        deadline = self._clock() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._give_up_the_rest()
+
+    def _give_up_the_rest(self) -> None:
+        """Say that jobs deep in one long step are interrupted: the process will not live to see the end of it."""
+        with self._changed:
+            late = [
+                self._snapshot(job)
+                for job in self._jobs.values()
+                if job.state is RunState.RUNNING and job.progress.ended is None
+            ]
+        for snapshot in late:
+            self._tell(replace(snapshot, state=RunState.INTERRUPTED, remaining_seconds=None))
+
+    def _refuse_if_full(self) -> None:
+        if self._closed:
+            raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
+        if len(self._waiting) >= self._max_queue:
+            raise QueueFull(
+                f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
+            )
+
+    def _forget_old(self) -> None:
+        finished = [run_id for run_id, job in self._jobs.items() if job.state.finished]
+        for run_id in finished[: max(0, len(finished) - _REMEMBERED)]:
+            del self._jobs[run_id]
+
+    def _serve(self) -> None:
+        while (job := self._take(wait=True)) is not None:
+            self._run(job)
+
+    def _take(self, *, wait: bool) -> _Job | None:
+        with self._changed:
+            while wait and not self._waiting and not self._closed:
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            job = self._waiting.popleft()
+            job.state = RunState.RUNNING
+            job.progress = Progress(phase="Starting", started=self._clock())
+            snapshot = self._snapshot(job)
+        self._tell(snapshot)
+        return job
+
+    def _run(self, job: _Job) -> None:
+        def update(**changes: object) -> None:
+            with self._changed:
+                job.progress = replace(job.progress, **changes)  # type: ignore[arg-type]
+
+        control = JobControl(job.stop, update, self._clock)
+        try:
+            control.check()
+            self._work(job.run_id, control)
+        except JobCancelled:
+            self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
+        except SenseError as error:
+            _log.warning("run %s failed: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
+            self._finish(job, RunState.FAILED, str(error))
+        except BaseException:  # SystemExit of some library too: the worker must live to do the next job
+            _log.exception("run %s failed", job.run_id, extra=_about(job.run_id))
+            self._finish(job, RunState.FAILED, _unexpected(job.run_id))
+        else:
+            self._finish(job, RunState.DONE)
+
+    def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
+        """Let the state be stored first, so that whoever sees it here finds the same in the store."""
+        with self._changed:
+            job.progress = replace(job.progress, ended=self._clock())
+            final = replace(self._snapshot(job), state=state, error=error, remaining_seconds=None)
+        self._tell(final)
+        with self._changed:
+            job.state, job.error = state, error
+
+    def _tell(self, snapshot: JobSnapshot) -> None:
+        try:
+            self._on_change(snapshot)
+        except Exception:  # a full disk must not stop the worker; what is in memory stays right
+            _log.exception("run %s: its state %s could not be stored", snapshot.run_id, snapshot.state)
+
+    def _snapshot(self, job: _Job) -> JobSnapshot:
+        now, progress = self._clock(), job.progress
+        return JobSnapshot(
+            run_id=job.run_id,
+            state=job.state,
+            phase=progress.phase,
+            done=progress.done,
+            total=progress.total,
+            elapsed_seconds=progress.elapsed(now),
+            remaining_seconds=progress.remaining(now) if job.state is RunState.RUNNING else None,
+            queue_place=self._waiting.index(job) + 1 if job in self._waiting else 0,
+            error=job.error,
+        )
+
+
+def _about(job_id: str) -> dict[str, str]:
+    """Name the run that a log record is about; jobs on a run begin with its id."""
+    return {"run": job_id.split(":")[0]}
+
+
+def _unexpected(run_id: str) -> str:
+    return f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."

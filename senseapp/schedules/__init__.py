@@ -1,0 +1,1 @@
+"""Schedules per layer: solve, apply, prove, repair, write."""

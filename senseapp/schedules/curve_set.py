@@ -1,0 +1,226 @@
+"""From the measurements of a run to clean curves, with a sentence for everything left out.
+
+Whether the limits that a person sets fit the curves of a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from senseapp.compressions import CompressionConfig, CompressionDescription, get
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.metrics import divergence_among
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.profile import ModelProfile
+from senseapp.records.resolution import smallest_visible_loss
+from senseapp.schedules.accounting import EQUAL_SIZES_NOTE, with_equal_sizes
+from senseapp.schedules.curves import CurvePoint, LayerCurve, cleaned
+
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSet:
+    """The curves of one run.
+
+    Attributes:
+        curves: of the layers that can be scheduled, in execution order.
+        metric: the one that damage is counted in.
+        compression: its name.
+        profile: the model.
+        left_alone: one entry per layer (or group) without a usable measurement: its members.
+        notes: sentences on everything left out or estimated.
+        visible: the smallest damage that the images can show; 0 where that is unknown.
+        num_images: measured on.
+    """
+
+    curves: tuple[LayerCurve, ...]
+    metric: str
+    compression: str
+    profile: ModelProfile
+    left_alone: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    visible: float = 0.0
+    num_images: int = 0
+
+    @property
+    def description(self) -> CompressionDescription:
+        """The compression."""
+        return get(self.compression)
+
+    def curve_of(self, layer: str) -> LayerCurve | None:
+        """Return the curve that ``layer`` belongs to, as itself or as a member of a group."""
+        return next((curve for curve in self.curves if layer in curve.members), None)
+
+
+def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
+    """Return the metric to count damage in: ``metric``, else a divergence that was measured, else the run's own.
+
+    KL adds up over layers better than accuracy, and is far less noisy on few images.
+
+    Raises:
+        InvalidSpec: ``metric`` was not measured; names those that were.
+    """
+    measured = result.shown_metrics
+    if metric is None:
+        return divergence_among(measured) or result.metric
+    if metric not in measured:
+        raise InvalidSpec(f"{metric!r} was not measured in this run; choose one of {', '.join(measured) or 'none'}.")
+    return metric
+
+
+def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
+    """Build the curve of every layer (or coupled group) that has a finite measurement.
+
+    Layers of unknown size (imported figures) count alike.
+
+    Raises:
+        InvalidSpec: ``metric`` was not measured.
+        InvalidSchedule: no layer has a finite measurement.
+    """
+    equal = not result.profile.sizes_known
+    result = with_equal_sizes(result)
+    name = damage_metric(result, metric)
+    config = result.spec.sensitivity.compression
+    by_layer: dict[str, list[LayerMeasurement]] = {}
+    for item in result.shown:
+        by_layer.setdefault(item.layer, []).append(item)
+    curves, left_alone, without_value = [], [], []
+    for layer in sorted(by_layer, key=_execution_order(result.profile)):
+        items = by_layer[layer]
+        points = _points(items, name, config)
+        finite = [point for point in points if math.isfinite(point.damage)]
+        if len(finite) < len(points):
+            without_value.append(layer)
+        if finite:
+            curves.append(_curve(items[0], finite, config, result.profile))
+        else:
+            left_alone.append(_members(items[0]))
+    if not curves:
+        raise InvalidSchedule(f"No layer has a finite measurement of {name}, so there is nothing to schedule.")
+    return CurveSet(
+        curves=tuple(curves),
+        metric=name,
+        compression=config.kind,
+        profile=result.profile,
+        left_alone=tuple(left_alone),
+        notes=(
+            *_notes(by_layer, name, left_alone, without_value),
+            *config.schedule_notes,
+            *((EQUAL_SIZES_NOTE,) if equal else ()),
+        ),
+        visible=smallest_visible_loss(result, name) or 0.0,
+        num_images=result.num_samples,
+    )
+
+
+def _execution_order(profile: ModelProfile) -> Callable[[str], int]:
+    place = {layer.name: index for index, layer in enumerate(profile.layers)}
+    return lambda name: place.get(name, len(place))
+
+
+def _members(item: LayerMeasurement) -> tuple[str, ...]:
+    return item.members or (item.layer,)
+
+
+def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionConfig) -> list[CurvePoint]:
+    """Return the measured points, gentlest first; damage may still be negative or not finite."""
+    points = []
+    for item in items:
+        change = item.change(metric)
+        if item.status is Status.MEASURED and change is not None:
+            points.append(
+                CurvePoint(
+                    level=item.level,
+                    damage=change.delta,
+                    removed_params=item.removed_params,
+                    removed_macs=item.removed_macs,
+                )
+            )
+    return sorted(points, key=lambda point: config.scale.strength(point.level))
+
+
+def _curve(
+    item: LayerMeasurement, points: Sequence[CurvePoint], config: CompressionConfig, profile: ModelProfile
+) -> LayerCurve:
+    members = _members(item)
+    return LayerCurve(
+        layer=item.layer,
+        members=members,
+        compression=config.kind,
+        num_params=sum(profile.layer(member).num_params for member in members),
+        points=cleaned(points),
+        continuous=config.only_level is None,
+    )
+
+
+def _notes(
+    by_layer: dict[str, list[LayerMeasurement]],
+    metric: str,
+    left_alone: Sequence[tuple[str, ...]],
+    without_value: Sequence[str],
+) -> tuple[str, ...]:
+    notes = []
+    if left_alone:
+        names = [members[0] for members in left_alone]
+        what = (
+            "1 layer has no usable measurement and is"
+            if len(names) == 1
+            else (f"{len(names)} layers have no usable measurement and are")
+        )
+        notes.append(f"{what} left alone: {_shown(names)}.")
+    if without_value:
+        notes.append(f"Levels at which {metric} was not a finite number were not considered: {_shown(without_value)}.")
+    values = [item for items in by_layer.values() for item in items if item.status is Status.MEASURED]
+    estimated = sum(item.estimated for item in values)
+    if estimated:
+        notes.append(f"{estimated} of {len(values)} damages are estimates of the quick scan, not measurements.")
+    return tuple(notes)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > 3 else "")
+
+
+def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
+    """Require that every layer with bounds of its own can be scheduled, and that its bounds are levels.
+
+    Raises:
+        InvalidSchedule: a name is not a layer that can be scheduled, or a bound is out of range.
+    """
+    for name, bounds in limits.layers.items():
+        curve = curve_set.curve_of(name)
+        if curve is None:
+            raise InvalidSchedule(f"{name} has no usable measurement, so it takes no limits. Remove those of {name}.")
+        scale = curve.scale
+        low, high = scale.bounds
+        for bound in bounds:
+            if bound is not None and not low <= bound <= high:
+                span = f"{scale.text(low)} to {scale.text(high)}"
+                raise InvalidSchedule(f"The limits of {name} lie from {span}, got {scale.text(bound)}.")
+
+
+def fixed_levels(curve_set: CurveSet, limits: Limits) -> dict[str, float]:
+    """Return the fixed level of each fixed curve, by the name of its first member.
+
+    Raises:
+        InvalidSchedule: a name is not a layer that can be scheduled, two members of a group are fixed to different
+            levels, or a level is out of range.
+    """
+    levels: dict[str, float] = {}
+    for name, wanted in limits.fixed.items():
+        curve = curve_set.curve_of(name)
+        if curve is None:
+            raise InvalidSchedule(
+                f"{name} has no usable measurement, so its level cannot be fixed. Remove it from the fixed layers."
+            )
+        level = curve.scale.fixed(wanted, curve.layer)
+        if levels.setdefault(curve.layer, level) != level:
+            raise InvalidSchedule(
+                f"{name} shares its channels with {curve.layer}: one level holds for both, got {level:g} and "
+                f"{levels[curve.layer]:g}."
+            )
+    return levels

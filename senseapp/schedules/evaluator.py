@@ -1,0 +1,333 @@
+"""One run's model and images, ready to try schedules on.
+
+The images that a schedule is proven on: others than those its curves were measured on, where there are enough.
+What a proof tells while it works; being told is also where its teller may stop it, by raising.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from senseapp.compressions import CompressionConfig
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.data.images import ImageSet
+from senseapp.data.load import load_images
+from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.layout import Layout, lay_out, micro_batches
+from senseapp.engine.plan import LEAST_HELD_OUT, MOST_HELD_OUT, split
+from senseapp.engine.workbench import Workbench
+from senseapp.metrics import MetricChange, change_of
+from senseapp.models.load import load_model
+from senseapp.models.loaded import LoadedModel
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Schedule
+from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.schedules.matching import Matching, Reference
+from senseapp.schedules.repair import matching_of, sentences_on
+from senseapp.tasks import task_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofImages:
+    """The images of a run, in two parts.
+
+    Attributes:
+        curves: those that the curves were measured on; calibration images are taken from them.
+        proof: those to prove a schedule on.
+        note: one sentence on which these are.
+    """
+
+    curves: ImageSet
+    proof: ImageSet
+    note: str
+
+
+def load_proof_images(result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
+    """Load the images of a run again, and find those that its curves have not seen.
+
+    Raises:
+        InvalidDataset: they cannot be read any more.
+    """
+    wanted = result.spec.sensitivity.num_samples
+    if wanted is None:
+        images = _load(result, model, data_roots, None)
+        curves, proof = split(images, result.spec.sensitivity.seed)
+        if len(curves) != result.num_samples:  # the run is older than the split, or the folder has changed
+            curves, proof = images, images.subset([])
+    else:
+        curves = _load(result, model, data_roots, wanted)
+        proof = _others(_more(result, model, data_roots, wanted), curves)
+    if len(proof) >= LEAST_HELD_OUT:
+        return ProofImages(curves=curves, proof=proof, note=f"Measured on {len(proof)} images that no curve has seen.")
+    note = (
+        f"Measured on the {len(curves)} images that the curves were measured on, since fewer than {LEAST_HELD_OUT} "
+        "others are left: expect slightly more damage on new images."
+    )
+    return ProofImages(curves=curves, proof=curves, note=note)
+
+
+def _load(
+    result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...], count: int | None, *, seed: int = 0
+) -> ImageSet:
+    return load_images(
+        result.spec.data,
+        model.preprocessing,
+        num_classes=model.num_classes,
+        task=task_named(result.spec.model.task),
+        num_samples=count,
+        seed=result.spec.sensitivity.seed + seed,
+        data_roots=data_roots,
+        class_names=model.class_names,
+        with_labels=not model.fresh_head,
+    )
+
+
+def _more(result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...], drawn: int) -> ImageSet:
+    """Return the ``drawn`` images and more: a longer draw with one seed begins with the shorter one."""
+    if result.spec.data.kind == "random":
+        return _load(result, model, data_roots, max(drawn, LEAST_HELD_OUT), seed=1)
+    try:
+        return _load(result, model, data_roots, drawn + MOST_HELD_OUT)
+    except InvalidSpec:  # there are fewer than that
+        return _load(result, model, data_roots, None)
+
+
+def _others(images: ImageSet, curves: ImageSet) -> ImageSet:
+    if images.indicative:
+        return images
+    seen = set(curves.names)
+    return images.subset([index for index, name in enumerate(images.names) if name not in seen])
+
+
+def _silent(_sentence: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(slots=True)
+class Telling:
+    """Says which step is made and, within a step over many images, how far it is.
+
+    Attributes:
+        tell: takes one sentence at a time.
+        step: the step that is made now.
+    """
+
+    tell: Callable[[str], None] = _silent
+    step: str = ""
+
+    def __call__(self, step: str) -> None:
+        """A step begins."""
+        self.step = step
+        self.tell(step)
+
+    def images(self, done: int, total: int) -> None:
+        """Say how many of the images of this step are through."""
+        self.tell(f"{self.step or 'Measuring'} · {done} of {total} images")
+
+
+_CALIBRATION_IMAGES = 64  # as many as the run looked at
+REPAIR_IMAGES = 256
+"""The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
+_ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
+
+
+@dataclass(slots=True)
+class TestBench:
+    """The uncompressed model of a run beside the images to prove schedules on.
+
+    Attributes:
+        result: the run.
+        images: its images, in two parts.
+        dense: the uncompressed model with the proof images.
+        profile: of the model.
+        configs: how each kind of compression is carried out.
+        telling: is told each step, and images as they are measured.
+    """
+
+    __test__ = False  # its name is no invitation to pytest
+
+    result: SensitivityResult
+    images: ProofImages
+    dense: Workbench
+    profile: ModelProfile
+    configs: Mapping[str, CompressionConfig]
+    telling: Telling = field(default_factory=Telling)
+    _yardsticks: dict[int, tuple[ImageSet, Yardstick]] = field(default_factory=dict)
+    _shuffled: tuple[ImageSet, ImageSet] | None = None
+    _reference: Reference | None = None
+
+    @classmethod
+    def open(
+        cls,
+        result: SensitivityResult,
+        *,
+        other: CompressionConfig | None = None,
+        data_roots: tuple[Path, ...] = (),
+        model: LoadedModel | None = None,
+        images: ProofImages | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> TestBench:
+        """Load the model and the images of ``result`` again.
+
+        Args:
+            result: the run.
+            other: how a second run compresses, whose levels schedules may hold too.
+            data_roots: folders that images may be read from; empty allows any.
+            model: loaded already; None loads the one that the run names.
+            images: likewise.
+            progress: told what is done; whatever it raises ends the work.
+
+        Raises:
+            InvalidInput: the model or the images cannot be loaded any more.
+            InvalidSchedule: the model is not the one that the run measured.
+        """
+        loaded = load_model(result.spec.model) if model is None else model
+        parts = load_proof_images(result, loaded, data_roots) if images is None else images
+        spec, task = result.spec.sensitivity, task_named(result.spec.model.task)
+        dense = Workbench.prepare(loaded.module, parts.proof, device=spec.device, own=model is None, task=task)
+        dense.take(_layout_of(result))
+        profile = replace(dense.profile, title=result.profile.title)
+        if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
+            raise InvalidSchedule(f"{loaded.title} is not the model that the run measured: its layers differ.")
+        configs = configs_for(spec.compression, *((other,) if other else ()))
+        return cls(result, parts, dense, profile, configs, Telling(progress) if progress else Telling())
+
+    def apply(self, schedule: Schedule) -> AppliedModel:
+        """Return the model compressed as ``schedule`` says; see :func:`apply_schedule`.
+
+        Raises:
+            InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
+        """
+        applied = apply_schedule(
+            self.dense.model,
+            schedule,
+            profile=self.profile,
+            configs=self.configs,
+            calibration=self.calibration(),
+            seed=self.result.spec.sensitivity.seed,
+        )
+        lay_out(applied.model, self.dense.layout)  # compressed weights come in the default memory order
+        return applied
+
+    def calibration(self) -> list[Tensor]:
+        """Return the images that the run's data-driven criteria and activation ranges looked at, in batches."""
+        curves = self.images.curves
+        return self.dense.arranged(curves, 0, min(_CALIBRATION_IMAGES, len(curves)))
+
+    @property
+    def repair_images(self) -> ImageSet:
+        """The curves' images that repairs are fitted to, in random order: all, or :data:`REPAIR_IMAGES` of them."""
+        return self._shuffled_curves()[0]
+
+    @property
+    def other_curves(self) -> ImageSet:
+        """The other images of the curves."""
+        return self._shuffled_curves()[1]
+
+    @property
+    def repair_halves(self) -> tuple[range, range]:
+        """Positions of the batches of :meth:`reference` that hold each half of the images."""
+        spans = self._repair_spans()
+        middle = next(index for index, (low, _) in enumerate(spans) if low >= len(self.repair_images) // 2)
+        return range(middle), range(middle, len(spans))
+
+    def span_of(self, batches: range) -> tuple[int, int]:
+        """Return start and stop, among :attr:`repair_images`, of consecutive batches of :meth:`reference`."""
+        spans = self._repair_spans()
+        return spans[batches[0]][0], spans[batches[-1]][1]
+
+    def reference(self) -> Reference:
+        """Return what the uncompressed model does on :attr:`repair_images`; measured once, before it is changed."""
+        if self._reference is None:
+            arranged = [
+                replace(self.dense, layout=replace(self.dense.layout, micro_batch=high - low)).arranged(
+                    self.repair_images, low, high
+                )[0]
+                for low, high in self._repair_spans()
+            ]
+            self._reference = Reference(self.dense.model, arranged)
+        return self._reference
+
+    @property
+    def scales_per_channel(self) -> bool:
+        """Whether repair may give each output channel of a layer a scale of its own."""
+        return all(config.scales_per_channel for config in self.configs.values())
+
+    def matching(self, applied: AppliedModel) -> Matching:
+        """Return what repairs ``applied``."""
+        return matching_of(applied, self.reference(), scale=self.scales_per_channel)
+
+    def repair(self, applied: AppliedModel) -> tuple[str, ...]:
+        """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
+        matching = self.matching(applied)
+        with applied.active():
+            return sentences_on(matching, fitted=matching.fit(), count=len(self.repair_images))
+
+    def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
+        """Return the change of every metric, paired image by image with the uncompressed model.
+
+        Args:
+            applied: the compressed model.
+            images: to measure on; None takes those for proofs.
+        """
+        sums = self.sums(applied, self.images.proof if images is None else images)
+        return tuple(change_of(name, values) for name, values in sums.items())
+
+    def sums(
+        self, applied: AppliedModel, images: ImageSet, start: int = 0, stop: int | None = None
+    ) -> dict[str, tuple[float, ...]]:
+        """Return the sums, by metric, over ``images`` from ``start`` to ``stop``, that changes are computed from."""
+        end = len(images) if stop is None else stop
+        yardstick = self._yardstick(images)
+        compressed = replace(self.dense, model=applied.model, images=images)
+        with applied.active():
+            output = self._outputs(compressed, start, end)
+        return yardstick.moments(output, start, end)
+
+    def _yardstick(self, images: ImageSet) -> Yardstick:
+        if id(images) not in self._yardsticks:
+            names = self.dense.task.metrics(has_labels=images.labels is not None, num_outputs=self.profile.num_classes)
+            baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
+            # The images are kept as well, so that no others can come to lie at their address.
+            self._yardsticks[id(images)] = images, Yardstick(baseline, images.labels, names)
+        return self._yardsticks[id(images)][1]
+
+    def _outputs(self, workbench: Workbench, start: int, stop: int) -> Tensor:
+        """Return the output for images ``start`` to ``stop``, telling how many are through before each pass."""
+        outputs = []
+        for low, high in micro_batches(start, stop, workbench.layout.micro_batch):
+            self.telling.images(low - start, stop - start)
+            outputs.append(workbench.outputs(low, high))
+        return torch.cat(outputs)
+
+    def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:
+        if self._shuffled is None:
+            curves = self.images.curves
+            generator = torch.Generator().manual_seed(self.result.spec.sensitivity.seed)
+            order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
+            self._shuffled = curves.subset(order[:REPAIR_IMAGES]), curves.subset(sorted(order[REPAIR_IMAGES:]))
+        return self._shuffled
+
+    def _repair_spans(self) -> list[tuple[int, int]]:
+        """Return start and stop of each batch: as large as memory allows, none of them in both halves."""
+        count = len(self.repair_images)
+        largest = max((call.output_bytes for call in self.dense.trace.calls), default=1) // self.dense.trace.batch_size
+        most = max(1, _ACTIVATION_BYTES // max(1, largest))
+        return [
+            span
+            for low, high in ((0, count // 2), (count // 2, count))
+            if high > low
+            for span in micro_batches(low, high, math.ceil((high - low) / math.ceil((high - low) / most)))
+        ]
+
+
+def _layout_of(result: SensitivityResult) -> Layout:
+    """Return how the run's passes were laid out, in float32: a proof is not rounded."""
+    return Layout(channels_last=result.passes.channels_last, micro_batch=result.passes.micro_batch)

@@ -1,0 +1,1 @@
+"""Target files of schedules, one module per format."""

@@ -1,0 +1,117 @@
+"""All target files of one schedule in one zip, with a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import platform
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from senseapp.core.codec import encode
+from senseapp.core.errors import InvalidSchedule
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import ExportManifest, Schedule
+from senseapp.schedules.export.base import check_schedule
+from senseapp.schedules.export.registry import FORMATS
+
+ZIP_FORMAT = "zip"
+"""Stands for all formats at once where a format is named."""
+MANIFEST_NAME = "manifest.json"
+README_NAME = "README.txt"
+_STEM = "schedule"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; equal content gives equal bytes
+_PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
+
+
+def build_zip(
+    schedule: Schedule,
+    profile: ModelProfile,
+    *,
+    extra: Mapping[str, bytes] | None = None,
+    left_out: str = "",
+) -> tuple[bytes, ExportManifest]:
+    """Return a zip of every target file that can hold ``schedule``, and its manifest.
+
+    ``README.txt`` in it says who reads each file, and why a format was left out.
+
+    Two calls with equal arguments and package versions return equal bytes.
+
+    Args:
+        schedule: what to write.
+        profile: the model it belongs to.
+        extra: further files by name, for example the Model Explorer overlay, which only the network can give.
+        left_out: why there is no Model Explorer overlay, in place of the usual sentence.
+
+    Raises:
+        InvalidSchedule: the schedule belongs to another model or is out of range, or two files share a name.
+    """
+    check_schedule(schedule, profile)
+    files = _target_files(schedule, profile, extra or {}, left_out)
+    for name, content in (extra or {}).items():
+        if name in files or name == MANIFEST_NAME:
+            raise InvalidSchedule(f"Two files of one archive are called {name}. Rename the one that is added.")
+        files[name] = content
+    manifest = ExportManifest(
+        files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
+        versions=_versions(),
+    )
+    files[MANIFEST_NAME] = (json.dumps(encode(manifest), indent=2) + "\n").encode()
+    return _zipped(files), manifest
+
+
+def export_zip(
+    schedule: Schedule, profile: ModelProfile, path: Path, *, extra: Mapping[str, bytes] | None = None
+) -> ExportManifest:
+    """Write what :func:`build_zip` returns to ``path``; see there for what is refused."""
+    content, manifest = build_zip(schedule, profile, extra=extra)
+    path.write_bytes(content)
+    return manifest
+
+
+def _target_files(
+    schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str
+) -> dict[str, bytes]:
+    """Return every file that can be written, and a text that says who reads each and why others are missing."""
+    files: dict[str, bytes] = {}
+    lines = []
+    for target in FORMATS.values():
+        name = f"{_STEM}{target.suffix}"
+        if target.render is None and name in extra:
+            lines.append(f"{name}: {target.reader}")
+            continue
+        try:
+            files[name] = target.write(schedule, profile).encode()
+        except InvalidSchedule as refusal:
+            lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
+            continue
+        lines.append(f"{name}: {target.reader}")
+        if target.companion:
+            companion, text = target.companion
+            files[companion] = text.encode()
+    files[README_NAME] = ("\n".join(lines) + "\n").encode()
+    return files
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("senseapp", *_PACKAGES):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return stream.getvalue()

@@ -1,0 +1,133 @@
+"""A Model Explorer overlay, and the exported graph whose nodes it names.
+
+Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files
+are made together.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from senseapp.compressions import Effect
+from senseapp.core.errors import InvalidSchedule, UnsupportedModel, first_line_of
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Schedule
+from senseapp.schedules.export.base import ExportFormat, levels_by_layer
+from senseapp.schedules.export.program import without_source_paths
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+_ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
+
+
+def schedule_values(schedule: Schedule) -> dict[str, float]:
+    """Return what the schedule does to each layer: the fraction removed, or the bits."""
+    return levels_by_layer(schedule, *Effect)
+
+
+def sensitivity_values(result: SensitivityResult, *, level: float, metric: str) -> dict[str, float]:
+    """Return the drop in ``metric`` of each layer at ``level``; group members share theirs."""
+    return {
+        member: change.delta
+        for item, change in result.ranked(level, metric)
+        if math.isfinite(change.delta)
+        for member in item.members or (item.layer,)
+    }
+
+
+def model_explorer_overlay(
+    values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
+) -> tuple[str, bytes]:
+    """Return the node data (JSON) and the ``.pt2`` file that it colours; see :func:`exported_graph`.
+
+    Raises:
+        InvalidSchedule: a layer has no node in the graph.
+        UnsupportedModel: torch.export cannot trace the network.
+    """
+    nodes, graph = exported_graph(module, sample)
+    return overlay_of(values, nodes, title=title), graph
+
+
+def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, list[str]], bytes]:
+    """Return the names of the nodes of each layer, and the network as a ``.pt2`` file; one serves every overlay.
+
+    Args:
+        module: the network; it is exported in ``eval()`` mode and left as it was.
+        sample: one input batch (N, C, H, W).
+
+    Raises:
+        UnsupportedModel: torch.export cannot trace the network.
+    """
+    program = _exported(module, sample)
+    return _nodes_by_layer(program), _saved(program)
+
+
+def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str) -> str:
+    """Return the node data (JSON) of a graph.
+
+    Args:
+        values: one finite number per layer.
+        nodes: names of the nodes of each layer, from :func:`exported_graph`.
+        title: what Model Explorer calls the overlay.
+
+    Raises:
+        InvalidSchedule: a layer has no node in the graph.
+    """
+    missing = [layer for layer in values if layer not in nodes]
+    if missing:
+        raise InvalidSchedule(
+            f"{missing[0]} has no node in the exported graph of this model, so it cannot be coloured."
+        )
+    results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
+    gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
+    overlay = {"name": title, "results": results, "gradient": gradient}
+    return json.dumps(overlay, indent=2, allow_nan=False) + "\n"
+
+
+def _exported(module: nn.Module, sample: torch.Tensor) -> Any:
+    import torch
+
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            return without_source_paths(torch.export.export(module, (sample,)))
+    except Exception as error:  # torch.export raises many kinds, all of which mean the same to a person
+        raise UnsupportedModel(f"This network cannot be exported as a graph: {first_line_of(error)}.") from error
+    finally:
+        module.train(was_training)
+
+
+def _nodes_by_layer(program: Any) -> dict[str, list[str]]:
+    """Return the names of the computing nodes whose innermost module is each layer."""
+    nodes: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if node.op == "call_function" and stack:
+            path, _ = next(reversed(stack.values()))
+            nodes.setdefault(path, []).append(node.name)
+    return nodes
+
+
+def _saved(program: Any) -> bytes:
+    import torch
+
+    stream = io.BytesIO()
+    torch.export.save(program, stream)
+    return stream.getvalue()
+
+
+MODEL_EXPLORER = ExportFormat(
+    name="model-explorer",
+    title="Model Explorer",
+    reader="Google's Model Explorer: open the .pt2 beside it, then load this file as custom node data.",
+    suffix=".model-explorer.json",
+    render=None,
+)

@@ -1,0 +1,216 @@
+"""The classic rule: the more a layer suffers, the less it is compressed.
+
+Shift preferred levels by one common offset until they just meet the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.records.measurement import SensitivityResult
+from senseapp.schedules.curve_set import CurveSet, curves_of
+from senseapp.schedules.problem import Problem, infeasible
+
+DEFAULT_MAXIMUM = 0.9  # fasterai's own, unless a stronger level was measured
+_OFFSET_TOLERANCE = 1e-13
+_NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible
+
+
+def require_fractions(problem: Problem, *, method: str) -> None:
+    """Raise InvalidSpec unless layers can take any fraction."""
+    compression = problem.curve_set.description
+    if not compression.scale.any_between:
+        raise InvalidSpec(
+            f"The {method} method sets fractions, not {compression.scale.unit}. For {compression.name} choose the "
+            "optimal method."
+        )
+    if not all(curve.continuous for curve in problem.curve_set.curves):
+        raise InvalidSpec(f"The {method} method needs levels in between, which 2:4 sparsity does not have.")
+
+
+def level_bounds(problem: Problem) -> tuple[float, float]:
+    """Return the lowest and highest fraction of the layers that are not fixed."""
+    low = problem.limits.min_level or 0.0
+    high = problem.limits.max_level
+    if high is None:
+        high = max(DEFAULT_MAXIMUM, *(curve.strongest for curve in problem.curve_set.curves))
+    check_bounds(low, high)
+    return low, high
+
+
+def check_bounds(low: float, high: float) -> None:
+    """Raise InvalidSpec unless 0 <= low <= high < 1."""
+    if not 0 <= low <= high < 1:
+        raise InvalidSpec(
+            f"The limits must satisfy 0 % <= minimum <= maximum < 100 %, got {100 * low:g} % and {100 * high:g} %."
+        )
+
+
+def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
+    """Return the preferred levels, moved together and clipped to the limits, with the least offset that saves enough.
+
+    Raises:
+        InfeasibleBudget: all layers at their maximum save too little, or at their minimum too much; names the
+            nearest target.
+    """
+    low, high = level_bounds(problem)
+    free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
+    bounds = {curve.layer: problem.limits.bounds_of(curve.members, low=low, high=high) for curve in free}
+
+    def moved(offset: float) -> dict[str, float]:
+        return {
+            **problem.fixed,
+            **{curve.layer: _clip(preferred[curve.layer] + offset, bounds[curve.layer]) for curve in free},
+        }
+
+    slack = _NEAR * problem.accounting.total(problem.kind)
+    required = problem.required
+    if (most := problem.saving(moved(1.0))) < required - slack:
+        raise infeasible(problem, reachable=most)
+    if (least := problem.saving(moved(-1.0))) > required + slack:
+        raise infeasible(problem, reachable=least, at_most=False)
+    return moved(least_offset(lambda offset: problem.saving(moved(offset)) - required))
+
+
+def least_offset(spare: Callable[[float], float]) -> float:
+    """Return the offset of fractions, in [-1, 1], at which ``spare``, which never falls, stops being negative."""
+    if spare(-1.0) >= 0 or spare(1.0) <= 0:
+        return -1.0 if spare(-1.0) >= 0 else 1.0
+    offset, step = float(brentq(spare, -1.0, 1.0, xtol=_OFFSET_TOLERANCE)), _OFFSET_TOLERANCE
+    while spare(offset) < 0 and offset < 1.0:
+        offset, step = min(1.0, offset + step), 2 * step
+    return offset
+
+
+def _clip(level: float, bounds: tuple[float, float]) -> float:
+    return min(bounds[1], max(bounds[0], level))
+
+
+def check_rule(*, target: float, low: float, high: float, gamma: float) -> None:
+    """Require 0 <= low <= high < 1, gamma >= 0, and a target that levels in [low, high] can average to.
+
+    Raises:
+        InvalidSpec: a bound or gamma is out of range.
+        InfeasibleBudget: the target lies outside [low, high]; the nearest bound is named.
+    """
+    check_bounds(low, high)
+    if not 0 <= gamma < float("inf"):
+        raise InvalidSpec(f"gamma must be a number from 0 upwards, got {gamma}.")
+    if not low <= target <= high:
+        nearest = low if target < low else high
+        raise InfeasibleBudget(
+            f"A target of {100 * target:g} % cannot be met with every layer between {100 * low:g} % and "
+            f"{100 * high:g} %; the nearest that can is {100 * nearest:g} %.",
+            nearest=nearest,
+        )
+
+
+def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: float, gamma: float) -> NDArray[np.float64]:
+    """Return what each layer would get if the average did not matter: ``low + (high − low)(1 − norm(delta))^gamma``.
+
+    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers
+    that cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
+    """
+    damage = np.maximum(np.asarray(deltas, dtype=np.float64), 0.0)
+    if np.allclose(damage, damage[0]):
+        return np.full_like(damage, target)
+    norm = (damage - damage.min()) / np.ptp(damage)
+    preferred: NDArray[np.float64] = low + (high - low) * (1.0 - norm) ** gamma
+    return preferred
+
+
+def gamma_levels(
+    deltas: ArrayLike, weights: ArrayLike, *, target: float, low: float, high: float, gamma: float = 1.0
+) -> NDArray[np.float64]:
+    """Return one level per layer whose mean, weighted by ``weights``, is ``target``.
+
+    The preferred levels are shifted together by one offset, clipped to [low, high].
+
+    Args:
+        deltas: damage of each layer at one common level, (L,); all finite.
+        weights: numbers of parameters (or MACs), (L,), with a positive sum.
+        target: the weighted mean to reach, a fraction.
+        low: least level of any layer.
+        high: greatest level of any layer.
+        gamma: 0 treats all layers alike; larger values spare fragile layers more.
+
+    Raises:
+        InvalidSpec: limits or gamma out of range.
+        InfeasibleBudget: the target is above ``high`` or below ``low``; the nearest feasible one is named.
+    """
+    check_rule(target=target, low=low, high=high, gamma=gamma)
+    preferred = preferred_levels(deltas, target=target, low=low, high=high, gamma=gamma)
+    share = np.asarray(weights, dtype=np.float64) / np.sum(weights)
+
+    def levels(offset: float) -> NDArray[np.float64]:
+        return np.clip(preferred + offset, low, high)
+
+    return levels(least_offset(lambda offset: float(share @ levels(offset)) - target))
+
+
+def layer_targets(
+    result: SensitivityResult,
+    *,
+    target: float = 0.5,
+    low: float = 0.0,
+    high: float = 0.9,
+    gamma: float = 1.0,
+    level: float | None = None,
+    metric: str | None = None,
+) -> dict[str, float]:
+    """Return a fraction per layer, group members included, whose mean weighted by parameters is ``target``.
+
+    Args:
+        result: the run; layers without a usable measurement get no target.
+        target: the weighted mean to reach, a fraction.
+        low: least level of any layer.
+        high: greatest level of any layer.
+        gamma: see :func:`gamma_levels`.
+        level: the level whose damage counts; None takes the measured one nearest to ``target`` (of bits, the one in
+            the middle).
+        metric: the metric that counts; None takes KL where it was measured, else the run's own.
+
+    Raises:
+        InvalidSpec: limits, gamma or metric out of range.
+        InvalidSchedule: nothing was measured.
+        InfeasibleBudget: the target cannot be met; names the nearest that can.
+    """
+    curve_set = curves_of(result, metric)
+    used = curve_set.description.scale.reference(result.levels, target) if level is None else level
+    deltas = _damages(curve_set, used)
+    weights = [curve.num_params for curve in curve_set.curves]
+    levels = gamma_levels(deltas, weights, target=target, low=low, high=high, gamma=gamma)
+    return {
+        member: float(share) for curve, share in zip(curve_set.curves, levels, strict=True) for member in curve.members
+    }
+
+
+def scheduled_levels(problem: Problem) -> dict[str, float]:
+    """Return the level of each layer by the classic rule, shifted until the budget is met.
+
+    Raises:
+        InvalidSpec: the compression is not one of fractions, or the limits are out of range.
+        InfeasibleBudget: the budget lies outside what the limits allow; names the nearest.
+    """
+    require_fractions(problem, method="gamma")
+    low, high = level_bounds(problem)
+    target = problem.budget.target
+    curves = problem.curve_set.curves
+    measured = sorted({point.level for curve in curves for point in curve.points})
+    preferred = preferred_levels(
+        _damages(problem.curve_set, problem.curve_set.description.scale.reference(measured, target)),
+        target=min(high, max(low, target)),
+        low=low,
+        high=high,
+        gamma=problem.gamma,
+    )
+    return shift_to_budget(problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)})
+
+
+def _damages(curve_set: CurveSet, level: float) -> list[float]:
+    return [curve.choice(level).damage for curve in curve_set.curves]

@@ -1,0 +1,271 @@
+"""The multiple-choice knapsack: one choice per layer, least summed damage, at least the required saving.
+
+    minimise Σᵢⱼ dᵢⱼ xᵢⱼ   subject to   Σᵢⱼ sᵢⱼ xᵢⱼ ≥ R,   Σⱼ xᵢⱼ = 1,   xᵢⱼ ∈ {0, 1}
+
+A price on saving splits the problem into layers (the Lagrangian relaxation): it gives a lower bound and a first
+schedule. Choices that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for
+the multiple-choice knapsack problem", 1995, §3). What is left is searched exactly if it is small; if it is large,
+HiGHS solves it to within 0.2 % of the damage.
+
+Exact search for the multiple-choice knapsack when a bound has left few choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+
+from senseapp.core.errors import InfeasibleBudget
+
+_MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
+
+Vector = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """Partial schedules: their cost and saving, which schedule each came from, and which choice was added."""
+
+    cost: Vector
+    saving: Vector
+    parent: Indices
+    choice: Indices
+
+    def of(self, kept: NDArray[np.bool_] | Indices) -> _Front:
+        return _Front(
+            cost=self.cost[kept], saving=self.saving[kept], parent=self.parent[kept], choice=self.choice[kept]
+        )
+
+
+def pareto_search(
+    costs: list[Vector], savings: list[Vector], required: float, *, price: float, below: float
+) -> list[int] | None:
+    """Return the choice of each layer of least cost that saves ``required``; None if the problem is not small.
+
+    Args:
+        costs: of the choices of each layer, each (J_i,).
+        savings: of the same choices.
+        required: what all layers together must save at least.
+        price: of one unit of saving, for the bound; any value >= 0 is valid, a good one makes the search short.
+        below: cost of a known schedule; dearer ones are not followed.
+    """
+    reduced = [float((cost - price * saving).min()) for cost, saving in zip(costs, savings, strict=True)]
+    rest_bound = np.append(np.cumsum(reduced[::-1])[::-1], 0.0)
+    rest_saving = np.append(np.cumsum([float(saving.max()) for saving in savings[::-1]])[::-1], 0.0)
+    ceiling = below + 1e-9 * abs(below)
+    start = np.zeros(1)
+    fronts = [_Front(cost=start, saving=start, parent=start.astype(np.intp), choice=start.astype(np.intp))]
+    for layer, (cost, saving) in enumerate(zip(costs, savings, strict=True)):
+        grown = _grown(fronts[-1], cost, saving)
+        lowest = grown.cost + rest_bound[layer + 1] + price * (required - grown.saving)
+        hopeful = (grown.saving + rest_saving[layer + 1] >= required) & (lowest <= ceiling)
+        front = _undominated(grown.of(hopeful))
+        if not 0 < len(front.cost) <= _MOST_PARTIAL:
+            return None
+        fronts.append(front)
+    return _traced(fronts, int(np.argmin(fronts[-1].cost)))
+
+
+def _grown(front: _Front, cost: Vector, saving: Vector) -> _Front:
+    """Return every partial schedule with every choice of the next layer."""
+    parent, choice = np.divmod(np.arange(len(front.cost) * len(cost)), len(cost))
+    return _Front(
+        cost=front.cost[parent] + cost[choice],
+        saving=front.saving[parent] + saving[choice],
+        parent=parent,
+        choice=choice,
+    )
+
+
+def _undominated(front: _Front) -> _Front:
+    """Keep the schedules that cost less than every schedule saving as much or more."""
+    ordered = front.of(np.lexsort((front.cost, -front.saving)))
+    cheaper = np.append(np.inf, np.minimum.accumulate(ordered.cost)[:-1])
+    return ordered.of(ordered.cost < cheaper)
+
+
+def _traced(fronts: list[_Front], last: int) -> list[int]:
+    chosen = []
+    for front in reversed(fronts[1:]):
+        chosen.append(int(front.choice[last]))
+        last = int(front.parent[last])
+    return chosen[::-1]
+
+
+_TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
+_TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
+_SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold to an absolute 1e-6
+_BISECTIONS = 50
+_EXACT_CHOICES = 400  # left after the bound; as many are searched exactly
+_RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
+
+Chosen = NDArray[np.intp]  # per layer, the position of its choice among all choices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """All choices of all layers in a row: (N,) costs and savings, the layer of each, and where each layer starts."""
+
+    cost: Vector
+    saving: Vector
+    owner: NDArray[np.intp]
+    start: NDArray[np.intp]
+
+    def least(self, score: Vector) -> Vector:
+        """Return the least ``score`` of each layer."""
+        return np.minimum.reduceat(score, self.start)
+
+    def cheapest(self, score: Vector) -> Chosen:
+        """Return each layer's choice of least ``score``, the first of equals."""
+        best = np.flatnonzero(score == self.least(score)[self.owner])
+        return best[np.searchsorted(self.owner[best], np.arange(len(self.start)))]
+
+
+def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float) -> list[int]:
+    """Return the index of the best choice of each layer.
+
+    Args:
+        damages: damage of the choices of each layer, each (J_i,), gentlest choice first; finite, >= 0.
+        savings: what the same choices save, in any one unit.
+        required: what all layers together must save at least.
+
+    Raises:
+        InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
+    """
+    possible = float(sum(saving.max() for saving in savings))
+    required -= _TOLERANCE * possible
+    if possible < required:
+        raise InfeasibleBudget(f"At most {possible:g} can be saved, {required:g} was asked for.", nearest=possible)
+    sizes = [len(damage) for damage in damages]
+    choices = _Choices(
+        cost=np.concatenate(damages),
+        saving=np.concatenate(savings),
+        owner=np.repeat(np.arange(len(sizes)), sizes),
+        start=np.cumsum([0, *sizes[:-1]]),
+    )
+    chosen = choices.cheapest(choices.cost)
+    if choices.saving[chosen].sum() < required:
+        chosen = _constrained(choices, required)
+    indices: list[int] = (chosen - choices.start).tolist()
+    return indices
+
+
+def _constrained(raw: _Choices, required: float) -> Chosen:
+    """Solve when the least damaging choices do not save enough; savings are scaled, ties are broken."""
+    spread = float(np.ptp(raw.saving))
+    tie = _TIE * max(float(raw.cost.max()), np.finfo(float).tiny) / spread
+    scale = _SOLVER_SCALE / spread
+    choices = _Choices(cost=raw.cost + tie * raw.saving, saving=raw.saving * scale, owner=raw.owner, start=raw.start)
+    required *= scale
+    price, incumbent = _price(choices, required)
+    incumbent = _improved(choices, incumbent, required)
+    reduced = choices.cost - price * choices.saving
+    least = choices.least(reduced)
+    reach = float(choices.cost[incumbent].sum())
+    gap = reach - (float(least.sum()) + price * required)
+    regret = reduced - least[choices.owner]
+    kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
+    found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
+    if found is None and gap > _RELATIVE_GAP * reach:
+        found = _branch_and_bound(choices, kept, required, reach)
+    return found if found is not None and choices.cost[found].sum() < reach else incumbent
+
+
+def _price(choices: _Choices, required: float) -> tuple[float, Chosen]:
+    """Return the price of saving at which the cheapest choices just save ``required``, and those choices."""
+
+    def chosen(price: float) -> Chosen:
+        return choices.cheapest(choices.cost - price * choices.saving)
+
+    low, high = 0.0, 1e-6
+    while choices.saving[incumbent := chosen(high)].sum() < required:
+        low, high = high, 4 * high
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        candidate = chosen(middle)
+        if choices.saving[candidate].sum() < required:
+            low = middle
+        else:
+            high, incumbent = middle, candidate
+    return high, incumbent
+
+
+def _improved(choices: _Choices, chosen: Chosen, required: float) -> Chosen:
+    """Change one or two layers at a time while that lowers the cost and still saves enough."""
+    chosen = chosen.copy()
+    while True:
+        spare = float(choices.saving[chosen].sum()) - required
+        added = choices.cost - choices.cost[chosen][choices.owner]
+        lost = choices.saving[chosen][choices.owner] - choices.saving
+        change, best = _best_pair(added, lost, choices.owner, spare)
+        if change >= 0:
+            return chosen
+        chosen[choices.owner[list(best)]] = best
+
+
+def _best_pair(added: Vector, lost: Vector, owner: NDArray[np.intp], spare: float) -> tuple[float, tuple[int, int]]:
+    """Return the two changes, of different layers, of least added cost that lose at most ``spare`` together.
+
+    Each change meets the cheapest partner that leaves enough; no change at all is a partner too.
+    """
+    order = np.argsort(lost, kind="stable")
+    cheapest_so_far = order[_running_argmin(added[order])]
+    room = np.searchsorted(lost[order], spare - lost, side="right") - 1
+    partner = cheapest_so_far[np.maximum(room, 0)]
+    total = np.where((room >= 0) & (owner[partner] != owner), added + added[partner], np.inf)
+    first = int(np.argmin(total))
+    return float(total[first]), (first, int(partner[first]))
+
+
+def _running_argmin(values: Vector) -> NDArray[np.intp]:
+    lowest = np.minimum.accumulate(values)
+    fresh = np.append(True, values[1:] < lowest[:-1])
+    return np.maximum.accumulate(np.where(fresh, np.arange(len(values)), 0))
+
+
+def _exact(choices: _Choices, kept: NDArray[np.intp], required: float, price: float, reach: float) -> Chosen | None:
+    """Search the choices ``kept``, layers with the greatest savings first; None if there are too many ways."""
+    own = np.split(kept, np.searchsorted(choices.owner[kept], np.arange(1, len(choices.start))))
+    order = sorted(range(len(own)), key=lambda layer: -float(np.ptp(choices.saving[own[layer]])))
+    costs = [choices.cost[own[layer]] for layer in order]
+    savings = [choices.saving[own[layer]] for layer in order]
+    picked = pareto_search(costs, savings, required, price=price, below=reach)
+    if picked is None:
+        return None
+    chosen = np.empty(len(own), dtype=np.intp)
+    for layer, index in zip(order, picked, strict=True):
+        chosen[layer] = own[layer][index]
+    return chosen
+
+
+def _branch_and_bound(choices: _Choices, kept: NDArray[np.intp], required: float, reach: float) -> Chosen | None:
+    """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds nothing that saves enough."""
+    saving, owner = choices.saving[kept], choices.owner[kept]
+    result = milp(
+        choices.cost[kept] / reach,
+        integrality=np.ones(len(kept), dtype=np.int64),
+        bounds=Bounds(0, 1),
+        constraints=_constraints(saving, owner, required),
+        options={"mip_rel_gap": _RELATIVE_GAP},
+    )
+    if result.x is None:
+        return None
+    order = np.lexsort((-result.x, owner))
+    chosen: Chosen = kept[order[np.searchsorted(owner, np.arange(len(choices.start)))]]
+    return chosen if choices.saving[chosen].sum() >= required else None
+
+
+def _constraints(saving: Vector, owner: NDArray[np.intp], required: float) -> LinearConstraint:
+    """One choice per layer (one row each), and the required saving (the last row)."""
+    num_choices, num_layers = len(owner), int(owner[-1]) + 1
+    rows = np.concatenate([owner, np.full(num_choices, num_layers)])
+    values = np.concatenate([np.ones(num_choices), saving])
+    matrix = csr_array((values, (rows, np.tile(np.arange(num_choices), 2))), shape=(num_layers + 1, num_choices))
+    ones = np.ones(num_layers)
+    return LinearConstraint(matrix, np.append(ones, required), np.append(ones, np.inf))

@@ -1,0 +1,256 @@
+"""What a scheduling method is given, and how its levels become a schedule.
+
+Figures and damage of levels that a person chose, or that a file names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from senseapp.compressions import BudgetKind, tidy_level
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
+from senseapp.metrics import METRICS
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult, plural
+from senseapp.records.profile import ModelProfile, standardised_note
+from senseapp.records.resolution import visible_words
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
+from senseapp.schedules.accounting import Accounting, check_kind
+from senseapp.schedules.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
+from senseapp.schedules.curves import Choice, LayerCurve
+
+_UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
+PRUNING_NOTE = (
+    "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One scheduling question.
+
+    Attributes:
+        curve_set: curves of all layers that can be scheduled.
+        accounting: totals that fractions refer to.
+        budget: what must be saved.
+        limits: bounds of the levels.
+        fixed: level of the fixed layers, by first member.
+        gamma: exponent of the classic rule; other methods ignore it.
+    """
+
+    curve_set: CurveSet
+    accounting: Accounting
+    budget: ResourceBudget
+    limits: Limits
+    fixed: Mapping[str, float]
+    gamma: float = 1.5
+
+    @property
+    def kind(self) -> BudgetKind:
+        """What the budget counts."""
+        return self.budget.kind
+
+    @property
+    def required(self) -> float:
+        """What the choices must save together."""
+        return self.accounting.required(self.budget)
+
+    def saving(self, levels: Mapping[str, float]) -> float:
+        """Return what one level per curve saves together."""
+        return sum(curve.saving(levels[curve.layer], self.kind) for curve in self.curve_set.curves)
+
+
+def pose(
+    result: SensitivityResult,
+    budget: ResourceBudget,
+    limits: Limits,
+    *,
+    gamma: float = 1.5,
+    metric: str | None = None,
+    check_budget: bool = True,
+) -> Problem:
+    """Build the problem of one run.
+
+    ``check_budget`` is false for one run of a mixed schedule, which need not serve the budget alone.
+
+    Raises:
+        InvalidSpec: this compression cannot serve the budget, or the metric was not measured.
+        InvalidSchedule: nothing can be scheduled, or a layer that is fixed or limited by itself cannot be.
+    """
+    curve_set = curves_of(result, metric)
+    if check_budget:
+        check_kind(budget.kind, [curve_set.compression])
+    check_own_bounds(curve_set, limits)
+    return Problem(
+        curve_set=curve_set,
+        accounting=Accounting.of(curve_set.profile, curve_set.curves),
+        budget=budget,
+        limits=limits,
+        fixed=fixed_levels(curve_set, limits),
+        gamma=gamma,
+    )
+
+
+def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> InfeasibleBudget:
+    """Return the error that names the nearest feasible target; ``reachable`` is the saving that is nearest."""
+    nearest = problem.accounting.figure(problem.kind, reachable)
+    sparse_macs = problem.kind == "macs" and problem.curve_set.description.zeroes_weights
+    why = f" {standardised_note(problem.curve_set.profile)}".rstrip() if sparse_macs else ""
+    because = " with these limits and fixed layers" if problem.fixed or problem.limits != Limits() else ""
+    if problem.kind == "bits":
+        bound, asked, found = "at least", f"{problem.budget.target:g} bits on average", f"{nearest:.4g} bits"
+    else:
+        unit = _UNITS[problem.kind]
+        bound = "at most" if at_most else "at least"
+        asked, found = f"{100 * problem.budget.target:g} % of the {unit} removed", f"{100 * nearest:.4g} %"
+    return InfeasibleBudget(
+        f"A target of {asked} cannot be met{because}: what was measured allows {bound} {found}. "
+        f"The nearest target is {found}.{why}",
+        nearest=nearest,
+    )
+
+
+def schedule_of(problem: Problem, levels: Mapping[str, float], *, method: str) -> Schedule:
+    """Return the schedule of one level per curve, with its predicted damage and figures."""
+    return assemble(
+        problem.curve_set,
+        problem.accounting,
+        {layer: tidy_level(level) for layer, level in levels.items()},
+        method=method,
+        budget=problem.budget,
+        locked=problem.fixed.keys(),
+    )
+
+
+def assemble(
+    curve_set: CurveSet,
+    accounting: Accounting,
+    levels: Mapping[str, float],
+    *,
+    method: str,
+    budget: ResourceBudget | None = None,
+    locked: Collection[str] = (),
+) -> Schedule:
+    """Put one level per curve, and the layers left alone, together as a schedule."""
+    chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
+    entries = [_entry(curve, choice, locked=curve.layer in locked) for curve, choice in chosen]
+    entries += [
+        ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
+        for members in curve_set.left_alone
+    ]
+    damage = sum(entry.predicted_damage for entry in entries)
+    return Schedule(
+        model=curve_set.profile.title,
+        method=method,
+        entries=in_execution_order(entries, curve_set.profile),
+        budget=budget,
+        metric=curve_set.metric,
+        predicted_damage=damage,
+        achieved=accounting.figures(choice for _, choice in chosen),
+        notes=(
+            *curve_set.notes,
+            *_predicted_beyond(chosen),
+            *_pruning_notes(curve_set),
+            *hidden_damage(curve_set, damage),
+        ),
+    )
+
+
+def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
+    """Say where a predicted damage is below what the images can show, and that is more than is tolerable."""
+    visible, metric = curve_set.visible, METRICS[curve_set.metric]
+    if visible <= metric.notable or damage >= visible:
+        return ()
+    images = plural(curve_set.num_images, "image")
+    return (
+        f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
+        f"{visible_words(metric.name, visible)}. Measure on more images, or count damage in KL divergence.",
+    )
+
+
+def in_execution_order(entries: Iterable[ScheduleEntry], profile: ModelProfile) -> tuple[ScheduleEntry, ...]:
+    """Sort entries by the place of their layer in ``profile``."""
+    place = {layer.name: index for index, layer in enumerate(profile.layers)}
+    return tuple(sorted(entries, key=lambda entry: place[entry.layer]))
+
+
+def _entry(curve: LayerCurve, choice: Choice, *, locked: bool) -> ScheduleEntry:
+    part = choice.parts[0] if choice.parts else None
+    return ScheduleEntry(
+        layer=curve.layer,
+        members=curve.members,
+        compression=part.compression if part else "none",
+        level=part.level if part else 0.0,
+        predicted_damage=part.damage if part else 0.0,
+        locked=locked,
+    )
+
+
+def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...]:
+    beyond = [
+        curve.layer
+        for curve, choice in chosen
+        for part in choice.parts
+        if curve.scale.strength(part.level) > curve.scale.strength(curve.strongest)
+    ]
+    if not beyond:
+        return ()
+    return (
+        f"{len(beyond)} layers go beyond the most aggressive level that was measured (first: {beyond[0]}); "
+        "their damage is counted as at that level, so the prediction is too low.",
+    )
+
+
+def _pruning_notes(curve_set: CurveSet) -> tuple[str, ...]:
+    return (PRUNING_NOTE,) if curve_set.description.removes_channels else ()
+
+
+def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, float]:
+    """Return what ``schedule`` saves, in the unit of each budget kind, predicted from measured costs.
+
+    Args:
+        schedule: any schedule, for example one read from a file.
+        results: runs that measured its layers; two for a mixed schedule.
+
+    Raises:
+        InvalidSchedule: a layer was not measured with its compression in any of the runs.
+    """
+    curve_sets = {curve_set.compression: curve_set for curve_set in map(curves_of, results)}
+    choices: dict[str, Choice] = {}
+    for entry in schedule.entries:
+        if entry.compression != "none":
+            choice = _choice(entry.layer, entry.level, curve_sets.get(entry.compression), entry.compression)
+            earlier = choices.get(entry.layer)
+            choices[entry.layer] = choice if earlier is None else earlier.beside(choice)
+    first = next(iter(curve_sets.values()))
+    return Accounting.of(first.profile, first.curves).figures(choices.values())
+
+
+def _choice(layer: str, level: float, curve_set: CurveSet | None, compression: str) -> Choice:
+    curve = curve_set.curve_of(layer) if curve_set else None
+    if curve is None:
+        raise InvalidSchedule(f"{layer} was not measured with {compression} in this run, so its savings are unknown.")
+    return curve.choice(level)
+
+
+def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
+    """Return the schedule of levels that a person chose; layers not named are left alone.
+
+    Args:
+        result: the run that predicts damage and savings.
+        levels: layer name to fraction or bits; 0 leaves the layer alone.
+        metric: as for :func:`~senseapp.schedules.methods.make_schedule`.
+
+    Raises:
+        InvalidSchedule: a layer has no usable measurement, or a level is out of range.
+    """
+    curve_set = curves_of(result, metric)
+    fixed = fixed_levels(curve_set, Limits(fixed=levels))
+    return assemble(
+        curve_set,
+        Accounting.of(curve_set.profile, curve_set.curves),
+        {curve.layer: fixed.get(curve.layer, curve.scale.untouched) for curve in curve_set.curves},
+        method="manual",
+        locked=fixed.keys(),
+    )

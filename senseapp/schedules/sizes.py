@@ -1,0 +1,190 @@
+"""What a model costs before and after: counts that follow from its tensors, and the time of a pass.
+
+The compressed weights in a small file: a safetensors under gzip, quantized weights as integers with their scales.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions import BudgetKind, Effect
+from senseapp.layers.zeros import acting_zero_share
+from senseapp.records.model_files import INTEGERS, SPARSE
+from senseapp.schedules.apply import AppliedModel
+from senseapp.schedules.curves import weight_bytes
+from senseapp.schedules.integer_weights import IntegerWeight, as_integers
+
+_PASSES = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Costs of one model, each truly counted.
+
+    Attributes:
+        params: all parameters, biases and norms included.
+        weights: numbers in the weights of compressible layers.
+        zeros: how many of those are zero.
+        compact_bytes: what budgets of bytes count, and no file has: the compressible weights at their bits, stored
+            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything
+            else as it was loaded. Scales of quantized weights are not counted.
+        macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
+            sparse; weights that were zero before, or that rounding made zero, count in full, as in budgets.
+        average_bits: of the compressible weights.
+    """
+
+    params: float
+    weights: float
+    zeros: float
+    compact_bytes: float
+    macs: float
+    average_bits: float
+
+    def figure(self, kind: BudgetKind, before: ModelSize) -> float:
+        """Return what a budget of ``kind`` counts: the fraction removed beside ``before``, or the average bits.
+
+        As budgets do, weights that were zero before count as removed: they are part of what is zero now.
+        """
+        if kind == "bits":
+            return self.average_bits
+        if kind == "params":
+            return 1 - (self.weights - self.zeros) / before.weights
+        if kind == "bytes":
+            return (before.compact_bytes - self.compact_bytes) / (4 * before.weights)
+        return 1 - self.macs / before.macs if before.macs else 0.0
+
+
+def sizes_of(applied: AppliedModel, dense: nn.Module) -> tuple[ModelSize, ModelSize]:
+    """Return the costs of the model before, stored and run as it was loaded, and after."""
+    untouched = AppliedModel(model=dense, before=applied.before, after=applied.before, reached=())
+    return replace(_size(untouched), compact_bytes=applied.before.num_bytes), _size(applied)
+
+
+def _size(applied: AppliedModel) -> ModelSize:
+    weights = zeros = skipped_macs = stored = bits = 0.0
+    sparse = {member for entry in applied.reached_by(Effect.ZEROS) for member in entry.members}
+    seen: set[int] = set()
+    for layer in applied.after.layers:
+        parameter = applied.model.get_parameter(layer.parameter)
+        if id(parameter) in seen:  # a tied weight is stored once
+            continue
+        seen.add(id(parameter))
+        count, empty = parameter.numel(), parameter.numel() - int(parameter.count_nonzero())
+        weights, zeros, bits = weights + count, zeros + empty, bits + count * applied.bits(layer.name)
+        stored += weight_bytes(count, zeros=empty, bits=applied.bits(layer.name)) - 4 * count
+        if layer.name in sparse:
+            skipped_macs += layer.macs * acting_zero_share(applied.model, layer)
+    return ModelSize(
+        params=applied.after.num_params,
+        weights=weights,
+        zeros=zeros,
+        compact_bytes=applied.after.num_bytes + stored,
+        macs=applied.after.macs - skipped_macs,
+        average_bits=bits / weights,
+    )
+
+
+def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
+    """Return the seconds that one pass of ``image``, (N, C, H, W), takes through each model: the lower quartile.
+
+    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a
+    pass, so the faster ones tell more.
+    """
+    seconds: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for turn in range(passes + 1):
+            for model, spent in zip(models, seconds, strict=True):
+                started = time.perf_counter()
+                model(image)
+                if image.is_cuda:
+                    torch.cuda.synchronize(image.device)
+                if turn:  # the first pass prepares kernels
+                    spent.append(time.perf_counter() - started)
+    return [statistics.quantiles(spent, n=4, method="inclusive")[0] for spent in seconds]
+
+
+_LEVEL = 6  # of gzip; 9 takes five times as long for half a percent
+
+
+def separate_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the state dict of which no tensors share memory, in the default memory order."""
+    return {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in model.state_dict().items()
+    }
+
+
+def plain_state(applied: AppliedModel) -> tuple[dict[str, Tensor], dict[str, IntegerWeight], tuple[str, ...]]:
+    """Return the state dict, its quantized weights as integers, and a sentence where some lie on no grid.
+
+    In the state dict, quantized weights are what the integers give back, so that every file holds the same numbers:
+    those that were measured, or, where repair multiplied a channel, the same but for the last digits of float32.
+    """
+    state, integers, off_grid = separate_state(applied.model), {}, []
+    for name, bits, channel_axis in _quantized(applied):
+        found = as_integers(state[name], bits=bits, channel_axis=channel_axis)
+        if found is None:
+            off_grid.append(name)
+        else:
+            integers[name], state[name] = found, found.dequantized()
+    if not off_grid:
+        return state, integers, ()
+    note = (
+        f"{len(off_grid)} quantized weights are no multiples of one scale per channel, so files hold them as float32 "
+        f"(first: {off_grid[0]})."
+    )
+    return state, integers, (note,)
+
+
+def _quantized(applied: AppliedModel) -> Iterator[tuple[str, int, int]]:
+    """Yield name in the state dict, bits and channel axis of each quantized weight; tied ones under every name."""
+    named = list(applied.model.named_parameters(remove_duplicate=False))
+    bits = {member: int(entry.level) for entry in applied.reached_by(Effect.BITS) for member in entry.members}
+    done: set[str] = set()
+    for layer in applied.after.layers:
+        if layer.name in bits:
+            weight = applied.model.get_parameter(layer.parameter)
+            for name in (name for name, parameter in named if parameter is weight and name not in done):
+                done.add(name)
+                yield name, bits[layer.name], layer.channel_axis
+
+
+def small_file(
+    applied: AppliedModel, state: Mapping[str, Tensor], integers: Mapping[str, IntegerWeight], *, plain_bytes: int
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the small file by its suffix, none for a network that was neither made sparse nor quantized.
+
+    Args:
+        applied: the compressed model.
+        state: its plain state dict.
+        integers: its quantized weights, by name in the state dict.
+        plain_bytes: size of the plain file, which a small one must stay below.
+
+    Returns:
+        At most one file, and a sentence where it would not be small.
+    """
+    if not integers and not applied.reached_by(Effect.ZEROS):
+        return {}, ()
+    form = INTEGERS if integers else SPARSE
+    stored = {name: value for name, value in state.items() if name not in integers}
+    for name, weight in integers.items():
+        parts = {name: weight.values, f"{name}.scale": weight.scale, f"{name}.zero_point": weight.zero_point}
+        stored |= {part: value.contiguous() for part, value in parts.items()}
+    levels: dict[str, dict[str, float]] = {}
+    for entry in applied.reached:
+        levels.setdefault(entry.compression, {}).update(dict.fromkeys(entry.members, entry.level))
+    about = {"holds": form.title, "levels": levels, "reading": form.reader(f"FILE{form.suffix}")}
+    metadata = {"senseapp": json.dumps(about)}  # one entry: safetensors writes several in any order
+    content = gzip.compress(safetensors.torch.save(stored, metadata), _LEVEL, mtime=0)
+    if len(content) >= plain_bytes:
+        return {}, (f"There is no file of {form.title}: it would be larger than the plain one.",)
+    return {form.suffix: content}, ()

@@ -1,0 +1,142 @@
+"""The strongest compression whose measured drop stays within what a person allows.
+
+Schedules of pruning that truly meet their budget: the network tells which weights its layers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import torch
+from torch import nn
+
+from senseapp.compressions import BudgetKind
+from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.layers.profile import profile_model
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.schedule import ResourceBudget, Schedule, StrongestFound, TriedTarget
+from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.trade_off import strongest_within, trade_off, true_figures, truly_sized
+
+_EXAMPLE_IMAGES = 2
+
+
+def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
+    """Return which layers of ``model``, the network of the pruning run ``result``, shrink together; never touches it.
+
+    This follows an image through the network, which takes as long as the start of a run; its answer serves every
+    schedule of the run.
+    """
+    config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
+    if not config.description.removes_channels:
+        return ()
+    images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    layers = profile_model(model, images).layers
+    request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)
+    return cast(ChannelCompressor, build_compressor(config, request)).couplings()
+
+
+def schedule_of_true_size(
+    make: Callable[[float], Schedule], result: SensitivityResult, model: nn.Module, budget: ResourceBudget
+) -> Schedule:
+    """Return the gentlest schedule found that truly meets ``budget``.
+
+    Args:
+        make: returns the schedule for a predicted fraction removed.
+        result: the run that it is made from.
+        model: the network of that run; never touched.
+        budget: what must truly be saved.
+
+    Returns:
+        The schedule, with true figures in :attr:`~senseapp.records.schedule.Schedule.achieved`.
+
+    Raises:
+        InfeasibleBudget: no schedule tried saves enough; names the nearest target.
+    """
+    return truly_sized(make, result.profile, couplings_of(model, result), budget)
+
+
+def strongest_schedule(
+    bench: TestBench,
+    kind: BudgetKind,
+    allowed_drop: float,
+    *,
+    metric: str = "",
+    repair: bool = False,
+    limits: Limits | None = None,
+    rounds: int = 6,
+) -> StrongestFound:
+    """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
+
+    Drops are measured on the curves' images, so that the proof images can still judge the outcome.
+
+    Args:
+        bench: the model and the images.
+        kind: the budget that is tightened.
+        allowed_drop: in the unit of ``metric``: a fraction for top-1, nats for loss and KL.
+        metric: what must not drop; empty takes the run's own.
+        repair: repair each schedule where it does better so, before it is measured.
+        limits: bounds and fixed levels; None means neither.
+        rounds: schedules measured between the gentlest and the strongest.
+
+    Raises:
+        InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
+        InvalidSpec: the metric cannot be measured here, or the budget does not fit the compression.
+    """
+    targets = [point.target for point in trade_off(bench.result, kind, limits=limits)]
+    if not targets:
+        raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
+    trials = _Trials(bench, kind, metric or bench.result.metric, repair, couplings_of(bench.dense.model, bench.result))
+
+    def make(target: float) -> Schedule:
+        return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
+
+    def measured_drop(schedule: Schedule) -> float:
+        bench.telling(f"Measuring schedule {len(trials.tried) + 1} of at most {rounds + 1}")
+        return trials.measure(schedule)
+
+    found = strongest_within(
+        make, measured_drop, allowed_drop, gentlest=targets[0], strongest=targets[-1], rounds=rounds
+    )
+    return StrongestFound(
+        schedule=trials.sized(found), allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried)
+    )
+
+
+@dataclass(slots=True)
+class _Trials:
+    """Schedules tried so far: what each truly saves, and what it does on the curves' images."""
+
+    bench: TestBench
+    kind: BudgetKind
+    metric: str
+    repair: bool
+    groups: tuple[CoupledGroup, ...]
+    tried: list[TriedTarget] = field(default_factory=list)
+
+    def measure(self, schedule: Schedule) -> float:
+        curves, applied = self.bench.images.curves, self.bench.apply(schedule)
+        found = measured(self.bench, applied, self.metric, repair=self.repair, images=curves)
+        figure = self.sized(schedule).achieved[self.kind]
+        tried = TriedTarget(figure=figure, changes=found.best, repaired=found.delivered == "repaired")
+        change = tried.change(self.metric)
+        if change is None:
+            names = ", ".join(change.metric for change in found.best)
+            raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
+        self.tried.append(tried)
+        return change.delta
+
+    def sized(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""
+        if not self.groups:
+            return schedule
+        figures = true_figures(schedule, self.bench.result.profile, self.groups)
+        budget = ResourceBudget(kind=self.kind, target=figures[self.kind])
+        return replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))

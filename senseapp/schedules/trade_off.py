@@ -1,0 +1,282 @@
+"""Damage against budget, over the whole range that the measurements allow.
+
+Find a target by measuring schedules, where predictions are not enough.
+Schedules of pruning that truly meet their budget: neighbouring layers share the weights between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from senseapp.compressions import BudgetKind
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.records.limits import Limits
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup, ModelProfile
+from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.schedules.methods import METHODS, ChoiceTable, admissible_levels
+from senseapp.schedules.problem import PRUNING_NOTE, Problem, pose
+
+_CLOSE = 0.002  # of the total: nearer to the target than people can tell
+_MOST = 1 - 1e-6  # a budget's fraction lies below 1
+_EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
+
+
+def with_true_size(
+    make: Callable[[float], Schedule], true_fraction: Callable[[Schedule], float], target: float, *, rounds: int = 8
+) -> Schedule:
+    """Return the gentlest schedule found whose true size meets ``target``, where only applying it tells its size.
+
+    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.accounting.Accounting`.
+
+    Args:
+        make: returns the schedule for a predicted fraction removed.
+        true_fraction: returns the fraction truly removed by a schedule, by applying it.
+        target: the fraction that must truly be removed.
+        rounds: most schedules tried.
+
+    Raises:
+        InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the most that one removed.
+    """
+    asked, most = target, 0.0
+    enough: dict[float, Schedule] = {}
+    for _ in range(rounds):
+        schedule, asked = _strongest_up_to(make, asked)
+        fraction = true_fraction(schedule)
+        most = max(most, fraction)
+        if fraction >= target:
+            enough[fraction] = schedule
+        if target <= fraction <= target + _CLOSE:
+            break
+        asked += target + _CLOSE / 2 - fraction
+    if not enough:
+        raise InfeasibleBudget(
+            f"A target of {100 * target:g} % cannot be met: the strongest schedule that was tried removes "
+            f"{100 * most:.4g} %.",
+            nearest=most,
+        )
+    return enough[min(enough)]
+
+
+def _strongest_up_to(make: Callable[[float], Schedule], asked: float) -> tuple[Schedule, float]:
+    """Return the schedule for ``asked``, or for the nearest feasible fraction, and that fraction."""
+    asked = min(_MOST, max(0.0, asked))
+    try:
+        return make(asked), asked
+    except InfeasibleBudget as error:
+        nearest = min(_MOST, max(0.0, error.nearest - _EDGE if error.nearest < asked else error.nearest + _EDGE))
+        return make(nearest), nearest
+
+
+def strongest_within(
+    make: Callable[[float], Schedule],
+    measured_drop: Callable[[Schedule], float],
+    allowed_drop: float,
+    *,
+    gentlest: float,
+    strongest: float,
+    rounds: int = 6,
+) -> Schedule:
+    """Return the strongest schedule found whose measured drop is at most ``allowed_drop``, by bisection.
+
+    Args:
+        make: returns the schedule for a target.
+        measured_drop: applies a schedule and returns its measured metric drop.
+        allowed_drop: in the unit of ``measured_drop``.
+        gentlest: the target to fall back on (for bits, the larger number).
+        strongest: the target not to go beyond.
+        rounds: schedules measured between the two.
+
+    Raises:
+        InfeasibleBudget: even the gentlest target drops more; ``nearest`` is its drop.
+    """
+    best = make(gentlest)
+    if (drop := measured_drop(best)) > allowed_drop:
+        raise InfeasibleBudget(
+            f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
+            nearest=drop,
+        )
+    for _ in range(rounds):
+        middle = 0.5 * (gentlest + strongest)
+        schedule = make(middle)
+        if measured_drop(schedule) <= allowed_drop:
+            gentlest, best = middle, schedule
+        else:
+            strongest = middle
+    return best
+
+
+_ROUNDING = 1e-9  # what floor() may lose to binary fractions
+
+
+def truly_sized(
+    make: Callable[[float], Schedule], profile: ModelProfile, groups: Sequence[CoupledGroup], budget: ResourceBudget
+) -> Schedule:
+    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones.
+
+    Args:
+        make: returns the schedule of pruning for a predicted fraction removed.
+        profile: of the model.
+        groups: what shrinks together in it.
+        budget: what must truly be saved.
+
+    Raises:
+        InfeasibleBudget: no schedule tried saves enough; names the nearest target.
+    """
+    found = with_true_size(make, lambda tried: true_figures(tried, profile, groups)[budget.kind], budget.target)
+    return replace(
+        found,
+        budget=budget,
+        achieved=found.achieved | dict(true_figures(found, profile, groups)),
+        notes=tuple(note for note in found.notes if note != PRUNING_NOTE),
+    )
+
+
+def true_figures(schedule: Schedule, profile: ModelProfile, groups: Sequence[CoupledGroup]) -> dict[BudgetKind, float]:
+    """Return the fractions of weights, weight bytes and multiply-accumulates that ``schedule`` truly removes."""
+    return true_shares({group.layer: schedule.level_of(group.layer) or 0.0 for group in groups}, profile, groups)
+
+
+def true_shares(
+    ratios: Mapping[str, float], profile: ModelProfile, groups: Sequence[CoupledGroup]
+) -> dict[BudgetKind, float]:
+    """Return the fractions that go when each group loses the share of its units that ``ratios`` gives its first member.
+
+    A layer of (O, I) channels that loses o and i keeps (O − o)(I − i) / (O I) of its weights and of its
+    multiply-accumulates, whichever groups they belong to.
+    """
+    kept = _kept_shares(ratios, groups)
+    params = sum(layer.num_params * kept.get(layer.name, 1.0) for layer in profile.layers)
+    macs = sum(layer.macs * (1 - kept.get(layer.name, 1.0)) for layer in profile.layers)
+    macs += sum(group.other_macs * _gone(ratios, group) for group in groups)
+    removed = 1 - params / max(1, sum(layer.num_params for layer in profile.layers))
+    return {"params": removed, "bytes": removed, "macs": macs / profile.macs if profile.macs else 0.0}
+
+
+def _kept_shares(ratios: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
+    """Return the share of each touched layer's weights that stays."""
+    gone: dict[tuple[str, str], float] = {}
+    for group in groups:
+        ratio = _gone(ratios, group)
+        for cut in group.axes:
+            axis = cut.layer, cut.axis
+            gone[axis] = gone.get(axis, 0.0) + ratio * cut.share
+    kept: dict[str, float] = {}
+    for (layer, _), share in gone.items():
+        kept[layer] = kept.get(layer, 1.0) * (1 - share)
+    return kept
+
+
+def _gone(ratios: Mapping[str, float], group: CoupledGroup) -> float:
+    """Return the share of the group's units that goes: whole ones."""
+    return math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
+
+
+_INSIDE = 1e-6  # of the range: keeps the last point just feasible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TradeOffPoint:
+    """One schedule of the trade-off.
+
+    Attributes:
+        kind: what the budget counts.
+        target: fraction removed, or average bits; asking :func:`make_schedule` for it gives this schedule.
+        damage: predicted, summed over layers.
+        figure: what the schedule truly removes, or its average bits; it may be more than was asked for.
+    """
+
+    kind: BudgetKind
+    target: float
+    damage: float
+    figure: float
+
+
+def trade_off(
+    result: SensitivityResult,
+    kind: BudgetKind,
+    points: int = 25,
+    *,
+    method: str = "optimal",
+    limits: Limits | None = None,
+    gamma: float = 1.5,
+    metric: str | None = None,
+    step: float | None = None,
+    groups: Sequence[CoupledGroup] = (),
+) -> tuple[TradeOffPoint, ...]:
+    """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved as on its own.
+
+    The range is that of the optimal method, so that curves of several methods share their targets; targets that a
+    method cannot meet are left out.
+
+    Args:
+        result: the run whose curves count.
+        kind: what the budget counts.
+        points: how many; fewer where steps are wider.
+        method: of :data:`~senseapp.schedules.methods.METHODS`.
+        limits: as for :func:`make_schedule`.
+        gamma: likewise.
+        metric: likewise.
+        step: targets are multiples of it, as a slider's are; None takes any.
+        groups: what shrinks together when channels go, for true figures of pruning.
+
+    Raises:
+        InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot serve.
+        InvalidSchedule: nothing was measured.
+    """
+    if points < 2:
+        raise InvalidSpec(f"A trade-off needs at least 2 points, got {points}.")
+    if method not in METHODS:
+        raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
+    anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
+    problem = pose(result, anything, limits or Limits(), gamma=gamma, metric=metric)
+    solve = _solver(problem, method)
+    solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
+    return tuple(point for point in solved if point is not None)
+
+
+def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
+    """Return figures from the gentlest levels that do something to the strongest, on multiples of ``step``."""
+    gentlest, strongest = {}, {}
+    for curve in problem.curve_set.curves:
+        levels = admissible_levels(problem, curve)
+        measured = [level for level in levels if level != curve.scale.untouched] or list(levels)
+        gentlest[curve.layer], strongest[curve.layer] = measured[0], levels[-1]
+    ends = [problem.accounting.figure(problem.kind, problem.saving(levels)) for levels in (gentlest, strongest)]
+    inside = _INSIDE * (ends[1] - ends[0])
+    spaced = np.linspace(ends[0], ends[1] - inside, points)
+    if step is None:
+        return [float(target) for target in spaced]
+    multiples = dict.fromkeys(round(float(target) / step) for target in spaced)
+    low, high = min(ends), max(ends)
+    return [target for multiple in multiples if low <= (target := round(multiple * step, 9)) <= high]
+
+
+def _solver(problem: Problem, method: str) -> Callable[[Problem], dict[str, float]]:
+    """Return the method; the optimal one keeps its table, since only the budget changes from point to point."""
+    return ChoiceTable.of(problem).best if method == "optimal" else METHODS[method]
+
+
+def _point(
+    problem: Problem,
+    target: float,
+    solve: Callable[[Problem], dict[str, float]],
+    groups: Sequence[CoupledGroup],
+) -> TradeOffPoint | None:
+    kind = problem.kind
+    try:
+        levels = solve(replace(problem, budget=ResourceBudget(kind=kind, target=target)))
+    except InfeasibleBudget:
+        return None
+    damage = sum(curve.choice(levels[curve.layer]).damage for curve in problem.curve_set.curves)
+    return TradeOffPoint(kind=kind, target=target, damage=damage, figure=_figure(problem, levels, groups))
+
+
+def _figure(problem: Problem, levels: Mapping[str, float], groups: Sequence[CoupledGroup]) -> float:
+    if groups:
+        return true_shares(levels, problem.curve_set.profile, groups)[problem.kind]
+    return problem.accounting.figure(problem.kind, problem.saving(levels))

@@ -1,0 +1,163 @@
+"""Write the compressed model to files that other programs read without senseapp."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
+from senseapp.records.model_files import ONNX, PROGRAM
+from senseapp.records.schedule import ValidationResult
+from senseapp.schedules.apply import AppliedModel
+from senseapp.schedules.export.program import without_source_paths
+from senseapp.schedules.sizes import plain_state, separate_state, small_file
+
+CHECKPOINT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+
+
+def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Write the state dict to ``path``, beside it a small file of it, and where channels were removed the network.
+
+    The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
+    ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
+    :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
+    architecture, so it is also written as a ``.pt2`` program and as ONNX.
+
+    Args:
+        applied: the compressed model.
+        path: ends in one of :data:`CHECKPOINT_SUFFIXES`.
+        example: images (N, C, H, W) that the network takes.
+
+    Returns:
+        The files written, the state dict first, and sentences on those that could not be.
+
+    Raises:
+        InvalidSpec: the suffix names no form that is known.
+        StorageFailed: a file cannot be written.
+    """
+    check_suffix(path.suffix)
+    state, integers, notes = plain_state(applied)
+    files = {path: _serialized(state, path.suffix)}
+    small, small_notes = small_file(applied, state, integers, plain_bytes=len(files[path]))
+    files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
+    notes += small_notes
+    if applied.kept_channels:
+        writers: dict[str, Callable[[nn.Module, Tensor], bytes]] = {
+            PROGRAM.suffix: exported_program,
+            ONNX.suffix: onnx_model,
+        }
+        for suffix, write in writers.items():
+            try:
+                files[path.with_suffix(suffix)] = write(applied.model, example)
+            except SenseError as error:
+                notes += (str(error),)
+    with storage_errors(f"the folder of {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for target, content in files.items():
+        replace_file(target, content)
+    return tuple(files), notes
+
+
+def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:
+    """Return ``validation`` with the sizes of the files that :func:`write_compressed` wrote, as they lie on the disk.
+
+    Args:
+        validation: what was measured.
+        files: the state dict first.
+        dense: the uncompressed model, whose state dict in the same form is the size before.
+
+    Raises:
+        StorageFailed: a file cannot be read.
+    """
+    plain = files[0]
+    with storage_errors(plain.name):
+        sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}
+    before = len(state_dict_bytes(dense, plain.suffix))
+    return replace(
+        validation,
+        files=sizes,
+        sizes=validation.sizes | {"file_bytes": (float(before), float(sizes[plain.suffix]))},
+    )
+
+
+def check_suffix(suffix: str) -> None:
+    """Require that ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`.
+
+    Raises:
+        InvalidSpec: it is not.
+    """
+    if suffix not in CHECKPOINT_SUFFIXES:
+        raise InvalidSpec(
+            f"A checkpoint's name ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {suffix or 'no suffix'!r}."
+        )
+
+
+def state_dict_bytes(model: nn.Module, suffix: str) -> bytes:
+    """Return the plain state dict of ``model`` in the form that ``suffix`` names.
+
+    Raises:
+        InvalidSpec: the suffix names no form that is known.
+    """
+    check_suffix(suffix)
+    return _serialized(separate_state(model), suffix)
+
+
+def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
+    if suffix == ".safetensors":
+        return safetensors.torch.save(dict(state))
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return buffer.getvalue()
+
+
+def exported_program(model: nn.Module, example: Tensor) -> bytes:
+    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails.
+
+    Raises:
+        InvalidSpec: torch cannot export this network.
+    """
+    buffer = io.BytesIO()
+    torch.export.save(_export(model, example), buffer)
+    return buffer.getvalue()
+
+
+def onnx_model(model: nn.Module, example: Tensor) -> bytes:
+    """Return ``model`` as ONNX; the number of images is free where torch can export it so.
+
+    Raises:
+        InvalidSpec: torch cannot export this network.
+    """
+    try:
+        program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False)
+        if program is None:
+            raise RuntimeError("nothing was exported")
+        return bytes(program.model_proto.SerializeToString())
+    except SenseError:
+        raise
+    except Exception as error:  # the exporter raises errors of many packages
+        raise InvalidSpec(
+            f"This network cannot be written as ONNX: {type(error).__name__}: {first_line_of(error)}."
+        ) from error
+
+
+def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    pair = torch.cat([example, example])[:2].contiguous()  # torch takes one image for a fixed number
+    plain = model.to(memory_format=torch.contiguous_format)
+    try:
+        return without_source_paths(
+            torch.export.export(plain, (pair,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        )
+    except Exception:  # a network that reads its batch size cannot be exported for any; one image always has its size
+        try:
+            return without_source_paths(torch.export.export(plain, (pair[:1],)))
+        except Exception as error:  # as above
+            raise InvalidSpec(
+                f"This network cannot be exported by torch: {type(error).__name__}: {first_line_of(error)}."
+            ) from error

@@ -1,0 +1,247 @@
+"""The names in a sensitivity table and those of a model: which rows are about which layer.
+
+The rows of Distiller's sensitivity CSV: parameter, sparsity, top-1 and top-5 in percent, loss in nats.
+A result of ours as Distiller's sensitivity CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.metrics import MetricChange
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
+from senseapp.records.profile import ModelProfile
+from senseapp.store.run_file import harmless
+
+COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
+_LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
+_MOST_CHARACTERS = 20_000_000
+_PERCENT_CEILING = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillerRow:
+    """One measurement.
+
+    Attributes:
+        parameter: name of the weight, as in the file (``module.conv1.weight``).
+        sparsity: fraction of zeros, in [0, 1); 0 is the uncompressed model.
+        top1, top5: accuracies as fractions (the file has percent).
+        loss: cross-entropy, nats; infinite where it overflowed.
+    """
+
+    parameter: str
+    sparsity: float
+    top1: float
+    top5: float
+    loss: float
+
+
+def read_rows(text: str) -> tuple[DistillerRow, ...]:
+    """Read and check every row.
+
+    Raises:
+        InvalidFile: it is empty or too large, lacks a column, or a row is out of range, repeated or without numbers.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise InvalidFile(f"A sensitivity CSV has at most {_MOST_CHARACTERS // 10**6} MB. Choose a smaller file.")
+    try:
+        records = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+        _check_header([name.strip() for name in records.fieldnames or ()])
+        records.fieldnames = [name.strip() for name in records.fieldnames or ()]
+        rows = tuple(_row(record, records.line_num) for record in records)
+    except csv.Error as error:
+        raise InvalidFile(f"This is not a CSV file ({error}). Choose a table with {','.join(COLUMNS)}.") from error
+    if not rows:
+        raise InvalidFile("This sensitivity CSV has a header but no rows. Choose a file with measurements.")
+    _check_repeats(rows)
+    _check_percent(rows)
+    return rows
+
+
+def _check_header(names: list[str]) -> None:
+    if not names:
+        raise InvalidFile(f"This file is empty. Choose a CSV with the columns {','.join(COLUMNS)}.")
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise InvalidFile(
+            f"A sensitivity CSV has the columns {','.join(COLUMNS)}; this one lacks {', '.join(missing)}. "
+            "Add them, or choose another file."
+        )
+
+
+def _row(record: Mapping[str, str | None], line: int) -> DistillerRow:
+    parameter = (record["parameter"] or "").strip()
+    if not parameter:
+        raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
+    row = DistillerRow(
+        parameter=parameter,
+        sparsity=round(_number(record, "sparsity", line), _LEVEL_DIGITS),
+        top1=_number(record, "top1", line) / 100,
+        top5=_number(record, "top5", line) / 100,
+        loss=_number(record, "loss", line),
+    )
+    _check_range(row, line)
+    return row
+
+
+def _number(record: Mapping[str, str | None], column: str, line: int) -> float:
+    text = record[column]
+    try:
+        number = float(text or "")
+    except ValueError as error:
+        raise InvalidFile(f"Line {line}: {column} must be a number, got {text!r}. Correct the file.") from error
+    if math.isnan(number) or (math.isinf(number) and column != "loss"):
+        raise InvalidFile(f"Line {line}: {column} must be a finite number, got {text!r}. Correct the file.")
+    return number
+
+
+def _check_range(row: DistillerRow, line: int) -> None:
+    if row.sparsity > 1:
+        raise InvalidFile(
+            f"Line {line}: sparsity must be a fraction from 0 to below 1, got {row.sparsity:g}, which looks like "
+            "percent. Divide the column by 100."
+        )
+    if not 0 <= row.sparsity < 1:
+        raise InvalidFile(f"Line {line}: sparsity must be a fraction from 0 to below 1, got {row.sparsity:g}.")
+    for column, value in (("top1", row.top1), ("top5", row.top5)):
+        if not 0 <= value <= 1:
+            raise InvalidFile(f"Line {line}: {column} must be percent from 0 to 100, got {100 * value:g}.")
+
+
+def _check_repeats(rows: tuple[DistillerRow, ...]) -> None:
+    seen = set()
+    for row in rows:
+        key = row.parameter, row.sparsity
+        if key in seen:
+            raise InvalidFile(
+                f"{row.parameter} has two rows at sparsity {row.sparsity:g}; one is expected. Remove the other."
+            )
+        seen.add(key)
+
+
+def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
+    """Refuse accuracies given as fractions: they would be read as a hundredth of what they are."""
+    highest = 100 * max(max(row.top1, row.top5) for row in rows)
+    if 0 < highest <= _PERCENT_CEILING:
+        raise InvalidFile(
+            f"top1 and top5 must be percent, but none is above {highest:g}, which looks like fractions. "
+            "Multiply both columns by 100."
+        )
+
+
+_INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
+_STRANGERS_SHOWN = 3
+_EXPECTED_SHOWN = 2
+
+
+def match_names(
+    by_layer: Mapping[str, list[DistillerRow]], profile: ModelProfile
+) -> tuple[dict[str, list[DistillerRow]], str]:
+    """Return the rows of the layers that the model has, and one sentence on the others; empty if there are none.
+
+    Raises:
+        InvalidFile: the model has none of them.
+    """
+    known = {layer.name for layer in profile.layers}
+    renamed = {_name_in(known, name, by_layer): rows for name, rows in by_layer.items()}
+    strangers = [name for name in renamed if name not in known]
+    if not strangers:
+        return renamed, ""
+    expected = [name for name in (layer.name for layer in profile.layers) if name not in renamed] or sorted(known)
+    if len(strangers) == len(renamed):
+        raise InvalidFile(
+            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {_listed(strangers)}, but "
+            f"names such as {_examples(expected)} were expected; choose the model that was measured, or import "
+            "without one."
+        )
+    kept = {name: rows for name, rows in renamed.items() if name in known}
+    return kept, _sentence(strangers, expected, num_named=len(renamed), title=profile.title)
+
+
+def _name_in(known: set[str], name: str, taken: Iterable[str]) -> str:
+    """Return the model's name for a parameter, or the table's own where the model has none."""
+    unwrapped = name.replace(_INNER_WRAPPER, ".")
+    return unwrapped if name not in known and unwrapped in known and unwrapped not in taken else name
+
+
+def _sentence(strangers: Sequence[str], expected: Sequence[str], *, num_named: int, title: str) -> str:
+    verbs = ("is", "was") if len(strangers) == 1 else ("are", "were")
+    return (
+        f"{len(strangers)} of the {num_named} parameters {verbs[0]} not in {title} and {verbs[1]} left out "
+        f"({_listed(strangers)}), where names such as {_examples(expected)} were expected; if another model was "
+        "measured, import the table again with that one."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _STRANGERS_SHOWN} more" if len(names) > _STRANGERS_SHOWN else ""
+    return ", ".join(harmless(name) for name in names[:_STRANGERS_SHOWN]) + more
+
+
+def _examples(names: Sequence[str]) -> str:
+    return " and ".join(names[:_EXPECTED_SHOWN])
+
+
+_METRICS = ("top1", "top5", "loss")
+_WRAPPER = "module."
+_DIGITS = 12  # enough for every digit that a percentage of a million images has, without binary dust
+
+
+def can_be_distiller_csv(result: SensitivityResult) -> bool:
+    """Whether the table's columns are known: a sparsity or pruning run, measured with labels."""
+    return not result.spec.sensitivity.compression.description.sets_bits and any(_usable(result))
+
+
+def write_distiller_csv(result: SensitivityResult) -> str:
+    """Write ``parameter,sparsity,top1,top5,loss``: fractions of zeros, accuracies in percent, loss in nats.
+
+    Each layer begins with the row of the uncompressed model, at sparsity 0; names carry the ``module.`` that
+    Distiller's have. Members of a coupled group have the group's figures; layers and levels without measured top-1,
+    top-5 and loss are left out.
+
+    Raises:
+        InvalidSpec: a run whose levels are bits, or a run without labels.
+    """
+    if not can_be_distiller_csv(result):
+        raise InvalidSpec(
+            "Distiller's CSV holds top-1, top-5 and loss by sparsity; this run has no such measurements. "
+            "Run sparsity or pruning on labelled images, or take sensitivity.csv."
+        )
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    parameters = {layer.name: layer.parameter for layer in result.profile.layers}
+    by_layer: dict[str, list[LayerMeasurement]] = {}
+    for item in _usable(result):
+        for member in item.members or (item.layer,):
+            by_layer.setdefault(member, []).append(item)
+    for layer in (name for name in parameters if name in by_layer):
+        writer.writerows(_rows(_WRAPPER + parameters[layer], by_layer[layer]))
+    return stream.getvalue()
+
+
+def _usable(result: SensitivityResult) -> Iterator[LayerMeasurement]:
+    for item in result.shown:
+        if item.status is Status.MEASURED and not item.estimated and all(map(item.change, _METRICS)):
+            yield item
+
+
+def _rows(parameter: str, items: list[LayerMeasurement]) -> Iterator[tuple[str, ...]]:
+    baseline = [change.baseline for change in _changes(items[0])]
+    yield parameter, "0", *_figures(*baseline)
+    for item in sorted(items, key=lambda item: item.level):
+        yield parameter, f"{item.level:.{_DIGITS}g}", *_figures(*(change.value for change in _changes(item)))
+
+
+def _changes(item: LayerMeasurement) -> list[MetricChange]:
+    return [change for metric in _METRICS if (change := item.change(metric)) is not None]
+
+
+def _figures(top1: float, top5: float, loss: float) -> tuple[str, str, str]:
+    return f"{100 * top1:.{_DIGITS}g}", f"{100 * top5:.{_DIGITS}g}", repr(loss)

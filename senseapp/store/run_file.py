@@ -1,0 +1,202 @@
+"""The file that carries a finished run to another server: a zip of JSON records and safetensors, never pickle.
+
+``run.json`` says what it is, ``result.json`` is the result; ``validation-KEY.json``, ``histogram-KEY.json`` and
+``compressed-KEY.safetensors`` are what was made of it. Nothing else is written, and nothing else is read.
+
+Whether the records of a run file fit together, so that no page meets a layer or metric that does not exist.
+Writing a finished run as one file.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import re
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from senseapp.core.codec import dumps, register
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import InvalidFile
+from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.records.profile import UnlistedWeights
+from senseapp.records.schedule import ValidationResult
+from senseapp.store.run_folder import RunFolder
+
+HEAD_NAME = "run.json"
+RESULT_NAME = "result.json"
+RUN_FILE_SUFFIX = ".senserun.zip"
+WEIGHTS = re.compile(r"compressed-[0-9a-f]{16}\.safetensors")
+
+_EXTRAS: tuple[tuple[re.Pattern[str], type], ...] = (
+    (re.compile(r"validation-[0-9a-f]{16}\.json"), ValidationResult),
+    (re.compile(r"histogram-[0-9a-f]{16}\.json"), QuantizationHistogram),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFileHead:
+    """What is in a run file.
+
+    Attributes:
+        title: of the run.
+        written_by: version of senseapp.
+    """
+
+    title: str
+    written_by: str = ""
+
+
+register(RunFileHead)
+
+
+def extra_record(name: str) -> type | None:
+    """Return the record that a member of this name holds, or None if it is not one of the extra records."""
+    return next((record for pattern, record in _EXTRAS if pattern.fullmatch(name)), None)
+
+
+def extra_files(folder: Path) -> list[Path]:
+    """Return the files of a run's folder that go into its run file beside the result, by name."""
+    found = (path for path in folder.iterdir() if extra_record(path.name) or WEIGHTS.fullmatch(path.name))
+    return sorted(found)
+
+
+_LONGEST_TEXT = 2000
+_MOST_BINS = 100_000
+_HARMLESS = str.maketrans({"[": "(", "]": ")", "<": "‹", ">": "›", "`": "'", "$": "＄"})
+
+
+def harmless(text: str) -> str:
+    """Return ``text`` without what makes links, pictures or markup of it, and not endlessly long."""
+    printable = "".join(character if character.isprintable() else " " for character in text[:_LONGEST_TEXT])
+    return printable.translate(_HARMLESS)
+
+
+def without_markup(result: SensitivityResult) -> SensitivityResult:
+    """Return ``result`` with every free sentence in it made :func:`harmless`."""
+    profile = result.profile
+    return replace(
+        result,
+        notes=tuple(harmless(note) for note in result.notes),
+        profile=replace(
+            profile,
+            title=harmless(profile.title),
+            notes=tuple(harmless(note) for note in profile.notes),
+            unlisted=tuple(_without_markup(item) for item in profile.unlisted),
+        ),
+        measurements=tuple(replace(item, reason=harmless(item.reason)) for item in result.measurements),
+        estimates=tuple(replace(item, reason=harmless(item.reason)) for item in result.estimates),
+    )
+
+
+def _without_markup(item: UnlistedWeights) -> UnlistedWeights:
+    return replace(
+        item,
+        module=harmless(item.module),
+        module_type=harmless(item.module_type),
+        parameters=tuple(harmless(name) for name in item.parameters),
+    )
+
+
+def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
+    """Check that every measurement is of a layer, level and metric of the run, with possible figures.
+
+    Raises:
+        InvalidFile: something does not fit; the message says what.
+    """
+    layers = {layer.name for layer in result.profile.layers}
+    if not layers or any(not name or harmless(name) != name for name in layers):
+        raise _misfit("it has no layers, or one whose name no network has")
+    named = (result.spec.model.title, result.spec.model.checkpoint, result.spec.data.title)
+    if any(harmless(name) != name for name in named):
+        raise _misfit("its model or images have a name with markup in it")
+    for item in (*result.measurements, *result.estimates):
+        _check_measurement(item, layers, result)
+    if result.metric not in METRICS:
+        raise _misfit(f"there is no metric {result.metric[:40]!r}")
+    for extra in extras:
+        if isinstance(extra, ValidationResult):
+            _check_changes(extra.changes, extra.repaired, extra.uniform, extra.uniform_repaired)
+            if extra.schedule.metric not in METRICS:
+                raise _misfit("a proof is counted in an unknown metric")
+        if isinstance(extra, QuantizationHistogram):
+            _check_histogram(extra)
+    for number in _counts(result):
+        if number < 0:
+            raise _misfit("a count is below 0")
+
+
+def _check_measurement(item: LayerMeasurement, layers: set[str], result: SensitivityResult) -> None:
+    unknown = {item.layer, *item.members} - layers
+    if unknown:
+        raise _misfit(f"there is no layer {min(unknown)[:80]!r}")
+    if item.level not in result.spec.sensitivity.levels:
+        raise _misfit(f"no level {item.level!r} was asked for")
+    if not math.isfinite(item.seconds) or item.seconds < 0:
+        raise _misfit("a measurement took no possible time")
+    _check_changes(item.changes)
+
+
+def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
+    for change in (change for group in changes for change in group):
+        if change.metric not in METRICS:
+            raise _misfit(f"there is no metric {change.metric[:40]!r}")
+        if change.num_samples < 0:
+            raise _misfit("a count is below 0")
+
+
+def _check_histogram(histogram: QuantizationHistogram) -> None:
+    bins = histogram.cells * histogram.sub_bins
+    if not 0 < bins <= _MOST_BINS or any(
+        len(part) != bins for part in (histogram.counts, histogram.gradient_magnitudes)
+    ):
+        raise _misfit("a histogram has not the bins that it should")
+    try:
+        _ = (histogram.centroids, histogram.profile, histogram.zero_share)
+    except (ArithmeticError, ValueError, IndexError) as error:
+        raise _misfit("a histogram is empty") from error
+
+
+def _counts(result: SensitivityResult) -> Iterator[int]:
+    yield from (result.num_samples, result.profile.num_params, result.profile.macs, result.profile.num_bytes)
+    for layer in result.profile.layers:
+        yield from (layer.num_params, layer.macs, *layer.weight_shape)
+    for item in result.profile.unlisted:
+        yield from (item.num_params, item.macs)
+
+
+def _misfit(what: str) -> InvalidFile:
+    return InvalidFile(
+        f"The records of this run file do not fit together: {what}. Choose a file that Download run wrote."
+    )
+
+
+def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
+    """Write the finished run in ``folder``; where its files lay on this server is left out.
+
+    Raises:
+        NotFound: the run is not finished.
+        InvalidFile: its files are damaged.
+        StorageFailed: they cannot be read, or there is no room to write.
+    """
+    result = folder.load_result()
+    carried = result.without_folders()
+    head = RunFileHead(title=title, written_by=_version())
+    with storage_errors("the run file"), zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(HEAD_NAME, dumps(head))
+        archive.writestr(RESULT_NAME, dumps(carried))
+        for path in extra_files(folder.path):
+            packing = zipfile.ZIP_DEFLATED if path.suffix == ".json" else zipfile.ZIP_STORED  # weights do not shrink
+            archive.write(path, path.name, packing)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("senseapp")
+    except importlib.metadata.PackageNotFoundError:  # run from its folder
+        return ""

@@ -1,0 +1,156 @@
+"""Reading a run file that anybody may have made: names, sizes and content are checked before any of it is kept."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+from senseapp.core.codec import loads
+from senseapp.core.errors import InvalidFile
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import ValidationResult
+from senseapp.store.run_file import (
+    HEAD_NAME,
+    RESULT_NAME,
+    WEIGHTS,
+    RunFileHead,
+    check_result,
+    extra_record,
+    harmless,
+    without_markup,
+)
+
+_MOST_MEMBERS = 400
+_MOST_RECORD_BYTES = 64_000_000
+_CHUNK_BYTES = 1 << 20
+_MEMBER_SIGNATURE = b"PK\x01\x02"
+_ENCRYPTED = 0x1
+_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, NotImplementedError)
+_ADVICE = "Choose a file that Download run wrote."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRunFile:
+    """A run file whose records were found sound.
+
+    Attributes:
+        head: what it says about itself.
+        result: the run.
+        records: proofs and histograms by file name.
+        weights: file names of compressed models, with their sizes in bytes; their bytes are still in the archive.
+    """
+
+    head: RunFileHead
+    result: SensitivityResult
+    records: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    _archive: zipfile.ZipFile
+
+    @property
+    def num_bytes(self) -> int:
+        """About the disk space that the run will take."""
+        return sum(member.file_size for member in self._archive.infolist())
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of the compressed model called ``name``, no more than its size.
+
+        Raises:
+            InvalidFile: it is damaged.
+        """
+        yield from _chunks(self._archive, self._archive.getinfo(name), self.weights[name])
+
+
+def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
+    """Read and check a run file.
+
+    Args:
+        stream: the file; it must stay open while compressed models are taken from the result.
+        most_bytes: that everything in it may have together, unpacked.
+
+    Raises:
+        InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
+    """
+    try:
+        _count_members(stream)
+        archive = zipfile.ZipFile(stream)
+    except _DAMAGE as error:
+        raise InvalidFile(f"This is not a run file, or it is damaged ({error}). {_ADVICE}") from error
+    members = {member.filename: member for member in archive.infolist()}
+    _check_members(archive.infolist(), most_bytes)
+    records: dict[str, Any] = {
+        name: loads(_record(archive, member), kind) for name, member in members.items() if (kind := extra_record(name))
+    }
+    head = loads(_record(archive, members[HEAD_NAME]), RunFileHead)
+    result = loads(_record(archive, members[RESULT_NAME]), SensitivityResult)
+    check_result(result, tuple(records.values()))
+    return ReadRunFile(
+        head=replace(head, title=harmless(head.title)),
+        result=replace(without_markup(result), spec=result.spec.without_folders()),
+        records={name: _plain(record) for name, record in records.items()},
+        weights={name: member.file_size for name, member in members.items() if WEIGHTS.fullmatch(name)},
+        _archive=archive,
+    )
+
+
+def _plain(record: Any) -> Any:
+    plain = replace(record, notes=tuple(harmless(note) for note in record.notes))
+    if isinstance(plain, ValidationResult):
+        return replace(plain, delivered_reason=harmless(plain.delivered_reason))
+    return plain
+
+
+def _count_members(stream: BinaryIO) -> None:
+    """Count the entries before Python makes an object of each: millions fit into a small file."""
+    stream.seek(0)
+    count, tail = 0, b""
+    while chunk := stream.read(_CHUNK_BYTES):
+        count += (tail + chunk).count(_MEMBER_SIGNATURE)
+        tail = chunk[1 - len(_MEMBER_SIGNATURE) :]
+    stream.seek(0)
+    if count > _MOST_MEMBERS:
+        raise InvalidFile(f"A run file holds at most {_MOST_MEMBERS} files, and this one more. {_ADVICE}")
+
+
+def _check_members(members: list[zipfile.ZipInfo], most_bytes: int) -> None:
+    names = [member.filename for member in members]
+    for needed in (HEAD_NAME, RESULT_NAME):
+        if names.count(needed) != 1:
+            raise InvalidFile(f"A run file holds one {needed}; this one has {names.count(needed)}. {_ADVICE}")
+    for member in members:
+        name = member.filename
+        known = name in (HEAD_NAME, RESULT_NAME) or extra_record(name) or WEIGHTS.fullmatch(name)
+        if not known or names.count(name) > 1:
+            raise InvalidFile(
+                f"A run file holds JSON records and safetensors of known names, not {name[:80]!r}. {_ADVICE}"
+            )
+        if member.flag_bits & _ENCRYPTED:
+            raise InvalidFile(f"This file is protected by a password. {_ADVICE}")
+        if not WEIGHTS.fullmatch(name) and member.file_size > _MOST_RECORD_BYTES:
+            raise InvalidFile(f"{name} has more than {_MOST_RECORD_BYTES // 10**6} MB. {_ADVICE}")
+    total = sum(member.file_size for member in members)
+    if total > most_bytes:
+        raise InvalidFile(
+            f"A run file may hold {most_bytes // 10**6:,} MB here; this one says it holds {total // 10**6:,} MB. "
+            "Ask whoever runs this server, or download the run again without its compressed models."
+        )
+
+
+def _record(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    return b"".join(_chunks(archive, member, member.file_size))
+
+
+def _chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most_bytes: int) -> Iterator[bytes]:
+    """Yield a member's bytes; what unpacks to more than it said is refused."""
+    left = most_bytes
+    try:
+        with archive.open(member) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                left -= len(chunk)
+                if left < 0:
+                    raise InvalidFile(f"{member.filename} is larger than it says. {_ADVICE}")
+                yield chunk
+    except _DAMAGE as error:
+        raise InvalidFile(f"{member.filename} is damaged ({error}). {_ADVICE}") from error
