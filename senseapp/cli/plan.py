@@ -27,7 +27,7 @@ def print_plan(spec: RunSpec, *, local: bool) -> None:
 
 
 def _lines(spec: RunSpec, workers: int) -> Iterator[str]:
-    from senseapp.engine.cluster.cluster import forecast  # torch loads here
+    from senseapp.engine.cluster.forecast import forecast  # torch loads here
 
     with phases() as progress:
         found = forecast(spec, progress=progress)

@@ -6,19 +6,25 @@ import sys
 import pytest
 
 PLAIN = (
-    "errors",
+    "core.errors",
     "metrics",
     "tasks",
-    "spec",
-    "results",
-    "schedule",
-    "store",
-    "jobs",
-    "exchange",
-    "export",
-    "service",
-    "cli",
-    "ui",
+    "compressions",
+    "records.spec",
+    "records.measurement",
+    "schedules.methods",
+    "schedules.export.registry",
+    "store.run_store",
+    "store.run_file_reading",
+    "store.distiller_reading",
+    "runs.service",
+    "runs.process.child",
+    "runs.worker",
+    "cli.main",
+    "app.common.backend",
+    "app.results.views",
+    "app.schedule.panel",
+    "app.server.serve",
 )
 
 
@@ -32,6 +38,6 @@ def test_importing_does_not_load_torch(package):
 
 
 def test_importing_the_engine_does_not_load_streamlit():
-    program = "import sys, senseapp.runs, senseapp.cli; print('streamlit' in sys.modules)"
+    program = "import sys, senseapp.runs.service, senseapp.cli.main; print('streamlit' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -62,9 +62,9 @@ STARTS = {
 START = """
 import os, runpy, sys
 from unittest import mock
-import senseapp.cli, senseapp.app.server.serve as serve
+import senseapp.cli.main as cli, senseapp.app.server.serve as serve
 assert "torch" not in sys.modules
-with mock.patch.object(senseapp.cli, "main", return_value=0), mock.patch.object(serve, "application"):
+with mock.patch.object(cli, "main", return_value=0), mock.patch.object(serve, "application"):
     try:
         {call}
     except SystemExit as end:
