@@ -156,7 +156,7 @@ def large_run(home: Path) -> str:
     store = RunStore(home)
     record = store.create(spec, owner=LOCAL_OWNER, title="large")
     store.folder(record.run_id).save_result(made_up)
-    store.set_headline(record.run_id, headline(made_up))
+    store.update(record.run_id, headline=headline(made_up))
     store.set_state(record.run_id, RunState.DONE)
     return record.run_id
 

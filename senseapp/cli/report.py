@@ -7,8 +7,9 @@ from pathlib import Path
 
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSchedule
+from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import Schedule
+from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.runs.leaderboard import headline
 from senseapp.store.run_folder import RunFolder
 
@@ -51,8 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
         result=result,
         headline=headline(result),
         schedules=schedules,
-        validations=folder.validations(),
-        histograms=folder.histograms(),
+        validations=folder.records(ValidationResult),
+        histograms=folder.records(QuantizationHistogram),
     )
     report = build_report(contents)
     with storage_errors(f"the folder of {arguments.out.name}"):

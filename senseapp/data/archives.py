@@ -1,8 +1,6 @@
-"""Pictures in a zip or tar archive, read where they lie: nothing is unpacked to disk.
+"""Pictures in a zip or tar archive, read where they lie: nothing is unpacked to disk. Archives are hostile.
 
-Pictures in a tar archive, plain or gzipped.
-Pictures in a zip archive.
-How much a folder or archive may hold before it is refused.
+Names, sizes and numbers of entries are checked before a byte of a picture is read.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -23,6 +22,23 @@ from senseapp.core.wording import printable
 from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
 
 _MB = 1_000_000
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
+_GZIP = b"\x1f\x8b"
+_OTHERS = {
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"7z\xbc\xaf\x27\x1c": "7-Zip",
+    b"Rar!": "RAR",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+}
+_ENCRYPTED = 0x1
+_MEMBER_SIGNATURE = b"PK\x01\x02"
+_CHUNK_BYTES = 1 << 20
+_LONGEST_HEADER = 1 << 20
+_DAMAGE = (
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, OSError, EOFError),
+    *(ValueError, RuntimeError, NotImplementedError, KeyError, IndexError),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,46 +87,138 @@ class ArchiveLimits:
             raise Unreadable(f"larger than {self.file_bytes // _MB} MB")
 
 
-_LONGEST_HEADER = 1 << 20
-_TAR_DAMAGE = (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RuntimeError, KeyError, IndexError)
+def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:
+    """Open an archive; what it is, is told by its first bytes, not by its name.
+
+    Raises:
+        InvalidDataset: not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to do harm.
+    """
+    limits = limits or ArchiveLimits()
+    title = printable(path.name)
+    if not path.is_file():
+        raise InvalidDataset(f"{title} is not a file. Choose a zip or tar archive of images.")
+    try:
+        with path.open("rb") as file:
+            start = file.read(tarfile.BLOCKSIZE)
+    except OSError as error:
+        raise InvalidDataset(f"{title} cannot be read ({error.strerror}). Check that the app may read it.") from error
+    try:
+        if start.startswith(_ZIP):
+            return ZipSource(path, limits)
+        if start.startswith(_GZIP) or start[257:262] == b"ustar" or _is_old_tar(start):
+            return TarSource(path, limits, gzipped=start.startswith(_GZIP))
+    except _DAMAGE as error:
+        raise InvalidDataset(
+            f"{title} is damaged or cut short ({error}). Pack the images again, or upload it once more."
+        ) from error
+    if not start:
+        raise InvalidDataset(f"{title} is empty. Choose a zip or tar archive of images.")
+    kind = next((kind for magic, kind in _OTHERS.items() if start.startswith(magic)), None)
+    found = f"is a {kind} file" if kind else "is not an archive"
+    raise InvalidDataset(f"{title} {found}; images come in a zip, tar or tar.gz. Pack them as one of these.")
+
+
+def _is_old_tar(start: bytes) -> bool:
+    """Return whether this block is a tar header of before 1988, which has a check sum but no name."""
+    try:
+        tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+class ZipSource:
+    """A zip archive whose names and sizes were found harmless.
+
+    Raises:
+        InvalidDataset: protected by a password, too large, or with names that lead outside.
+        BadZipFile, OSError, ValueError, …: damaged.
+    """
+
+    def __init__(self, path: Path, limits: ArchiveLimits) -> None:
+        self.title = printable(path.name)
+        self.contents = Contents()
+        self._limits = limits
+        _check_directory(path, limits, self.title)
+        with ExitStack() as until_listed:
+            self._zip = until_listed.enter_context(zipfile.ZipFile(path))
+            self._members = self._zip.infolist()
+            self._check_sizes(path)
+            for position, member in enumerate(self._members):
+                self._list(position, member)
+            until_listed.pop_all()  # it stays open for reading; `close` closes it
+
+    def _check_sizes(self, path: Path) -> None:
+        if any(member.flag_bits & _ENCRYPTED for member in self._members):
+            raise InvalidDataset(f"{self.title} is protected by a password. Pack the images again without one.")
+        total = sum(member.file_size for member in self._members)
+        self._limits.check_total(total, path.stat().st_size, self.title)
+
+    def _list(self, position: int, member: zipfile.ZipInfo) -> None:
+        name = safe_member_name(member.filename, self.title)
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if member.is_dir():
+            if name:
+                self.contents.add_folder(name)
+        elif kind not in (0, stat.S_IFREG):
+            self.contents.links += 1
+        elif name:
+            self.contents.add_file(name, position)
+
+    def read(self, entry: Entry) -> bytes:
+        """Return the bytes of one member, at most the limit of one file.
+
+        Raises:
+            Unreadable: it is too large, damaged, or packed by a method that Python does not know.
+        """
+        member = self._members[entry.position]
+        self._limits.check_file(member.file_size)
+        try:
+            with self._zip.open(member) as file:
+                return file.read()
+        except _DAMAGE as error:
+            raise Unreadable("damaged in the archive") from error
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._zip.close()
+
+
+def _check_directory(path: Path, limits: ArchiveLimits, title: str) -> None:
+    """Count the entries before Python makes an object of each: millions fit into a small file."""
+    count, tail = 0, b""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            count += (tail + chunk).count(_MEMBER_SIGNATURE)
+            limits.check_members(count, title)
+            tail = chunk[1 - len(_MEMBER_SIGNATURE) :]
 
 
 class TarSource:
-    """A tar archive whose names and sizes were found harmless.
+    """A tar archive, plain or gzipped, whose names and sizes were found harmless.
 
     Members are best read in the order of their ``position``: a gzipped archive can only be read forward, and
     starts over to go back.
 
     Raises:
-        InvalidDataset: damaged, too large, or with names that lead outside.
+        InvalidDataset: too large, or with names that lead outside.
+        TarError, OSError, EOFError, …: damaged.
     """
 
     def __init__(self, path: Path, limits: ArchiveLimits, *, gzipped: bool) -> None:
         self.title = printable(path.name)
         self.contents = Contents()
         self._limits = limits
-        self._packed_bytes = path.stat().st_size
         self._sizes: dict[int, int] = {}
-        # it stays open for reading; `close` closes it
-        self._stream = cast(IO[bytes], (gzip.open if gzipped else open)(path, "rb"))
-        try:
-            self._list_everything()
-        except InvalidDataset:
-            self.close()
-            raise
-        except _TAR_DAMAGE as error:
-            self.close()
-            raise InvalidDataset(
-                f"{self.title} is damaged or cut short ({error}). Pack the images again, or upload it once more."
-            ) from error
-
-    def _list_everything(self) -> None:
-        total = 0
-        for count, member in enumerate(self._members(), start=1):
-            total += member.size
-            self._limits.check_members(count, self.title)
-            self._limits.check_total(total, self._packed_bytes, self.title)
-            self._list(member)
+        with ExitStack() as until_listed:
+            self._stream = until_listed.enter_context(cast(IO[bytes], (gzip.open if gzipped else open)(path, "rb")))
+            packed_bytes, total = path.stat().st_size, 0
+            for count, member in enumerate(self._members(), start=1):
+                total += member.size
+                limits.check_members(count, self.title)
+                limits.check_total(total, packed_bytes, self.title)
+                self._list(member)
+            until_listed.pop_all()  # it stays open for reading; `close` closes it
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
         """Yield the members; none is kept, so that memory does not grow with their number."""
@@ -145,7 +253,7 @@ class TarSource:
         try:
             self._stream.seek(entry.position)
             return self._stream.read(size)
-        except _TAR_DAMAGE as error:
+        except _DAMAGE as error:
             raise Unreadable("damaged in the archive") from error
 
     def close(self) -> None:
@@ -173,132 +281,3 @@ class _HeaderReader(io.RawIOBase):
 
     def tell(self) -> int:
         return self._stream.tell()
-
-
-_ENCRYPTED = 0x1
-_MEMBER_SIGNATURE = b"PK\x01\x02"
-_CHUNK_BYTES = 1 << 20
-_ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, NotImplementedError)
-
-
-class ZipSource:
-    """A zip archive whose names and sizes were found harmless.
-
-    Raises:
-        InvalidDataset: damaged, protected by a password, too large, or with names that lead outside.
-    """
-
-    def __init__(self, path: Path, limits: ArchiveLimits) -> None:
-        self.title = printable(path.name)
-        self.contents = Contents()
-        self._limits = limits
-        try:
-            _check_directory(path, limits, self.title)
-            self._zip = zipfile.ZipFile(path)
-        except _ZIP_DAMAGE as error:
-            raise InvalidDataset(
-                f"{self.title} is damaged or cut short ({error}). Pack the images again, or upload it once more."
-            ) from error
-        try:
-            self._members = self._zip.infolist()
-            self._check_sizes(path)
-            for position, member in enumerate(self._members):
-                self._list(position, member)
-        except InvalidDataset:
-            self.close()
-            raise
-
-    def _check_sizes(self, path: Path) -> None:
-        if any(member.flag_bits & _ENCRYPTED for member in self._members):
-            raise InvalidDataset(f"{self.title} is protected by a password. Pack the images again without one.")
-        total = sum(member.file_size for member in self._members)
-        self._limits.check_total(total, path.stat().st_size, self.title)
-
-    def _list(self, position: int, member: zipfile.ZipInfo) -> None:
-        name = safe_member_name(member.filename, self.title)
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if member.is_dir():
-            if name:
-                self.contents.add_folder(name)
-        elif kind not in (0, stat.S_IFREG):
-            self.contents.links += 1
-        elif name:
-            self.contents.add_file(name, position)
-
-    def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one member, at most the limit of one file.
-
-        Raises:
-            Unreadable: it is too large, damaged, or packed by a method that Python does not know.
-        """
-        member = self._members[entry.position]
-        self._limits.check_file(member.file_size)
-        try:
-            with self._zip.open(member) as file:
-                return file.read()
-        except _ZIP_DAMAGE as error:
-            raise Unreadable("damaged in the archive") from error
-
-    def close(self) -> None:
-        """Close the archive."""
-        self._zip.close()
-
-
-def _check_directory(path: Path, limits: ArchiveLimits, title: str) -> None:
-    """Count the entries before Python makes an object of each: millions fit into a small file."""
-    count, tail = 0, b""
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            count += (tail + chunk).count(_MEMBER_SIGNATURE)
-            limits.check_members(count, title)
-            tail = chunk[1 - len(_MEMBER_SIGNATURE) :]
-
-
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
-_GZIP = b"\x1f\x8b"
-_OTHERS = {
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"7z\xbc\xaf\x27\x1c": "7-Zip",
-    b"Rar!": "RAR",
-    b"\x28\xb5\x2f\xfd": "Zstandard",
-}
-
-
-def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:
-    """Open an archive; what it is, is told by its first bytes, not by its name.
-
-    Raises:
-        InvalidDataset: not a zip, tar or tar.gz, damaged, protected by a password, too large, or made to do harm.
-    """
-    limits = limits or ArchiveLimits()
-    title = printable(path.name)
-    if not path.is_file():
-        raise InvalidDataset(f"{title} is not a file. Choose a zip or tar archive of images.")
-    try:
-        with path.open("rb") as file:
-            start = file.read(tarfile.BLOCKSIZE)
-    except OSError as error:
-        raise InvalidDataset(f"{title} cannot be read ({error.strerror}). Check that the app may read it.") from error
-    if start.startswith(_ZIP):
-        return ZipSource(path, limits)
-    if start.startswith(_GZIP) or start[257:262] == b"ustar" or _is_old_tar(start):
-        return TarSource(path, limits, gzipped=start.startswith(_GZIP))
-    raise _not_an_archive(start, title)
-
-
-def _is_old_tar(start: bytes) -> bool:
-    """Return whether this block is a tar header of before 1988, which has a check sum but no name."""
-    try:
-        tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
-        return False
-    return True
-
-
-def _not_an_archive(start: bytes, title: str) -> InvalidDataset:
-    if not start:
-        return InvalidDataset(f"{title} is empty. Choose a zip or tar archive of images.")
-    kind = next((kind for magic, kind in _OTHERS.items() if start.startswith(magic)), None)
-    found = f"is a {kind} file" if kind else "is not an archive"
-    return InvalidDataset(f"{title} {found}; images come in a zip, tar or tar.gz. Pack them as one of these.")

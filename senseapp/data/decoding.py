@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from senseapp.data.contents import Unreadable
 
 
-class PictureBudget:
+class PixelSemaphore:
     """Lets threads decode at the same time as long as their pictures have at most ``pixels`` together.
 
     A picture above that is decoded alone.
@@ -67,7 +67,7 @@ class Decoded:
 
 
 @contextmanager
-def decoded_picture(file: bytes, mode: ChannelMode, budget: PictureBudget) -> Iterator[Decoded]:
+def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelSemaphore) -> Iterator[Decoded]:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do.
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored: this is

@@ -21,7 +21,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import counted, listed, printable
 from senseapp.data.archives import ArchiveLimits
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, PictureBudget, Remark, decoded_picture
+from senseapp.data.decoding import ChannelMode, PixelSemaphore, Remark, decoded_picture
 from senseapp.data.images import allocate_pixels, channel_mode, cropping
 from senseapp.models.loaded import Preprocessing
 
@@ -231,17 +231,13 @@ def read_drawn(
             break
         taken += size
         size = max(wanted - len(drawn.rows), _REPLACEMENTS)
-    _require_some(drawn, source.title)
-    return drawn
-
-
-def _require_some(drawn: DrawnPictures, title: str) -> None:
     if not drawn.rows or len(drawn.unreadable) > len(drawn.rows) + _MOST_UNREADABLE:
         first = listed(f"{name} ({reason})" for name, reason in drawn.unreadable)
         raise InvalidDataset(
-            f"{counted(len(drawn.unreadable), 'file')} in {title} cannot be used as a picture: {first}. "
+            f"{counted(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture: {first}. "
             "Export them again as JPEG or PNG."
         )
+    return drawn
 
 
 def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
@@ -250,7 +246,7 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     Raises:
         InvalidDataset: none of them can.
     """
-    budget = PictureBudget(_PIXELS_IN_FLIGHT)
+    budget = PixelSemaphore(_PIXELS_IN_FLIGHT)
     in_order = sorted(entries, key=lambda entry: entry.position)
     tried = in_order[:: -(-len(in_order) // _MOST_TRIED) or 1]
     refused = []
@@ -282,7 +278,7 @@ def _read_batch(
         _prepare,
         mode=channel_mode(preprocessing),
         crop=cropping(preprocessing),
-        budget=PictureBudget(_PIXELS_IN_FLIGHT),
+        budget=PixelSemaphore(_PIXELS_IN_FLIGHT),
     )
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode") as pool:
         for index, outcome in _in_flight(source, entries, indices, partial(pool.submit, prepare)):
@@ -321,7 +317,7 @@ def _in_flight(
 
 
 def _prepare(
-    file: bytes, *, mode: ChannelMode, crop: Callable[[Image.Image], torch.Tensor], budget: PictureBudget
+    file: bytes, *, mode: ChannelMode, crop: Callable[[Image.Image], torch.Tensor], budget: PixelSemaphore
 ) -> _Outcome:
     try:
         with decoded_picture(file, mode, budget) as decoded:

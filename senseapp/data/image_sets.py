@@ -31,7 +31,7 @@ from senseapp.records.image_sets import IMAGE_SETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class TorchvisionSet:
     """How torchvision opens one set.
 
     Attributes:
@@ -58,17 +58,17 @@ class Opening:
         return tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
 
 
-OPENINGS: Mapping[str, Opening] = {
-    "cifar10": Opening(kind=datasets.CIFAR10, options={"train": False}),
-    "cifar100": Opening(kind=datasets.CIFAR100, options={"train": False}),
-    "mnist": Opening(kind=datasets.MNIST, options={"train": False}),
-    "fashion_mnist": Opening(kind=datasets.FashionMNIST, options={"train": False}),
-    "kmnist": Opening(kind=datasets.KMNIST, options={"train": False}),
-    "svhn": Opening(kind=datasets.SVHN, options={"split": "test"}, classes="0123456789"),
-    "imagenette": Opening(kind=datasets.Imagenette, options={"split": "val", "size": "160px"}),
-    "eurosat": Opening(kind=datasets.EuroSAT),
-    "flowers102": Opening(kind=datasets.Flowers102, options={"split": "test"}),
-    "oxford_pets": Opening(kind=datasets.OxfordIIITPet, options={"split": "test"}),
+TORCHVISION_SETS: Mapping[str, TorchvisionSet] = {
+    "cifar10": TorchvisionSet(kind=datasets.CIFAR10, options={"train": False}),
+    "cifar100": TorchvisionSet(kind=datasets.CIFAR100, options={"train": False}),
+    "mnist": TorchvisionSet(kind=datasets.MNIST, options={"train": False}),
+    "fashion_mnist": TorchvisionSet(kind=datasets.FashionMNIST, options={"train": False}),
+    "kmnist": TorchvisionSet(kind=datasets.KMNIST, options={"train": False}),
+    "svhn": TorchvisionSet(kind=datasets.SVHN, options={"split": "test"}, classes="0123456789"),
+    "imagenette": TorchvisionSet(kind=datasets.Imagenette, options={"split": "val", "size": "160px"}),
+    "eurosat": TorchvisionSet(kind=datasets.EuroSAT),
+    "flowers102": TorchvisionSet(kind=datasets.Flowers102, options={"split": "test"}),
+    "oxford_pets": TorchvisionSet(kind=datasets.OxfordIIITPet, options={"split": "test"}),
 }
 """By the names of :data:`senseapp.records.image_sets.IMAGE_SETS`."""
 
@@ -79,10 +79,10 @@ def open_image_set(name: str) -> ImageSetSource:
     Raises:
         InvalidDataset: its files are damaged; they are removed, so that the next attempt downloads them again.
     """
-    folder, opening, title = image_set_folder(name), OPENINGS[name], IMAGE_SETS[name].title
+    folder, image_set, title = image_set_folder(name), TORCHVISION_SETS[name], IMAGE_SETS[name].title
     try:
-        images = opening.open(folder, False)
-        return ImageSetSource(title, images, labels_of(images), opening.class_names(images))
+        images = image_set.open(folder, False)
+        return ImageSetSource(title, images, labels_of(images), image_set.class_names(images))
     except Exception as error:  # on damaged files torchvision raises whatever its parsing runs into
         shutil.rmtree(folder, ignore_errors=True)
         raise InvalidDataset(f"The copy of {title} on this machine was damaged. Try again to download it.") from error
@@ -189,12 +189,12 @@ def _settle(name: str, download: Future[None]) -> None:
 def _download(name: str) -> None:
     if is_downloaded(name):  # by another thread, between question and start
         return
-    opening = OPENINGS[name]
-    if not is_reachable(opening.address()):
-        raise _unavailable(name, f"{urlsplit(opening.address()).hostname} cannot be reached")
+    image_set = TORCHVISION_SETS[name]
+    if not is_reachable(image_set.address()):
+        raise _unavailable(name, f"{urlsplit(image_set.address()).hostname} cannot be reached")
     partial = new_partial_folder(name)
     try:
-        opening.open(partial, True)
+        image_set.open(partial, True)
         for archive in (path for pattern in _ARCHIVES for path in partial.rglob(pattern)):
             archive.unlink(missing_ok=True)
         if not is_downloaded(name):  # by another process, in the meantime

@@ -6,10 +6,11 @@ The model's own way to prepare pictures, with timm's transforms.
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -54,25 +55,20 @@ class ImageSet(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class TensorImages:
     """An :class:`ImageSet` over one tensor in memory, float32 (N, C, H, W) and already normalised."""
 
-    def __init__(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor | None = None,
-        *,
-        class_names: tuple[str, ...] = (),
-        names: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
-        indicative: bool = False,
-    ) -> None:
-        self.images = images
-        self.labels = labels
-        self.class_names = class_names
-        self.names = names or tuple(str(index) for index in range(len(images)))
-        self.notes = notes
-        self.indicative = indicative
+    images: torch.Tensor
+    labels: torch.Tensor | None = None
+    _: KW_ONLY
+    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    indicative: bool = False
+
+    def __post_init__(self) -> None:
+        self.names = self.names or tuple(map(str, range(len(self.images))))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -84,14 +80,35 @@ class TensorImages:
     def subset(self, indices: Sequence[int]) -> TensorImages:
         """Return the images at ``indices``, in that order."""
         index = torch.as_tensor(list(indices), dtype=torch.long)
-        return TensorImages(
-            self.images[index],
-            None if self.labels is None else self.labels[index],
-            class_names=self.class_names,
-            names=tuple(self.names[i] for i in indices),
-            notes=self.notes,
-            indicative=self.indicative,
+        labels = None if self.labels is None else self.labels[index]
+        return replace(self, images=self.images[index], labels=labels, names=tuple(self.names[i] for i in indices))
+
+
+def draw(images: ImageSet, num_samples: int | None, seed: int) -> ImageSet:
+    """Return ``num_samples`` of the images, drawn by ``seed`` and in their old order; None keeps all.
+
+    Raises:
+        InvalidSpec: there are fewer.
+    """
+    if num_samples is None or num_samples == len(images):
+        return images
+    return images.subset(sorted(draw_order(len(images), num_samples, seed)[:num_samples]))
+
+
+def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
+    """Return the order in which ``count`` images are drawn; without ``num_samples``, the order they are in.
+
+    Raises:
+        InvalidSpec: more are wanted than there are.
+    """
+    if num_samples is None:
+        return list(range(count))
+    if num_samples > count:
+        raise InvalidSpec(
+            f"There are {count} images, fewer than the {num_samples} asked for. Choose at most {count}, or bring more."
         )
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
 
 
 _MOST_IN_MEMORY_BYTES = 128_000_000
@@ -144,29 +161,17 @@ class PreparedImages:
     def subset(self, indices: Sequence[int]) -> PreparedImages:
         """Return the images at ``indices``, in that order."""
         index = torch.as_tensor(list(indices), dtype=torch.long)
-        return PreparedImages(
-            self.pixels,
-            self.preprocessing,
-            None if self.labels is None else self.labels[index],
-            rows=self.rows[index],
-            class_names=self.class_names,
-            names=tuple(self.names[i] for i in indices),
-            notes=self.notes,
-            picture_size=self.picture_size,
-        )
+        chosen = copy.copy(self)
+        chosen.labels = None if self.labels is None else self.labels[index]
+        chosen.rows = self.rows[index]
+        chosen.names = tuple(self.names[i] for i in indices)
+        return chosen
 
     def normalised_as(self, preprocessing: Preprocessing) -> PreparedImages:
         """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""
-        return PreparedImages(
-            self.pixels,
-            preprocessing,
-            self.labels,
-            rows=self.rows,
-            class_names=self.class_names,
-            names=self.names,
-            notes=self.notes,
-            picture_size=self.picture_size,
-        )
+        other = copy.copy(self)
+        other.preprocessing = preprocessing
+        return other
 
 
 def allocate_pixels(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -19,7 +19,8 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.data.images import ImageSet, PreparedImages, TensorImages, effective_preprocessing
+from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
+from senseapp.data.pictures import ImageRequest, load_pictures
 from senseapp.models.demo import DEMO_PREPROCESSING
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
@@ -97,51 +98,6 @@ def _names(split: Split) -> tuple[str, ...]:
 _RANDOM_IMAGES = 128
 
 
-def say_nothing(_sentence: str) -> None:
-    """Take a sentence and do nothing with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRequest:
-    """What a loader is asked for.
-
-    Attributes:
-        spec: which images.
-        preprocessing: the model's own, with the overrides of ``spec``.
-        task: what labels mean to the model.
-        num_classes: outputs of the model, which labels may name.
-        num_samples: images wanted; None means all.
-        seed: of the draw when there are more.
-        data_roots: folders that may be read; empty means any.
-        class_names: of the model, by index; empty where unknown.
-        progress: told one sentence now and then while a loader waits.
-    """
-
-    spec: DataSpec
-    preprocessing: Preprocessing
-    task: Task
-    num_classes: int
-    class_names: tuple[str, ...]
-    num_samples: int | None
-    seed: int
-    data_roots: tuple[Path, ...]
-    progress: Callable[[str], None]
-
-
-Loader = Callable[[ImageRequest], ImageSet]
-_LOADERS: dict[str, Loader] = {}
-
-
-def register_loader(kind: str) -> Callable[[Loader], Loader]:
-    """Register the function that loads images of ``kind``."""
-
-    def register(load: Loader) -> Loader:
-        _LOADERS[kind] = load
-        return load
-
-    return register
-
-
 def load_images(
     spec: DataSpec,
     preprocessing: Preprocessing,
@@ -153,7 +109,7 @@ def load_images(
     data_roots: Sequence[Path] = (),
     class_names: tuple[str, ...] = (),
     with_labels: bool = True,
-    progress: Callable[[str], None] = say_nothing,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ImageSet:
     """Load the images of ``spec``, prepared as the model wants them.
 
@@ -188,34 +144,6 @@ def load_images(
     return draw(images, num_samples, seed)
 
 
-def draw(images: ImageSet, num_samples: int | None, seed: int) -> ImageSet:
-    """Return ``num_samples`` of the images, drawn by ``seed`` and in their old order; None keeps all.
-
-    Raises:
-        InvalidSpec: there are fewer.
-    """
-    if num_samples is None or num_samples == len(images):
-        return images
-    return images.subset(sorted(draw_order(len(images), num_samples, seed)[:num_samples]))
-
-
-def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
-    """Return the order in which ``count`` images are drawn; without ``num_samples``, the order they are in.
-
-    Raises:
-        InvalidSpec: more are wanted than there are.
-    """
-    if num_samples is None:
-        return list(range(count))
-    if num_samples > count:
-        raise InvalidSpec(
-            f"There are {count} images, fewer than the {num_samples} asked for. Choose at most {count}, or bring more."
-        )
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    return order
-
-
-@register_loader("demo")
 def _demo(request: ImageRequest) -> ImageSet:
     digits, shape = load_demo_images("heldout"), request.preprocessing.input_shape
     pictures = torch.tensor(demo_pictures("heldout")).unsqueeze(1)  # (N, 1, H, W)
@@ -230,7 +158,6 @@ def _demo(request: ImageRequest) -> ImageSet:
     )
 
 
-@register_loader("random")
 def _random(request: ImageRequest) -> ImageSet:
     _refuse_overrides(
         request.spec,
@@ -254,3 +181,12 @@ def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
     given = [name for name in names if getattr(spec, name) not in ((), None, "rgb")]
     if given:
         raise InvalidSpec(f"{reason} Leave out {', '.join(given)}.")
+
+
+_LOADERS: dict[str, Callable[[ImageRequest], ImageSet]] = {
+    "demo": _demo,
+    "random": _random,
+    "folder": load_pictures,
+    "archive": load_pictures,
+    "torchvision": load_pictures,
+}

@@ -22,9 +22,8 @@ from senseapp.data.arrangement import Arrangement, arrange
 from senseapp.data.contents import Entry, PictureSource
 from senseapp.data.folder import DrawnPictures, FolderSource, read_drawn, require_readable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
-from senseapp.data.images import ImageSet, PreparedImages, channel_mode
+from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.labels import label_entries, written_labels
-from senseapp.data.load import ImageRequest, draw_order, register_loader, say_nothing
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Targets, Task
@@ -75,10 +74,9 @@ def survey_images(
     Raises:
         InvalidDataset: it cannot be read, may not be, or holds no picture, or none that can be decoded.
     """
-    with _opened(spec, data_roots, say_nothing) as source:
+    with _opened(spec, data_roots, lambda _: None) as source:
         arrangement = _arranged(source, spec)
-        if not isinstance(source, ImageSetSource):
-            require_readable(source, arrangement.entries)
+        require_readable(source, arrangement.entries)
         notes = (*source.contents.notes(), *arrangement.notes, *task.label_notes(arrangement.labels))
         tables = tuple(sorted(source.contents.tables))
     counts = Counter(arrangement.labels)
@@ -94,9 +92,21 @@ def survey_images(
     )
 
 
-@register_loader("folder")
-@register_loader("archive")
-@register_loader("torchvision")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """The arguments of :func:`~senseapp.data.load.load_images`, its spec's overrides put into the preprocessing."""
+
+    spec: DataSpec
+    preprocessing: Preprocessing
+    task: Task
+    num_classes: int
+    class_names: tuple[str, ...]
+    num_samples: int | None
+    seed: int
+    data_roots: tuple[Path, ...]
+    progress: Callable[[str], None]
+
+
 def load_pictures(request: ImageRequest) -> PreparedImages:
     """Load the drawn pictures of a folder, archive or image set; only these are decoded.
 
@@ -116,8 +126,7 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
                 confirmed=request.spec.class_map,
             )
         except InvalidDataset:
-            if not isinstance(source, ImageSetSource):
-                require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
+            require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
         order = draw_order(len(entries), request.num_samples, request.seed)
         wanted = len(order) if request.num_samples is None else request.num_samples

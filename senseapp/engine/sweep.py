@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
 from senseapp.core.errors import InvalidSpec
-from senseapp.data.images import ImageSet
-from senseapp.data.load import draw
+from senseapp.data.images import ImageSet, draw
 from senseapp.engine.accumulation import Tally, Yardstick
 from senseapp.engine.executor import Executor, LocalExecutor
 from senseapp.engine.layout import Layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,13 +33,6 @@ class CallAxes:
     outputs: tuple[int | None, ...]
 
 
-@dataclass(slots=True)
-class _Shapes:
-    module: str
-    inputs: list[Shape]
-    outputs: list[Shape] = field(default_factory=list)
-
-
 def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
     """Return the batch axes of every module call, by start.
 
@@ -54,27 +47,24 @@ def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
         NotPerImage: the calls or their shapes depend on the number of images in another way.
     """
     two, four = (_shapes(model, torch.cat([image] * count)) for count in (2, 4))
-    if [call.module for call in two] != [call.module for call in four]:
+    if [module for module, *_ in two] != [module for module, *_ in four]:
         raise NotPerImage("the number of images decides which modules are called")
     return tuple(
-        CallAxes(
-            module=few.module,
-            inputs=_axes(few.inputs, many.inputs, few.module),
-            outputs=_axes(few.outputs, many.outputs, few.module),
-        )
-        for few, many in zip(two, four, strict=True)
+        CallAxes(module=module, inputs=_axes(few[0], many[0], module), outputs=_axes(few[1], many[1], module))
+        for (module, *few), (_, *many) in zip(two, four, strict=True)
     )
 
 
-def _shapes(model: nn.Module, images: Tensor) -> list[_Shapes]:
-    calls: list[_Shapes] = []
+def _shapes(model: nn.Module, images: Tensor) -> list[tuple[str, list[Shape], list[Shape]]]:
+    """Return of every module call, by start, the shapes of the tensors that it took and returned."""
+    calls: list[tuple[str, list[Shape], list[Shape]]] = []
 
     def wrap(name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
-            call = _Shapes(name, [tuple(tensor.shape) for tensor in tensors_in((args, kwargs))])
-            calls.append(call)
+            outputs: list[Shape] = []
+            calls.append((name, [tuple(tensor.shape) for tensor in tensors_in((args, kwargs))], outputs))
             output = forward(*args, **kwargs)
-            call.outputs = [tuple(tensor.shape) for tensor in tensors_in(output)]
+            outputs += [tuple(tensor.shape) for tensor in tensors_in(output)]
             return output
 
         return noted

@@ -23,7 +23,7 @@ _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """One architecture as its library builds it.
 
@@ -69,16 +69,7 @@ def library_versions() -> dict[str, str]:
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""
     return tuple(
-        CatalogueEntry(
-            library=library,
-            name=name,
-            num_params=num_params,
-            macs=macs,
-            input_shape=tuple(shape),
-            num_layers=num_layers,
-            num_classes=num_classes,
-            pretrained=bool(pretrained),
-        )
+        CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, bool(pretrained))
         for library, name, num_params, macs, shape, num_layers, num_classes, pretrained in _index()["architectures"]
     )
 

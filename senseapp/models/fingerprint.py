@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -207,6 +207,14 @@ def _is_whole(value: float) -> bool:
     return abs(value - round(value)) < 1e-6
 
 
+class OrderedWeights(NamedTuple):
+    """Names and shapes of a checkpoint's weights in one order, and the signature of the shapes by place."""
+
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    signature: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """What is remembered of one architecture's names and shapes.
@@ -237,14 +245,15 @@ class Fingerprint:
         free = signature_of({name: shapes[name] for name in self.free.patterns if name in shapes})
         return (signature - free) % MODULUS == self.fixed_signature and self.free.fit(shapes)
 
-    def free_shapes(self, shapes: Sequence[Shape], signature: int) -> dict[str, Shape] | None:
-        """Return the free ones of ``shapes``, whose signature by place is given, under this architecture's names.
+    def free_shapes(self, ordered: OrderedWeights) -> dict[str, Shape] | None:
+        """Return the shapes of the free weights among ``ordered`` under this architecture's names.
 
         None where the shapes are not those of the architecture, in its order.
         """
+        shapes = ordered.shapes
         if len(shapes) != self.num_weights:
             return None
-        if (signature - signature_of(by_place(shapes, self.free_places))) % MODULUS != self.ordered_signature:
+        if (ordered.signature - signature_of(by_place(shapes, self.free_places))) % MODULUS != self.ordered_signature:
             return None
         found = {name: shapes[place] for name, place in zip(self.free.patterns, self.free_places, strict=True)}
         return found if self.free.fit(found) else None

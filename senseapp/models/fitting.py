@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.models.checkpoint import Checkpoint, read_checkpoint
-from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith
-from senseapp.models.loaded import LoadedModel, seeded_weights, unset_weights
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith, Shape, weights_only
+from senseapp.models.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.models.recognise import (
     BY_ORDER_NOTE,
     Candidate,
@@ -33,13 +34,19 @@ _TRAINING_ONLY_PREFIXES = ("AuxLogits.", "aux1.", "aux2.")
 _LISTED_AT_MOST = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrongShape:
-    """One weight whose shape in the checkpoint is not the network's."""
+class Mismatch(NamedTuple):
+    """One weight that does not fit, with its shape in the network and in the checkpoint; None where it is not there."""
 
     name: str
-    expected: tuple[int, ...]
-    found: tuple[int, ...]
+    expected: Shape | None
+    found: Shape | None
+
+    @property
+    def kind(self) -> Literal["missing", "unexpected", "wrong shape"]:
+        """What is wrong with it."""
+        if self.found is None:
+            return "missing"
+        return "unexpected" if self.expected is None else "wrong shape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +54,20 @@ class MatchReport:
     """How a checkpoint and a network compare.
 
     Attributes:
-        missing: names that the network has and the checkpoint lacks.
-        unexpected: names that the checkpoint has and the network lacks.
-        wrong_shape: names that both have, with different shapes.
+        differences: missing weights first, then those of another shape, then surplus ones.
         ignored: names of the checkpoint that are left out on purpose: heads that serve training only, and
             tables that the network computes.
         cause: one sentence on the likely cause; empty if everything fits.
     """
 
-    missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
-    wrong_shape: tuple[WrongShape, ...] = ()
+    differences: tuple[Mismatch, ...] = ()
     ignored: tuple[str, ...] = ()
     cause: str = ""
 
     @property
     def fits(self) -> bool:
         """Whether every weight of the network is in the checkpoint, in its shape, and nothing else."""
-        return not (self.missing or self.unexpected or self.wrong_shape)
+        return not self.differences
 
 
 def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:
@@ -72,27 +75,21 @@ def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_
 
     The weights of the layer ``fresh_head`` may be missing.
     """
-    expected = module.state_dict()
-    missing = tuple(
-        name
-        for name in expected
-        if name not in tensors
-        and not name.endswith(COMPUTED_SUFFIXES)
-        and not (fresh_head and name.rpartition(".")[0] == fresh_head)
+    expected, found = (
+        {name: tuple(tensor.shape) for name, tensor in weights.items()} for weights in (module.state_dict(), tensors)
     )
-    surplus = [name for name in tensors if name not in expected]
-    ignored = tuple(name for name in surplus if _is_ignored(name))
-    unexpected = tuple(name for name in surplus if not _is_ignored(name))
-    wrong = tuple(
-        WrongShape(name=name, expected=tuple(tensor.shape), found=tuple(tensors[name].shape))
-        for name, tensor in expected.items()
-        if name in tensors and tensors[name].shape != tensor.shape and not name.endswith(COMPUTED_SUFFIXES)
-    )
+    own = weights_only(expected)
+    missing = [
+        Mismatch(name, shape, None)
+        for name, shape in own.items()
+        if name not in found and not (fresh_head and name.rpartition(".")[0] == fresh_head)
+    ]
+    wrong = [Mismatch(name, own[name], found[name]) for name in own if name in found and found[name] != own[name]]
+    surplus = [name for name in found if name not in expected]
+    unexpected = [Mismatch(name, None, found[name]) for name in surplus if not _is_ignored(name)]
     return MatchReport(
-        missing=missing,
-        unexpected=unexpected,
-        wrong_shape=wrong,
-        ignored=ignored,
+        differences=(*missing, *wrong, *unexpected),
+        ignored=tuple(filter(_is_ignored, surplus)),
         cause=_likely_cause(list(expected), missing, unexpected, wrong),
     )
 
@@ -101,9 +98,7 @@ def _is_ignored(name: str) -> bool:
     return name.endswith(COMPUTED_SUFFIXES) or name.startswith(_TRAINING_ONLY_PREFIXES)
 
 
-def _likely_cause(
-    names: list[str], missing: tuple[str, ...], unexpected: tuple[str, ...], wrong: tuple[WrongShape, ...]
-) -> str:
+def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mismatch], wrong: list[Mismatch]) -> str:
     """Return the first explanation that accounts for every difference."""
     if not (missing or unexpected or wrong):
         return ""
@@ -112,7 +107,7 @@ def _likely_cause(
         return "The checkpoint was made for another architecture: most names differ."
     if wrong and not (missing or unexpected):
         return _cause_of_shapes(names, head, wrong)
-    if all(name.startswith(head) for name in missing) and not wrong:
+    if all(item.name.startswith(head) for item in missing) and not wrong:
         if not unexpected:
             return "The checkpoint has no classifier: it holds the features only."
         if missing:
@@ -121,11 +116,11 @@ def _likely_cause(
     return "The checkpoint was made for a variant of this architecture, or for another version of its library."
 
 
-def _cause_of_shapes(names: list[str], head: str, wrong: tuple[WrongShape, ...]) -> str:
+def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
     if all(item.name.startswith(head) for item in wrong):
         return (
-            f"The checkpoint has {wrong[0].found[0] if wrong[0].found else 0} classes, "
-            f"the network was built with {wrong[0].expected[0] if wrong[0].expected else 0}."
+            f"The checkpoint has {(wrong[0].found or (0,))[0]} classes, "
+            f"the network was built with {(wrong[0].expected or (0,))[0]}."
         )
     first = names[0].rpartition(".")[0]
     if all(item.name.rpartition(".")[0] == first for item in wrong):
@@ -167,21 +162,20 @@ def _start_afresh(head: nn.Module) -> None:
 
 
 def _mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
-    parts = []
-    if report.missing:
-        parts.append(f"{len(report.missing)} missing ({_some(report.missing)})")
-    if report.unexpected:
-        parts.append(f"{len(report.unexpected)} unexpected ({_some(report.unexpected)})")
-    if report.wrong_shape:
-        shapes = tuple(f"{item.name} {item.found} for {item.expected}" for item in report.wrong_shape)
-        parts.append(f"{len(report.wrong_shape)} of another shape ({_some(shapes)})")
+    names: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
+    for item in report.differences:
+        if item.kind == "wrong shape":
+            names["of another shape"].append(f"{item.name} {item.found} for {item.expected}")
+        else:
+            names[item.kind].append(item.name)
+    parts = [f"{len(found)} {what} ({_some(found)})" for what, found in names.items() if found]
     return (
         f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause} "
         "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
     )
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _some(names: list[str]) -> str:
     return ", ".join(names[:_LISTED_AT_MOST]) + (", …" if len(names) > _LISTED_AT_MOST else "")
 
 
@@ -245,7 +239,7 @@ def load_from_checkpoint(
         report("Recognising the architecture")
     proposal = propose(spec, checkpoint)
     report(f"Building {proposal.spec.title}")
-    with unset_weights():
+    with skip_weight_init():
         loaded = build(proposal.spec)
     weights = proposal.fitted(loaded.module)
     fitted = load_tensors(loaded.module, weights, title=proposal.spec.title, fresh_head=proposal.fresh_head)
@@ -326,7 +320,7 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
 
 
 def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) -> tuple[ModelSpec, tuple[str, ...]]:
-    if candidates and candidates[0].head is not None and candidates[0].head.missing:
+    if candidates and candidates[0].without_head:
         return dataclasses.replace(spec, library=candidates[0].library, name=candidates[0].name), ()  # type: ignore[arg-type]
     if not candidates or not candidates[0].fits:
         closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in candidates[:3])

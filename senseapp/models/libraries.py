@@ -112,19 +112,20 @@ def build_timm(spec: ModelSpec) -> LoadedModel:
     """
     _check_name(spec.name)
     check_side(spec.img_size, title=spec.title)
-    overrides: dict[str, Any] = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
+    settings: dict[str, Any] = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
+    if spec.img_size is not None:
+        settings["img_size"] = spec.img_size
     notes: tuple[str, ...] = ()
     if spec.pretrained:
         published = _require_published(spec)
-        overrides |= _weights_source(spec, published)
+        settings |= _weights_source(spec, published)
         notes = _check_classes(spec, published.num_classes)
-    module = _create_timm(spec, overrides)
-    preprocessing = _timm_preprocessing(spec, module)
+    module = _create_timm(spec, settings)
     num_classes = output_width(module)
     return LoadedModel(
         module=module,
         title=spec.title,
-        preprocessing=preprocessing,
+        preprocessing=_timm_preprocessing(spec, module),
         num_classes=num_classes,
         pretrained=spec.pretrained,
         class_names=imagenet_class_names() if num_classes == _NUM_IMAGENET_CLASSES else (),
@@ -151,33 +152,24 @@ def _require_published(spec: ModelSpec) -> PretrainedCfg:
     return published
 
 
-def _create_timm(spec: ModelSpec, overrides: dict[str, Any]) -> nn.Module:
+def _create_timm(spec: ModelSpec, settings: dict[str, Any]) -> nn.Module:
     """Create the module; a size-free network refuses ``img_size`` and is then built without it."""
-    attempts = [overrides] if spec.img_size is None else [overrides | {"img_size": spec.img_size}, overrides]
-    for attempt in attempts:
-        try:
-            with seeded_weights():
-                module: nn.Module = timm.create_model(spec.name, pretrained=spec.pretrained, **attempt)
-            return module
-        except TypeError as error:
-            if attempt is not attempts[-1] and "img_size" in str(error):
-                continue
-            raise InvalidSpec(f"{spec.title} cannot be built with these settings ({first_line_of(error)}).") from error
-        except (OSError, RuntimeError) as error:
-            if spec.pretrained:
-                raise unavailable(spec.title) from error
-            raise _refused(spec, error) from error
-        except (ValueError, AssertionError) as error:
-            raise _refused(spec, error) from error
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _refused(spec: ModelSpec, error: Exception) -> InvalidSpec:
-    return InvalidSpec(
-        f"{spec.title} cannot be built with image size {spec.img_size}, {spec.in_chans} channels and "
-        f"{spec.num_classes} classes ({first_line_of(error)}). "
-        "Leave them empty for the architecture's own."
-    )
+    try:
+        with seeded_weights():
+            module: nn.Module = timm.create_model(spec.name, pretrained=spec.pretrained, **settings)
+    except TypeError as error:
+        if "img_size" in settings and "img_size" in str(error):
+            return _create_timm(spec, {name: value for name, value in settings.items() if name != "img_size"})
+        raise InvalidSpec(f"{spec.title} cannot be built with these settings ({first_line_of(error)}).") from error
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        if spec.pretrained and isinstance(error, (OSError, RuntimeError)):
+            raise unavailable(spec.title) from error
+        raise InvalidSpec(
+            f"{spec.title} cannot be built with image size {spec.img_size}, {spec.in_chans} channels and "
+            f"{spec.num_classes} classes ({first_line_of(error)}). "
+            "Leave them empty for the architecture's own."
+        ) from error
+    return module
 
 
 def _check_classes(spec: ModelSpec, published_classes: int) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def seeded_weights() -> Iterator[None]:
         yield
 
 
-class unset_weights(TorchFunctionMode):  # noqa: N801  (used as a context manager)
+class skip_weight_init(TorchFunctionMode):  # noqa: N801  (used as a context manager)
     """Leave parameters unset inside the block: drawing them takes most of the time of building a large network."""
 
     def __torch_function__(

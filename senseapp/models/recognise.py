@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ from senseapp.models.fingerprint import (
     MODULUS,
     BuiltWith,
     Fingerprint,
-    Shape,
+    OrderedWeights,
     Shapes,
     by_place,
     load_fingerprints,
@@ -49,14 +49,6 @@ _RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in n
 _LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
 _ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
 _VARIANCE_SUFFIX = "running_var"
-
-
-class OrderedWeights(NamedTuple):
-    """Names and shapes of a checkpoint's weights in one order, and the signature of the shapes by place."""
-
-    names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
-    signature: int
 
 
 def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
@@ -167,7 +159,17 @@ class Candidate(BuiltWith[int | None]):
     @property
     def fits(self) -> bool:
         """Whether the checkpoint has all weights of the architecture, as far as names or order and shapes tell."""
-        return self.exact or bool(self.order) or (self.head is not None and not self.head.missing)
+        return self.exact or self.by_order or (self.head is not None and not self.head.missing)
+
+    @property
+    def by_order(self) -> bool:
+        """Whether only order and shapes fit, under other names: a guess."""
+        return bool(self.order)
+
+    @property
+    def without_head(self) -> bool:
+        """Whether all but the classifier is there."""
+        return self.head is not None and self.head.missing
 
     @property
     def title(self) -> str:
@@ -264,7 +266,7 @@ def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None
 def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> Candidate | None:
     """Return the architecture as a candidate if its shapes are those of the checkpoint in one of ``orders``."""
     for ordered in orders:
-        free = fingerprint.free_shapes(ordered.shapes, ordered.signature)
+        free = fingerprint.free_shapes(ordered)
         if free is not None:
             candidate = _candidate(fingerprint, free, score=_SCORE_BY_ORDER, order=ordered.names)
             if (candidate.img_size is None) == (fingerprint.free.size is None):

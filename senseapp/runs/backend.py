@@ -198,7 +198,7 @@ class Backend:
         finally:
             del self._live[job_id]
             with suppress(StorageFailed):  # of no importance beside what ended the job
-                self.store.weigh(record.run_id)
+                self.store.update_size(record.run_id)
 
     def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, here: bool) -> None:
         """Do the task on the cluster, in a further process, or in this one with its memory limited."""
@@ -214,7 +214,7 @@ class Backend:
                 task.carry_out(context)
 
     def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
-        self.store.set_headline(record.run_id, headline(result))
+        self.store.update(record.run_id, headline=headline(result))
         self._learn(record.spec, result)
 
     def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:

@@ -75,7 +75,7 @@ def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
     """Delete runs that ended and were not touched for ``keep_days``, and return their ids; 0 days keeps all."""
     if not keep_days:
         return ()
-    old = store.untouched_since(time.time() - keep_days * _DAY_SECONDS)
+    old = store.unchanged_since(time.time() - keep_days * _DAY_SECONDS)
     for run_id in old:
         store.remove(run_id)
     return old

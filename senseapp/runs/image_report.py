@@ -147,7 +147,7 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
     """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
     if images.labels is None or not task.shown_metric:
         return 0, None
-    from senseapp.data.load import draw
+    from senseapp.data.images import draw
 
     metric = METRICS[task.shown_metric]
     chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)

@@ -11,7 +11,7 @@ from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
-from senseapp.runs.checkpoint_report import CheckpointFit, CheckpointReport, compare_checkpoint, identify_checkpoint
+from senseapp.runs.checkpoint_report import CheckpointReport, compare_checkpoint, identify_checkpoint
 from senseapp.runs.disk_space import UploadLimits, discard_upload, reserve_upload
 from senseapp.runs.image_report import PreviewReport, preview_images
 from senseapp.runs.pruning_groups import find_pruning_groups
@@ -22,6 +22,7 @@ from senseapp.tasks import task_named
 
 if TYPE_CHECKING:
     from senseapp.data.pictures import ImageSurvey
+    from senseapp.models.fitting import MatchReport
 
 
 _KEPT_COUNTS = 512
@@ -64,7 +65,7 @@ class Inputs:
         check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
         return identify_checkpoint(path, use_ema=use_ema)
 
-    def compare_checkpoint(self, model: ModelSpec) -> CheckpointFit:
+    def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds.
 
         Raises:

@@ -30,14 +30,13 @@ def keep_run_file(store: RunStore, read: ReadRunFile, *, owner: str) -> str:
     record = store.create(read.result.spec, owner=owner, title=read.head.title)
     try:
         _fill(store.folder(record.run_id), read)
-        store.set_headline(record.run_id, sentence)
-        store.set_origin(record.run_id, _ORIGIN)
+        store.update(record.run_id, headline=sentence, origin=_ORIGIN)
         count = len(read.result.measurements)
         store.set_state(record.run_id, RunState.DONE, done=count, total=count)
     except SenseError:
         store.remove(record.run_id)
         raise
-    store.weigh(record.run_id)
+    store.update_size(record.run_id)
     return record.run_id
 
 
@@ -53,9 +52,8 @@ def _headline(read: ReadRunFile) -> str:
 def _fill(folder: RunFolder, read: ReadRunFile) -> None:
     for name, record in read.records.items():
         if isinstance(record, ValidationResult):
-            folder.save_validation(_key(name), replace(record, files=_files(read.weights, _key(name))))
-        else:
-            folder.save_histogram(_key(name), record)
+            record = replace(record, files=_files(read.weights, _key(name)))
+        folder.save(_key(name), record)
     for name in read.weights:
         _keep_weights(folder, name, read)
     folder.save_result(read.result)

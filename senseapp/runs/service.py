@@ -159,7 +159,7 @@ class Service:
 
     def introduce(self, name: str) -> None:
         """Keep what this person is called, to be shown beside what they share."""
-        self._store.introduce(self.owner, name)
+        self._store.set_owner_name(self.owner, name)
 
     def start(self, spec: RunSpec, *, title: str = "") -> str:
         """Put a run in the queue and return its id; the model is loaded by the worker, never here.
@@ -209,8 +209,8 @@ class Service:
         try:
             sentence = headline(result)
             self._store.folder(record.run_id).save_result(replace(result, summary=sentence))
-            self._store.set_headline(record.run_id, sentence)
-            self._store.set_origin(record.run_id, notes_on_names(result))
+            self._store.update(record.run_id, headline=sentence)
+            self._store.update(record.run_id, origin=notes_on_names(result))
         except SenseError:
             self._store.delete(record.run_id, self.owner)
             raise
@@ -284,7 +284,7 @@ class Service:
             NotFound: there is no such run for this person.
             InvalidFile: one is damaged.
         """
-        return self._store.folder(self._store.readable(run_id, self.owner)).validations()
+        return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
         """Return every histogram that was made of a run, the oldest first.
@@ -293,7 +293,7 @@ class Service:
             NotFound: there is no such run for this person.
             InvalidFile: a file is damaged.
         """
-        return self._store.folder(self._store.readable(run_id, self.owner)).histograms()
+        return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
 
     def system(self) -> SystemReport:
         """Return how the server is right now, for anybody who may open the app."""

@@ -172,9 +172,9 @@ class StoredRuns:
 
     def find(self, content_key: str) -> SensitivityResult | None:
         """Return what the fullest such run has measured, and keep the key for runs to come."""
-        self._store.set_content(self._run_id, content_key)
+        self._store.update(self._run_id, content_key=content_key)
         best: SensitivityResult | None = None
-        for record in self._store.alike(self._run_id, content_key):
+        for record in self._store.with_content_key(self._run_id, content_key):
             with suppress(SenseError):  # deleted or damaged meanwhile: then everything is measured
                 result = self._store.folder(record.run_id).so_far()
                 if result is not None and len(result.measurements) > (len(best.measurements) if best else 0):
@@ -185,6 +185,6 @@ class StoredRuns:
         """Record that ``count`` of ``total`` measurements come from the run that was found."""
         assert self._found is not None
         reused = Reused(title=self._found.title, taken=count, total=total)
-        self._store.set_origin(self._run_id, reused.sentence)
+        self._store.update(self._run_id, origin=reused.sentence)
         _log.info("run %s: %d of %d measurements from run %s", self._run_id, count, total, self._found.run_id)
         return reused

@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps
@@ -113,6 +113,9 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     keeps_model: ClassVar[bool] = False
     """Whether it leaves files as large as a model, for which there must be room."""
 
+    kind: ClassVar[type[Any]]
+    """Of the record that it leaves."""
+
     run_id: str
 
     @property
@@ -121,16 +124,17 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         """Names the file of the outcome: the same for the same question, whoever asks."""
 
     @abstractmethod
+    def find_out(self, context: TaskContext) -> OutcomeT_co:
+        """Do the work and return the outcome; the engine is loaded."""
+
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
         """Return what is kept in ``folder``, or None before it is.
 
         Raises:
             InvalidFile: the file is damaged.
         """
-
-    @abstractmethod
-    def find_out(self, context: TaskContext) -> OutcomeT_co:
-        """Do the work, keep the outcome and return it; the engine is loaded."""
+        kept: OutcomeT_co | None = folder.load(self.kind, self.key)
+        return kept
 
     @property
     def job_id(self) -> str:
@@ -149,7 +153,9 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         if known is not None:
             return known
         load_engine()
-        return self.find_out(context)
+        found = self.find_out(context)
+        context.folder.save(self.key, found)  # type: ignore[arg-type]  # a record of self.kind
+        return found
 
 
 def key_of(question: str) -> str:
@@ -161,16 +167,14 @@ def key_of(question: str) -> str:
 class HistogramTask(FinishedRunTask[QuantizationHistogram]):
     """What is to be looked at: which tensor, on which grid."""
 
+    kind: ClassVar[type] = QuantizationHistogram
+
     spec: HistogramSpec
 
     @property
     def key(self) -> str:
         """Names its file."""
         return key_of(dumps(self.spec))
-
-    def outcome(self, folder: RunFolder) -> QuantizationHistogram | None:
-        """Return the histogram, or None before it is made."""
-        return folder.load_histogram(self.key)
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
         """Look at the tensor.
@@ -180,12 +184,8 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
         """
         from senseapp.engine.histograms import histogram_of
 
-        folder = context.folder
-        histogram = histogram_of(
-            folder.load_result(), self.spec, data_roots=context.data_roots, progress=context.observer.phase
-        )
-        folder.save_histogram(self.key, histogram)
-        return histogram
+        result = context.folder.load_result()
+        return histogram_of(result, self.spec, data_roots=context.data_roots, progress=context.observer.phase)
 
 
 REPAIR = "matched"
@@ -204,6 +204,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         other: how the second run compresses, where the schedule was made from two.
     """
 
+    kind: ClassVar[type] = ValidationResult
     keeps_model: ClassVar[bool] = True
 
     schedule: Schedule
@@ -215,10 +216,6 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Names its files."""
         other = f" other={self.other}" if self.other else ""
         return key_of(f"{dumps(self.schedule)} repair={REPAIR if self.repair else False}{other}")
-
-    def outcome(self, folder: RunFolder) -> ValidationResult | None:
-        """Return what was measured, or None before it is."""
-        return folder.load_validation(self.key)
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model too."""
@@ -241,9 +238,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
         validation = with_file_sizes(proven.result, files, proven.dense)
-        validation = replace(validation, notes=(*validation.notes, *notes))
-        folder.save_validation(self.key, validation)
-        return validation
+        return replace(validation, notes=(*validation.notes, *notes))
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
         """Return the files of the compressed model, the plain state dict first.
@@ -280,6 +275,8 @@ class DropLimit:
 class StrongestSearch(FinishedRunTask[StrongestFound]):
     """One such search in the results of a run."""
 
+    kind: ClassVar[type] = StrongestFound
+
     drop: DropLimit
 
     @property
@@ -292,10 +289,6 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         )
         return key_of(repr(asked))
 
-    def outcome(self, folder: RunFolder) -> StrongestFound | None:
-        """Return the schedule found, or None before it is."""
-        return folder.load_strongest(self.key)
-
     def find_out(self, context: TaskContext) -> StrongestFound:
         """Search.
 
@@ -305,15 +298,13 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         from senseapp.schedules.evaluator import TestBench
         from senseapp.schedules.strongest import strongest_schedule  # torch loads here, not when the app starts
 
-        folder, progress = context.folder, context.observer.phase
+        progress = context.observer.phase
         progress("Loading the model and the images")
-        found = strongest_schedule(
-            TestBench.open(folder.load_result(), data_roots=context.data_roots, progress=progress),
+        return strongest_schedule(
+            TestBench.open(context.folder.load_result(), data_roots=context.data_roots, progress=progress),
             self.drop.kind,
             self.drop.allowed_drop,
             metric=self.drop.metric,
             repair=self.drop.repair,
             limits=self.drop.limits,
         )
-        folder.save_strongest(self.key, found)
-        return found

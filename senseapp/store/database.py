@@ -102,7 +102,7 @@ class Database:
         self._busy_seconds = busy_seconds
         with storage_errors(f"the folder {path.parent.name}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with self._connection() as connection:
+        with self.connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             migrate(connection)
 
@@ -110,10 +110,9 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Open a connection and a write transaction; commit at the end, roll back if the body raises.
 
-        Raises:
-            StorageFailed: the database is locked, damaged, read-only or its disk is full.
+        Raises as :meth:`connection`.
         """
-        with self._connection() as connection:
+        with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -123,17 +122,12 @@ class Database:
             connection.execute("COMMIT")
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for one query.
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Open a connection, in which each statement is a transaction of its own.
 
         Raises:
-            StorageFailed: the database cannot be read.
+            StorageFailed: the database is locked, damaged, read-only or its disk is full.
         """
-        with self._connection() as connection:
-            yield connection
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             opened = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
             with closing(opened) as connection:

@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import ModelProfile
-from senseapp.store.run_file import harmless
+from senseapp.store.run_file import sanitised
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
@@ -181,7 +181,7 @@ def _sentence(strangers: Sequence[str], expected: Sequence[str], *, num_named: i
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _STRANGERS_SHOWN} more" if len(names) > _STRANGERS_SHOWN else ""
-    return ", ".join(harmless(name) for name in names[:_STRANGERS_SHOWN]) + more
+    return ", ".join(sanitised(name) for name in names[:_STRANGERS_SHOWN]) + more
 
 
 def _examples(names: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class Journal:
         line = dumps(measurement).encode() + b"\n"
         with storage_errors(self._path.name):
             if self._end is None:
-                self._end = self._whole_bytes()
+                self._end = sum(len(whole) + 1 for whole in self._whole_lines())
             with self._path.open("ab") as stream:
                 stream.truncate(self._end)
                 stream.write(line)
@@ -69,9 +69,6 @@ class Journal:
     def count(self) -> int:
         """Return how many measurements were appended, those that replace an earlier one included."""
         return len(self._whole_lines())
-
-    def _whole_bytes(self) -> int:
-        return sum(len(line) + 1 for line in self._whole_lines())
 
     def _whole_lines(self) -> list[bytes]:
         with storage_errors(self._path.name):

@@ -71,35 +71,35 @@ _MOST_BINS = 100_000
 _HARMLESS = str.maketrans({"[": "(", "]": ")", "<": "‹", ">": "›", "`": "'", "$": "＄"})
 
 
-def harmless(text: str) -> str:
+def sanitised(text: str) -> str:
     """Return ``text`` without what makes links, pictures or markup of it, and not endlessly long."""
     printable = "".join(character if character.isprintable() else " " for character in text[:_LONGEST_TEXT])
     return printable.translate(_HARMLESS)
 
 
 def without_markup(result: SensitivityResult) -> SensitivityResult:
-    """Return ``result`` with every free sentence in it made :func:`harmless`."""
+    """Return ``result`` with every free sentence in it made :func:`sanitised`."""
     profile = result.profile
     return replace(
         result,
-        notes=tuple(harmless(note) for note in result.notes),
+        notes=tuple(sanitised(note) for note in result.notes),
         profile=replace(
             profile,
-            title=harmless(profile.title),
-            notes=tuple(harmless(note) for note in profile.notes),
+            title=sanitised(profile.title),
+            notes=tuple(sanitised(note) for note in profile.notes),
             unlisted=tuple(_without_markup(item) for item in profile.unlisted),
         ),
-        measurements=tuple(replace(item, reason=harmless(item.reason)) for item in result.measurements),
-        estimates=tuple(replace(item, reason=harmless(item.reason)) for item in result.estimates),
+        measurements=tuple(replace(item, reason=sanitised(item.reason)) for item in result.measurements),
+        estimates=tuple(replace(item, reason=sanitised(item.reason)) for item in result.estimates),
     )
 
 
 def _without_markup(item: UnlistedWeights) -> UnlistedWeights:
     return replace(
         item,
-        module=harmless(item.module),
-        module_type=harmless(item.module_type),
-        parameters=tuple(harmless(name) for name in item.parameters),
+        module=sanitised(item.module),
+        module_type=sanitised(item.module_type),
+        parameters=tuple(sanitised(name) for name in item.parameters),
     )
 
 
@@ -110,10 +110,10 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         InvalidFile: something does not fit; the message says what.
     """
     layers = {layer.name for layer in result.profile.layers}
-    if not layers or any(not name or harmless(name) != name for name in layers):
+    if not layers or any(not name or sanitised(name) != name for name in layers):
         raise _misfit("it has no layers, or one whose name no network has")
     named = (result.spec.model.title, result.spec.model.checkpoint, result.spec.data.title)
-    if any(harmless(name) != name for name in named):
+    if any(sanitised(name) != name for name in named):
         raise _misfit("its model or images have a name with markup in it")
     for item in (*result.measurements, *result.estimates):
         _check_measurement(item, layers, result)

@@ -19,7 +19,7 @@ from senseapp.store.run_file import (
     RunFileHead,
     check_result,
     extra_record,
-    harmless,
+    sanitised,
     without_markup,
 )
 
@@ -87,7 +87,7 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
     result = loads(_record(archive, members[RESULT_NAME]), SensitivityResult)
     check_result(result, tuple(records.values()))
     return ReadRunFile(
-        head=replace(head, title=harmless(head.title)),
+        head=replace(head, title=sanitised(head.title)),
         result=replace(without_markup(result), spec=result.spec.without_folders()),
         records={name: _plain(record) for name, record in records.items()},
         weights={name: member.file_size for name, member in members.items() if WEIGHTS.fullmatch(name)},
@@ -96,9 +96,9 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
 
 
 def _plain(record: Any) -> Any:
-    plain = replace(record, notes=tuple(harmless(note) for note in record.notes))
+    plain = replace(record, notes=tuple(sanitised(note) for note in record.notes))
     if isinstance(plain, ValidationResult):
-        return replace(plain, delivered_reason=harmless(plain.delivered_reason))
+        return replace(plain, delivered_reason=sanitised(plain.delivered_reason))
     return plain
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.disk import replace_file, storage_errors
@@ -19,7 +19,13 @@ from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
-RecordT = TypeVar("RecordT")
+T = TypeVar("T")
+RecordT = TypeVar("RecordT", ValidationResult, StrongestFound, QuantizationHistogram)
+_PREFIXES: dict[type, str] = {
+    ValidationResult: "validation",
+    StrongestFound: "strongest",
+    QuantizationHistogram: "histogram",
+}
 
 
 class RunFolder:
@@ -31,18 +37,23 @@ class RunFolder:
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
     within a drop a ``strongest-KEY.json``.
+
+    Raises:
+        InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
+        StorageFailed: from every method, where the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.measurements = Journal(path / "measurements.jsonl")
+        self._spec_file = path / "spec.json"
+        self._head_file = path / "head.json"
+        self._estimates_file = path / "estimates.jsonl"
+        self._reused_file = path / "reused.json"
+        self._result_file = path / "result.json"
 
     def make(self) -> None:
-        """Make the folder; one that exists is left as it is.
-
-        Raises:
-            StorageFailed: it cannot be made.
-        """
+        """Make the folder; one that exists is left as it is."""
         with storage_errors(f"the folder {self.path.name}"):
             self.path.mkdir(parents=True, exist_ok=True)
 
@@ -53,8 +64,6 @@ class RunFolder:
 
         Raises:
             RunMismatch: it holds a run with other settings.
-            InvalidFile: its settings cannot be read.
-            StorageFailed: it cannot be written.
         """
         held = self.spec() if self._head_file.is_file() or self.finished else None
         if held is None:
@@ -67,15 +76,8 @@ class RunFolder:
             )
 
     def spec(self) -> RunSpec | None:
-        """Return the settings this folder was claimed for, or None.
-
-        Raises:
-            InvalidFile: they cannot be read, or a newer senseapp wrote them.
-        """
-        if not self._spec_file.is_file():
-            return None
-        with storage_errors(self._spec_file.name):
-            return loads(self._spec_file.read_bytes(), RunSpec)
+        """Return the settings this folder was claimed for, or None."""
+        return _read(self._spec_file, RunSpec)
 
     @property
     def finished(self) -> bool:
@@ -103,20 +105,18 @@ class RunFolder:
 
         Raises:
             NotFound: the run is not finished.
-            InvalidFile: the file is damaged, or a newer senseapp wrote it.
         """
-        if not self.finished:
+        result = _read_result(self._result_file)
+        if result is None:
             raise NotFound(f"{self.path.name} holds no finished run. Run or resume the analysis first.")
-        return _load(self._result_file)
+        return result
 
     def so_far(self) -> SensitivityResult | None:
         """Return the final result, or what an unfinished run has found; None before its model was loaded."""
         if self.finished:
             return self.load_result()
-        if not self._head_file.is_file():
-            return None
-        head = _load(self._head_file)
-        return replace(head, measurements=self.measurements.read(), estimates=self.load_estimates() or ())
+        head = _read_result(self._head_file)
+        return head and replace(head, measurements=self.measurements.read(), estimates=self.load_estimates() or ())
 
     def save_estimates(self, estimates: tuple[LayerMeasurement, ...]) -> None:
         """Keep the outcome of a whole quick scan."""
@@ -137,66 +137,22 @@ class RunFolder:
 
     def load_reused(self) -> Reused | None:
         """Return how much was taken from another run, or None if nothing was."""
-        if not self._reused_file.is_file() or not self.measurements.count():
-            return None
-        with storage_errors(self._reused_file.name):
-            return loads(self._reused_file.read_bytes(), Reused)
+        is_known = self._reused_file.is_file() and self.measurements.count() > 0
+        return _read(self._reused_file, Reused) if is_known else None
 
-    def save_validation(self, key: str, validation: ValidationResult) -> None:
-        """Keep the proof of the schedule called ``key``."""
-        replace_file(self._validation_file(key), dumps(validation))
+    def save(self, key: str, record: ValidationResult | StrongestFound | QuantizationHistogram) -> None:
+        """Keep a proof, a histogram or the outcome of a search under its key."""
+        replace_file(self._record_file(type(record), key), dumps(record))
 
-    def load_validation(self, key: str) -> ValidationResult | None:
-        """Return the proof of the schedule called ``key``, or None before there is one.
+    def load(self, kind: type[RecordT], key: str) -> RecordT | None:
+        """Return the record of that kind and key, or None before there is one."""
+        return _read(self._record_file(kind, key), kind)
 
-        Raises:
-            InvalidFile: the file is damaged, or a newer senseapp wrote it.
-        """
-        return _read(self._validation_file(key), ValidationResult)
-
-    def validations(self) -> tuple[ValidationResult, ...]:
-        """Return every proof of the run, the oldest first.
-
-        Raises:
-            InvalidFile: one is damaged, or a newer senseapp wrote it.
-        """
+    def records(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
+        """Return every record of that kind, the oldest first."""
         with storage_errors(self.path.name):
-            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob("validation-*.json"))
-            return tuple(_validation(path, when) for when, path in written)
-
-    def save_strongest(self, key: str, found: StrongestFound) -> None:
-        """Keep the outcome of the search called ``key``."""
-        replace_file(self._strongest_file(key), dumps(found))
-
-    def load_strongest(self, key: str) -> StrongestFound | None:
-        """Return the outcome of the search called ``key``, or None before there is one.
-
-        Raises:
-            InvalidFile: the file is damaged, or a newer senseapp wrote it.
-        """
-        return _read(self._strongest_file(key), StrongestFound)
-
-    def save_histogram(self, key: str, histogram: QuantizationHistogram) -> None:
-        """Keep the histogram called ``key``."""
-        replace_file(self._histogram_file(key), dumps(histogram))
-
-    def load_histogram(self, key: str) -> QuantizationHistogram | None:
-        """Return the histogram called ``key``, or None before there is one.
-
-        Raises:
-            InvalidFile: the file is damaged, or a newer senseapp wrote it.
-        """
-        return _read(self._histogram_file(key), QuantizationHistogram)
-
-    def histograms(self) -> tuple[QuantizationHistogram, ...]:
-        """Return every histogram of the run, the oldest first.
-
-        Raises:
-            InvalidFile: one is damaged, or a newer senseapp wrote it.
-        """
-        with storage_errors(self.path.name):
-            paths = sorted(self.path.glob("histogram-*.json"), key=lambda path: (path.stat().st_mtime, path.name))
-            return tuple(loads(path.read_bytes(), QuantizationHistogram) for path in paths)
+            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{_PREFIXES[kind]}-*.json"))
+            return tuple(_read_once(path, when) for when, path in written)
 
     def compressed_model(self, key: str) -> Path:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
@@ -226,37 +182,11 @@ class RunFolder:
                 ) from error
             yield
 
-    def _validation_file(self, key: str) -> Path:
-        return self.path / f"validation-{key}.json"
-
-    def _strongest_file(self, key: str) -> Path:
-        return self.path / f"strongest-{key}.json"
-
-    def _histogram_file(self, key: str) -> Path:
-        return self.path / f"histogram-{key}.json"
-
-    @property
-    def _spec_file(self) -> Path:
-        return self.path / "spec.json"
-
-    @property
-    def _estimates_file(self) -> Path:
-        return self.path / "estimates.jsonl"
-
-    @property
-    def _reused_file(self) -> Path:
-        return self.path / "reused.json"
-
-    @property
-    def _head_file(self) -> Path:
-        return self.path / "head.json"
-
-    @property
-    def _result_file(self) -> Path:
-        return self.path / "result.json"
+    def _record_file(self, kind: type, key: str) -> Path:
+        return self.path / f"{_PREFIXES[kind]}-{key}.json"
 
 
-def _read(path: Path, kind: type[RecordT]) -> RecordT | None:
+def _read(path: Path, kind: type[T]) -> T | None:
     if not path.is_file():
         return None
     with storage_errors(path.name):
@@ -264,16 +194,15 @@ def _read(path: Path, kind: type[RecordT]) -> RecordT | None:
 
 
 @lru_cache(maxsize=256)
-def _validation(path: Path, _when: int) -> ValidationResult:
-    """Read a proof once; a page asks for all of them at each move of a slider."""
-    return loads(path.read_bytes(), ValidationResult)
+def _read_once(path: Path, _when: int) -> Any:
+    """Read a record once; a page asks for all proofs at each move of a slider."""
+    kind = next(kind for kind, prefix in _PREFIXES.items() if path.name.startswith(f"{prefix}-"))
+    return loads(path.read_bytes(), kind)
 
 
-def _load(path: Path) -> SensitivityResult:
-    with storage_errors(path.name):
-        text = path.read_bytes()
+def _read_result(path: Path) -> SensitivityResult | None:
     try:
-        return loads(text, SensitivityResult)
+        return _read(path, SensitivityResult)
     except InvalidFile as error:
         raise InvalidFile(f"{path.name}: {error}") from error
 

@@ -9,6 +9,7 @@ import sqlite3
 import time
 import uuid
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from senseapp.core.codec import dumps
 from senseapp.core.disk import storage_errors
@@ -26,6 +27,20 @@ INTERRUPTED_SENTENCE = (
 )
 
 
+class RunColumns(TypedDict, total=False):
+    """What becomes known of a run while it is worked on.
+
+    Attributes:
+        headline: the result in one sentence.
+        origin: the sentence on where measurements came from.
+        content_key: what decides the run's measurements: see :meth:`RunStore.with_content_key`.
+    """
+
+    headline: str
+    origin: str
+    content_key: str
+
+
 class RunStore:
     """Runs in a database and their files in folders.
 
@@ -34,6 +49,8 @@ class RunStore:
     Methods without one are for the worker, which only knows ids that the store itself gave out.
 
     Raises:
+        NotFound: from every method with a ``run_id``, where there is no such run (any more) or the viewer may not see
+            it; for a change, where the viewer does not own it, shared or not.
         StorageFailed: from every method, where the disk or the database refuses.
     """
 
@@ -68,28 +85,16 @@ class RunStore:
         return self.record(run_id)
 
     def get(self, run_id: str, viewer: str) -> RunRecord:
-        """Return a run of ``viewer``, or the one whose link ``run_id`` is, as far as people with the link may see it.
-
-        Raises:
-            NotFound: there is none, or it is somebody else's.
-        """
+        """Return a run of ``viewer``, or the one whose link ``run_id`` is, as far as the link may show it."""
         record = self._find(run_id, viewer)
         return seen_by_link(record) if run_id == record.link else record
 
     def readable(self, run_id: str, viewer: str) -> str:
-        """Return the true id of a run that ``viewer`` owns or whose link ``run_id`` is: the one check before a read.
-
-        Raises:
-            NotFound: there is none, or it is somebody else's.
-        """
+        """Return the true id of a run that ``viewer`` owns or whose link ``run_id`` is: the one check before a read."""
         return self._find(run_id, viewer).run_id
 
     def owned(self, run_id: str, viewer: str) -> RunRecord:
-        """Return a run that ``viewer`` owns: the one check before a change.
-
-        Raises:
-            NotFound: there is none, or it is somebody else's, shared or not.
-        """
+        """Return a run that ``viewer`` owns: the one check before a change."""
         record = self.record(run_id)
         if record.owner != viewer:
             raise _not_found()
@@ -97,13 +102,13 @@ class RunStore:
 
     def list(self, viewer: str) -> tuple[RunRecord, ...]:
         """Return the runs of ``viewer``, the newest first; shared runs of others open by their link only."""
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             rows = connection.execute(f"{SELECT_RUNS} WHERE owner = ? ORDER BY sequence DESC", (viewer,)).fetchall()
         return tuple(record_of(row) for row in rows)
 
     def reads_upload(self, name: str) -> bool:
         """Return whether the settings of any run, whoever owns it, name the upload whose folder is ``name``."""
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             found = connection.execute("SELECT 1 FROM runs WHERE instr(spec, ?) > 0 LIMIT 1", (name,)).fetchone()
         return found is not None
 
@@ -111,7 +116,6 @@ class RunStore:
         """Change what people see.
 
         Raises:
-            NotFound: there is no such run of ``viewer``.
             InvalidSpec: the title is empty or too long.
         """
         self.owned(run_id, viewer)
@@ -122,9 +126,6 @@ class RunStore:
 
         Returns:
             The link; empty when it is taken back.
-
-        Raises:
-            NotFound: there is no such run of ``viewer``.
         """
         record = self.owned(run_id, viewer)
         if shared != record.shared:
@@ -132,118 +133,72 @@ class RunStore:
         return self.record(run_id).link
 
     def delete(self, run_id: str, viewer: str) -> None:
-        """Remove a run and its files.
-
-        Raises:
-            NotFound: there is no such run of ``viewer``.
-        """
+        """Remove a run and its files."""
         self.remove(self.owned(run_id, viewer).run_id)
 
     def remove(self, run_id: str) -> None:
-        """Remove a run and its files, whoever owns it.
-
-        Raises:
-            NotFound: there is no such run.
-        """
+        """Remove a run and its files, whoever owns it."""
         known = self.record(run_id).run_id
         self._forget(known)
         shutil.rmtree(self._runs / known, ignore_errors=True)  # recover() sweeps what is left
 
     def record(self, run_id: str) -> RunRecord:
-        """Return a run whoever owns it.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """Return a run whoever owns it."""
         return record_of(self._row(run_id))
 
     def progress(self, run_id: str) -> tuple[int, int]:
-        """Return measurements stored at the last change of state, and planned (0 while unknown).
-
-        Raises:
-            NotFound: there is no such run.
-        """
+        """Return measurements stored at the last change of state, and planned (0 while unknown)."""
         row = self._row(run_id)
         return row["done"], row["total"]
 
     def folder(self, run_id: str) -> RunFolder:
-        """Return the files of a run.
-
-        Raises:
-            NotFound: there is no such run.
-        """
+        """Return the files of a run."""
         return RunFolder(self._runs / self.record(run_id).run_id)
 
     def set_state(
         self, run_id: str, state: RunState, *, error: str = "", done: int | None = None, total: int | None = None
     ) -> None:
-        """Move a run on; figures that are None stay.
+        """Move a run on; figures that are None stay."""
+        counts = {name: count for name, count in (("done", done), ("total", total)) if count is not None}
+        self._set(run_id, state=state, error=error, **counts)
 
-        Raises:
-            NotFound: there is no such run (any more).
-        """
-        counts = {"done": done, "total": total}
-        self._set(
-            run_id, state=state, error=error, **{key: value for key, value in counts.items() if value is not None}
-        )
+    def update(self, run_id: str, **columns: Unpack[RunColumns]) -> None:
+        """Keep what became known of a run; what is not given stays."""
+        self._set(run_id, **columns)
 
-    def set_headline(self, run_id: str, headline: str) -> None:
-        """Keep the result in one sentence.
-
-        Raises:
-            NotFound: there is no such run (any more).
-        """
-        self._set(run_id, headline=headline)
-
-    def set_origin(self, run_id: str, origin: str) -> None:
-        """Keep the sentence on where measurements came from.
-
-        Raises:
-            NotFound: there is no such run (any more).
-        """
-        self._set(run_id, origin=origin)
-
-    def set_content(self, run_id: str, content_key: str) -> None:
-        """Keep what decides the run's measurements: see :meth:`alike`.
-
-        Raises:
-            NotFound: there is no such run (any more).
-        """
-        self._set(run_id, content_key=content_key)
-
-    def alike(self, run_id: str, content_key: str) -> tuple[RunRecord, ...]:
+    def with_content_key(self, run_id: str, content_key: str) -> tuple[RunRecord, ...]:
         """Return the same owner's other runs with ``content_key``, the newest first; nobody else's, ever."""
         owner = self.record(run_id).owner
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             rows = connection.execute(
                 f"{SELECT_RUNS} WHERE owner = ? AND content_key = ? AND run_id <> ? ORDER BY sequence DESC",
                 (owner, content_key, run_id),
             ).fetchall()
         return tuple(record_of(row) for row in rows)
 
-    def introduce(self, owner: str, name: str) -> None:
+    def set_owner_name(self, owner: str, name: str) -> None:
         """Keep what an owner is called, to be shown beside what they share."""
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO people VALUES (?, ?)", (owner, name))
 
-    def weigh(self, run_id: str) -> None:
+    def update_size(self, run_id: str) -> None:
         """Keep how much disk space the files of a run take now; one that was deleted meanwhile is left out."""
         num_bytes = RunFolder(self._runs / run_id).num_bytes() if _RUN_ID.fullmatch(run_id) else 0
         with self._database.transaction() as connection:
             connection.execute("UPDATE runs SET num_bytes = ? WHERE run_id = ?", (num_bytes, run_id))
 
     def bytes_used(self, owner: str | None = None) -> int:
-        """Return the disk space of the runs of ``owner``, or of everybody, as last weighed."""
+        """Return the disk space of the runs of ``owner``, or of everybody, at the last :meth:`update_size`."""
         chosen, values = ("", ()) if owner is None else (" WHERE owner = ?", (owner,))
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             row = connection.execute(f"SELECT COALESCE(SUM(num_bytes), 0) FROM runs{chosen}", values).fetchone()
         return int(row[0])
 
-    def untouched_since(self, seconds: float) -> tuple[str, ...]:
+    def unchanged_since(self, seconds: float) -> tuple[str, ...]:
         """Return the ids of runs that ended and were not changed after ``seconds``, in Unix time."""
         states = [state for state in RunState if state.finished]
         marks = ", ".join("?" * len(states))
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             rows = connection.execute(
                 f"SELECT run_id FROM runs WHERE state IN ({marks}) AND updated_seconds < ?", (*states, seconds)
             ).fetchall()
@@ -257,7 +212,7 @@ class RunStore:
         """
         folders = [path for path in self._runs.iterdir() if _RUN_ID.fullmatch(path.name)]  # before the rows are read
         unfinished = [state for state in RunState if not state.finished]
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             rows = connection.execute(
                 "SELECT run_id FROM runs WHERE state IN (?, ?) ORDER BY sequence", unfinished
             ).fetchall()
@@ -265,7 +220,7 @@ class RunStore:
         interrupted = tuple(row["run_id"] for row in rows)
         for run_id in interrupted:
             self._interrupt(run_id)
-            self.weigh(run_id)
+            self.update_size(run_id)
         for path in folders:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)
@@ -294,7 +249,7 @@ class RunStore:
         return self._row_where("run_id = ?", run_id)
 
     def _row_where(self, condition: str, value: str) -> sqlite3.Row:
-        with self._database.reading() as connection:
+        with self._database.connection() as connection:
             row: sqlite3.Row | None = connection.execute(f"{SELECT_RUNS} WHERE {condition}", (value,)).fetchone()
         if row is None:
             raise _not_found()

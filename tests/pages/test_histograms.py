@@ -47,7 +47,7 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
 def test_a_made_histogram_is_shown_with_its_numbers(
     app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunFolder, "load_histogram", lambda folder, key: a_histogram())
+    monkeypatch.setattr(RunFolder, "load", lambda folder, kind, key: a_histogram())
     open_tab(app, finished_run)
     assert not app.exception
     for part in ("33.3 %", "16.667 %", "−0.6 to 0.55", "Become zero"):

@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import backend as ui_backend
 from senseapp.records.jobs import RunState
+from senseapp.records.schedule import StrongestFound
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import Verification
@@ -110,7 +111,7 @@ def test_a_finished_run_has_the_figures_that_it_had(service: Service, title: str
 def test_a_search_for_the_strongest_schedule_keeps_its_outcome(backend: Backend) -> None:
     folder = backend.store.folder(EXPECTED["sparsity by kernel"]["run"])
     (path,) = folder.path.glob("strongest-*.json")
-    found = folder.load_strongest(path.stem.removeprefix("strongest-"))
+    found = folder.load(StrongestFound, path.stem.removeprefix("strongest-"))
     assert len(found.tried) == EXPECTED["strongest"]["tried"]
     assert found.schedule.achieved == EXPECTED["strongest"]["achieved"]
 

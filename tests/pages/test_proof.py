@@ -68,7 +68,7 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
     validation = a_validation(shown_schedule, repaired=(a_change("top1", 0.01), a_change(shown_schedule.metric, 0.1)))
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
     folder = backend.store.folder(finished_run)
-    folder.save_validation(verification.key, validation)
+    folder.save(verification.key, validation)
     plain = folder.compressed_model(verification.key)
     plain.write_bytes(bytes(4000))
     plain.with_suffix(".sparse.safetensors.gz").write_bytes(bytes(1500))
@@ -106,7 +106,7 @@ def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backe
     repaired = (a_change("top1", 0.06), a_change(shown_schedule.metric, 0.5))
     validation = a_validation(shown_schedule, repaired=repaired, delivered="compressed", delivered_reason=reason)
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
-    backend.store.folder(finished_run).save_validation(verification.key, validation)
+    backend.store.folder(finished_run).save(verification.key, validation)
     open_page(app, PAGE, run=finished_run)
     words = texts(app)
     assert reason in words
@@ -117,7 +117,7 @@ def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backe
 
 def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, shown_schedule) -> None:
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
-    backend.store.folder(finished_run).save_validation(verification.key, a_validation(shown_schedule))
+    backend.store.folder(finished_run).save(verification.key, a_validation(shown_schedule))
     open_page(app, PAGE, run=finished_run)
     assert "0.300 nats" in texts(app)
     app.slider(key=f"schedule.target.{finished_run}").set_value(30).run()

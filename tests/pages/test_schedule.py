@@ -172,7 +172,7 @@ def keep_found(service: Service, backend: Backend, run_id: str, drop: DropLimit)
         TriedTarget(figure=0.6, changes=(change("top1", 0.015, 0.005),), repaired=True),
     )
     found = StrongestFound(schedule=made, allowed_drop=drop.allowed_drop, repaired=True, tried=tried)
-    backend.store.folder(run_id).save_strongest(StrongestSearch(run_id=run_id, drop=drop).key, found)
+    backend.store.folder(run_id).save(StrongestSearch(run_id=run_id, drop=drop).key, found)
 
 
 def test_zeros_and_bits_are_combined_where_both_were_measured(

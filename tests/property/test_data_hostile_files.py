@@ -8,7 +8,7 @@ import pytest
 
 from senseapp.core.errors import InvalidInput
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import PictureBudget, decoded_picture
+from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
 from senseapp.records.spec import DataSpec
@@ -93,7 +93,7 @@ def test_mutated_archives(tmp_path, name):
 def test_mutated_pictures(kind):
     original = encoded(random_picture(size=(24, 20)), kind)
     generator = random.Random(kind)
-    budget = PictureBudget(1_000_000)
+    budget = PixelSemaphore(1_000_000)
     reasons = set()
     for _ in range(_EACH):
         try:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import listed, printable
 from senseapp.data.contents import safe_member_name
-from senseapp.data.load import draw_order
+from senseapp.data.images import draw_order
 from senseapp.tasks.classification.class_map import propose_class_map
 
 NAMES = st.lists(

@@ -241,9 +241,9 @@ def test_timm_reads_published_weights_from_a_file(tmp_path: Path) -> None:
 
 def test_every_image_set_of_torchvision_has_an_address() -> None:
     from senseapp.compat.torchvision_internals import first_address
-    from senseapp.data.image_sets import OPENINGS
+    from senseapp.data.image_sets import TORCHVISION_SETS
 
-    addresses = {name: first_address(opening.kind) for name, opening in OPENINGS.items()}
+    addresses = {name: first_address(opening.kind) for name, opening in TORCHVISION_SETS.items()}
     assert all(address.startswith(("http://", "https://")) for address in addresses.values())
     assert addresses["cifar100"] != addresses["cifar10"]
 

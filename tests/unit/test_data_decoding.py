@@ -11,12 +11,12 @@ from PIL import Image
 
 from senseapp.data import decoding
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import PictureBudget, decoded_picture
+from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from tests.pictures import encoded, png, random_picture
 
 
 def decode(file, mode="RGB"):
-    with decoded_picture(file, mode, PictureBudget(1_000_000)) as decoded:
+    with decoded_picture(file, mode, PixelSemaphore(1_000_000)) as decoded:
         return decoded
 
 
@@ -149,7 +149,7 @@ def test_a_picture_at_the_limits_is_read(monkeypatch):
 
 
 def test_budget_lets_only_so_many_pixels_in_at_once():
-    budget, inside, most = PictureBudget(100), [], []
+    budget, inside, most = PixelSemaphore(100), [], []
 
     def work(size):
         for _ in range(20):
@@ -167,7 +167,7 @@ def test_budget_lets_only_so_many_pixels_in_at_once():
 
 
 def test_a_picture_above_the_budget_is_decoded_alone_and_gives_it_back():
-    budget = PictureBudget(100)
+    budget = PixelSemaphore(100)
     for _ in range(3):
         with budget.hold(1_000):
             pass

@@ -24,7 +24,7 @@ from senseapp.data.downloads import (
     new_partial_folder,
     weights_so_far,
 )
-from senseapp.data.image_sets import OPENINGS
+from senseapp.data.image_sets import TORCHVISION_SETS
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
 from senseapp.models.loaded import Preprocessing
@@ -186,7 +186,9 @@ def test_whoever_waits_can_give_up_and_two_who_wait_share_one_download(web, monk
             super().__init__(folder, download=download, **options)
 
     web.publish("cifar10")
-    monkeypatch.setattr(fetching, "OPENINGS", OPENINGS | {"cifar10": replace(OPENINGS["cifar10"], kind=Slow)})
+    monkeypatch.setattr(
+        fetching, "TORCHVISION_SETS", TORCHVISION_SETS | {"cifar10": replace(TORCHVISION_SETS["cifar10"], kind=Slow)}
+    )
 
     def give_up(sentence):
         if sentence == "Downloading CIFAR-10: 3 of 170 MB":
@@ -210,7 +212,9 @@ def test_a_download_that_stalls_is_given_up(web, monkeypatch):
         def __init__(self, *_, **__):
             gate.wait(30)
 
-    monkeypatch.setattr(fetching, "OPENINGS", OPENINGS | {"mnist": replace(OPENINGS["mnist"], kind=Stuck)})
+    monkeypatch.setattr(
+        fetching, "TORCHVISION_SETS", TORCHVISION_SETS | {"mnist": replace(TORCHVISION_SETS["mnist"], kind=Stuck)}
+    )
     monkeypatch.setattr(fetching, "_STALLED_SECONDS", 0.1)
     with pytest.raises(InvalidDataset, match="nothing came for 0 seconds"):
         load("mnist", num_classes=10)
@@ -240,11 +244,11 @@ def test_an_image_set_is_named_in_the_settings(web):
 
 
 def test_every_set_can_be_opened_and_its_facts_are_in_range():
-    assert list(OPENINGS) == list(IMAGE_SETS)
+    assert list(TORCHVISION_SETS) == list(IMAGE_SETS)
     for facts in IMAGE_SETS.values():
         assert 10 <= facts.num_classes <= 102
         assert 10 <= facts.megabytes <= 1000
-        assert OPENINGS[facts.name].address().startswith("http")
+        assert TORCHVISION_SETS[facts.name].address().startswith("http")
 
 
 def test_grey_pictures_reach_a_grey_network_unchanged(web):

@@ -10,8 +10,8 @@ import torch
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data import folder as reading
 from senseapp.data import images as prepared
-from senseapp.data.images import PreparedImages, TensorImages, allocate_pixels
-from senseapp.data.load import draw, draw_order, load_images
+from senseapp.data.images import PreparedImages, TensorImages, allocate_pixels, draw, draw_order
+from senseapp.data.load import load_images
 from senseapp.data.pictures import preview, survey_images
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from tests.pictures import COLOUR, GREY, class_files, encoded, png, random_picture, write_folder, write_tar, write_zip

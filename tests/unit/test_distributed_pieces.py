@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import PreparedImages, TensorImages
 from senseapp.engine.cluster.cluster import cluster_errors, connected, differences, look, versions_here
-from senseapp.engine.cluster.remote import ImageStore, InOrder, part_of, tasks_of
+from senseapp.engine.cluster.remote import ImageStore, ReorderBuffer, part_of, tasks_of
 from senseapp.engine.probe import Order, Outcome
 from senseapp.models.loaded import Preprocessing
 
@@ -51,22 +51,22 @@ def test_tasks_are_made_only_when_asked_for() -> None:
 
 @given(st.integers(0, 10_000))
 def test_outcomes_are_counted_in_the_order_of_the_images_however_they_come(seed: int) -> None:
-    chance, in_order, counted = random.Random(seed), InOrder(), []
+    chance, in_order, counted = random.Random(seed), ReorderBuffer(), []
     tasks = list(tasks_of(orders(), BLOCKS))
     under_way = {}
     while tasks or under_way:
         if tasks and (not under_way or chance.random() < 0.4):
             task = tasks.pop(0)
-            in_order.begun(task)
+            in_order.add(task)
             under_way[id(task)] = (task, list(task.orders))
         else:
             task, left = under_way[chance.choice(list(under_way))]
             if left:
-                in_order.found(task, Outcome(order=left.pop(0), seconds=0.0))
+                task.outcomes.append(Outcome(order=left.pop(0), seconds=0.0))
             else:
-                in_order.ended(task)
+                task.ended = True
                 del under_way[id(task)]
-        counted += [outcome.order for outcome in in_order.through()]
+        counted += [outcome.order for outcome in in_order.release()]
     assert sorted(counted, key=orders().index) == orders()
     for index in range(6):
         spans = [order.span for order in counted if order.index == index and order.level == 0.3]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from senseapp.models.loaded import seeded_weights, unset_weights
+from senseapp.models.loaded import seeded_weights, skip_weight_init
 
 
 def test_unset_weights_draw_nothing_but_compute_the_rest():
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    with unset_weights():
+    with skip_weight_init():
         layer = nn.Linear(50, 50)
         nn.init.normal_(layer.weight)
         nn.init.xavier_normal_(layer.weight)

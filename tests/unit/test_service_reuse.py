@@ -62,7 +62,7 @@ def test_the_fullest_run_is_taken_also_one_that_never_finished(service, engine):
     engine.content_key = "another"
     stopped = carried_out(service, title="Stopped")
     assert service.run(stopped).state is RunState.CANCELLED
-    service._backend.store.set_content(stopped, "the same")
+    service._backend.store.update(stopped, content_key="the same")
     engine.before_yield = lambda number: None
     engine.content_key = "the same"
     assert "7 of 8 measurements taken from run “Stopped”" in service.run(carried_out(service)).origin

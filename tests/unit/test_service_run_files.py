@@ -54,7 +54,7 @@ def finished(service):
     run_id = store.create(SPEC, owner="ann", title="Tuesday's").run_id
     folder = store.folder(run_id)
     folder.save_result(a_result([a_measurement(level=level) for level in (0.25, 0.5, 0.75)], spec=SPEC))
-    folder.save_validation(KEY, PROOF)
+    folder.save(KEY, PROOF)
     folder.compressed_model(KEY).write_bytes(WEIGHTS)
     store.set_state(run_id, RunState.DONE)
     return run_id
@@ -90,7 +90,7 @@ def test_a_run_moves_to_another_server_whole(service, finished, tmp_path):
     here, there = service.result(finished), other.result(run_id)
     assert there == replace(here, spec=here.spec.without_folders())
     folder = other._backend.store.folder(run_id)
-    assert folder.load_validation(KEY) == replace(PROOF, files={".safetensors": len(WEIGHTS)})
+    assert folder.load(ValidationResult, KEY) == replace(PROOF, files={".safetensors": len(WEIGHTS)})
     assert folder.compressed_model(KEY).read_bytes() == WEIGHTS
     assert packed(other, run_id) == packed(other, run_id)
 
@@ -247,7 +247,7 @@ def test_a_full_quota_takes_no_import(service, finished, tmp_path):
     tight._backend.store.folder_of_runs.joinpath("x").mkdir()
     big = tight.import_run(io.BytesIO(content))
     tight._backend.store.folder(big).compressed_model("f" * 16).write_bytes(bytes(1_000_000))
-    tight._backend.store.weigh(big)
+    tight._backend.store.update_size(big)
     with pytest.raises(QuotaExceeded, match=r"Your runs may take 1\.0 MB and take 1\.0 MB"):
         tight.import_run(io.BytesIO(content))
 

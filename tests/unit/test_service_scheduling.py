@@ -79,7 +79,7 @@ def test_a_search_waits_is_cancelled_and_is_found_by_the_same_question(service, 
     assert service.work.progress(StrongestSearch(run_id=run_id, drop=DROP)).state is RunState.CANCELLED
     tried = TriedTarget(figure=0.1, changes=(change("top1", 0.004, 0.002),))
     found = StrongestFound(schedule=a_schedule(service, run_id), allowed_drop=0.01, repaired=True, tried=(tried,))
-    backend.store.folder(run_id).save_strongest(StrongestSearch(run_id=run_id, drop=DROP).key, found)
+    backend.store.folder(run_id).save(StrongestSearch(run_id=run_id, drop=DROP).key, found)
     assert service.work.outcome(StrongestSearch(run_id=run_id, drop=DROP)) == found
     other = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.5}))
     assert service.work.outcome(StrongestSearch(run_id=run_id, drop=other)) is None

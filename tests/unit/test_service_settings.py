@@ -25,7 +25,7 @@ def fatten(service, num_bytes):
     """Give the newest run of ``service`` a large compressed model."""
     store, run_id = service._backend.store, service.runs()[0].run_id
     store.folder(run_id).compressed_model("f" * 16).write_bytes(bytes(num_bytes))
-    store.weigh(run_id)
+    store.update_size(run_id)
 
 
 def test_every_setting_in_the_code_is_in_the_documents():

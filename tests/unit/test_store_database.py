@@ -55,7 +55,7 @@ def test_an_error_rolls_back(tmp_path):
 
     with pytest.raises(RuntimeError):
         fail()
-    with database.reading() as connection:
+    with database.connection() as connection:
         assert connection.execute("SELECT MAX(version) FROM schema_version").fetchone()[0] == len(MIGRATIONS)
 
 
@@ -96,7 +96,7 @@ def test_writers_in_many_threads_all_succeed(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    with database.reading() as connection:
+    with database.connection() as connection:
         count = connection.execute("SELECT COUNT(*) FROM schema_version WHERE version >= 1000").fetchone()[0]
         assert count == 40
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"

@@ -65,21 +65,21 @@ def a_validation(predicted):
 
 
 def test_proofs_come_in_the_order_they_were_made_and_a_new_one_is_seen(folder):
-    assert folder.validations() == ()
+    assert folder.records(ValidationResult) == ()
     for place, key in enumerate(("b", "a")):
-        folder.save_validation(key, a_validation(place))
+        folder.save(key, a_validation(place))
         os.utime(folder.path / f"validation-{key}.json", ns=(place, place))
-    assert [proof.predicted for proof in folder.validations()] == [0, 1]
-    folder.save_validation("b", a_validation(2))
-    assert [proof.predicted for proof in folder.validations()] == [1, 2]
+    assert [proof.predicted for proof in folder.records(ValidationResult)] == [0, 1]
+    folder.save("b", a_validation(2))
+    assert [proof.predicted for proof in folder.records(ValidationResult)] == [1, 2]
 
 
 def test_a_search_is_kept_by_its_question(folder):
     found = StrongestFound(schedule=a_validation(0).schedule, allowed_drop=0.01, repaired=True, tried=())
-    assert folder.load_strongest("key") is None
-    folder.save_strongest("key", found)
-    assert folder.load_strongest("key") == found
-    assert folder.load_strongest("other") is None
+    assert folder.load(StrongestFound, "key") is None
+    folder.save("key", found)
+    assert folder.load(StrongestFound, "key") == found
+    assert folder.load(StrongestFound, "other") is None
 
 
 def test_estimates_are_there_whole_or_not_at_all(folder):

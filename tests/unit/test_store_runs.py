@@ -43,7 +43,7 @@ def test_state_headline_and_counts_are_kept(store, tmp_path):
     run_id = store.create(SPEC, owner="ann").run_id
     store.set_state(run_id, RunState.RUNNING, done=2, total=8)
     store.set_state(run_id, RunState.FAILED, error="It broke.")
-    store.set_headline(run_id, "Most fragile: stem.")
+    store.update(run_id, headline="Most fragile: stem.")
     again = RunStore(tmp_path)
     record = again.record(run_id)
     assert (record.state, record.error, record.headline) == (RunState.FAILED, "It broke.", "Most fragile: stem.")
@@ -107,8 +107,8 @@ def test_a_link_that_was_taken_back_never_works_again(store):
 
 def test_an_owner_has_a_name_for_those_with_the_link(store):
     run_id = store.create(SPEC, owner="https://id.example|7").run_id
-    store.introduce("https://id.example|7", "Ann")
-    store.introduce("https://id.example|7", "Ann Example")
+    store.set_owner_name("https://id.example|7", "Ann")
+    store.set_owner_name("https://id.example|7", "Ann Example")
     seen = store.get(store.share(run_id, "https://id.example|7", shared=True), "bob")
     assert (seen.owner, seen.owner_name) == ("", "Ann Example")
 
@@ -117,12 +117,12 @@ def test_disk_space_is_weighed_by_owner_and_in_all(store):
     mine, other = store.create(SPEC, owner="ann").run_id, store.create(SPEC, owner="bob").run_id
     (store.folder(mine).path / "compressed-1.safetensors").write_bytes(bytes(5000))
     for run_id in (mine, other):
-        store.weigh(run_id)
+        store.update_size(run_id)
     spec_bytes = (store.folder(other).path / "spec.json").stat().st_size
     assert store.record(mine).num_bytes == store.bytes_used("ann") == 5000 + spec_bytes
     assert store.bytes_used() == 5000 + 2 * spec_bytes
     assert store.bytes_used("carl") == 0
-    store.weigh("../..")
+    store.update_size("../..")
 
 
 def test_only_runs_that_ended_and_were_left_alone_are_old(store, monkeypatch):
@@ -135,7 +135,7 @@ def test_only_runs_that_ended_and_were_left_alone_are_old(store, monkeypatch):
             store.set_state(ids[name], RunState.DONE)
     monkeypatch.setattr(time, "time", lambda: now)
     store.rename(ids["renamed"], "ann", "Still in use")
-    assert store.untouched_since(now - 30 * 86400) == (ids["old"],)
+    assert store.unchanged_since(now - 30 * 86400) == (ids["old"],)
     store.remove(ids["old"])
     assert not store.folder_of_runs.joinpath(ids["old"]).exists()
 
@@ -143,9 +143,9 @@ def test_only_runs_that_ended_and_were_left_alone_are_old(store, monkeypatch):
 def test_runs_alike_are_the_owners_own(store):
     first, second, foreign = (store.create(SPEC, owner=owner).run_id for owner in ("ann", "ann", "bob"))
     for run_id in (first, second, foreign):
-        store.set_content(run_id, "the same")
-    assert [record.run_id for record in store.alike(second, "the same")] == [first]
-    assert store.alike(second, "another") == ()
+        store.update(run_id, content_key="the same")
+    assert [record.run_id for record in store.with_content_key(second, "the same")] == [first]
+    assert store.with_content_key(second, "another") == ()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
@@ -19,7 +20,12 @@ from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.models.catalogue import CatalogueEntry, find_entry, search
 from senseapp.records.spec import ModelSpec
-from senseapp.runs.checkpoint_report import CheckpointCandidate, CheckpointFit, CheckpointReport
+from senseapp.runs.checkpoint_report import CheckpointReport
+
+if TYPE_CHECKING:
+    from senseapp.models.fitting import MatchReport
+    from senseapp.models.recognise import Candidate
+
 
 _SHOWN = 6
 _MOST_FOUND = 200
@@ -112,6 +118,7 @@ _TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt"]
 _ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
 _USUAL_CLASSES = 1000
+_DIFFERENCES_SHOWN = 200
 
 
 def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
@@ -150,7 +157,7 @@ def _choose_averaged(draft: ModelSpec) -> bool:
 
 
 def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
-    by_title = {item.model.title: item for item in report.candidates}
+    by_title = {item.title: item for item in report.candidates}
     alike = report.look_alikes
     options = [*((_LOOK_ALIKE,) if len(alike) > 1 else ()), *by_title, _ANOTHER]
     chosen = st.selectbox(
@@ -178,45 +185,45 @@ def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec)
     if chosen in by_title:
         st.caption(_read_off(by_title[chosen], report))
         item = by_title[chosen]
-        return _with_random_head(item) if item.without_head else item.model
+        return _with_random_head(item, report.model(item)) if item.without_head else report.model(item)
     entry = search_architecture(default=draft.title if draft.name else "", key="analyze.model.checkpoint")
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
 
 
-def _with_random_head(item: CheckpointCandidate) -> ModelSpec | None:
+def _with_random_head(item: Candidate, model: ModelSpec) -> ModelSpec | None:
     """Offer to measure a checkpoint without classifier; None until that is wanted."""
     wanted = st.toggle(
         "Measure with a random classifier",
-        key=f"analyze.model.head.{item.model.title}",
+        key=f"analyze.model.head.{item.title}",
         help="The file has all weights but those of the classifier. A random one in its place knows no classes, so "
         "labels are not used; KL shows how far the output moves when a layer is compressed.",
         persist_state="session",
     )
-    entry = find_entry(item.model.library, item.model.name)
+    entry = find_entry(item.library, item.name)
     num_classes = (entry.num_classes if entry else 0) or _USUAL_CLASSES
-    return replace(item.model, num_classes=num_classes) if wanted else None
+    return replace(model, num_classes=num_classes) if wanted else None
 
 
-def _any_of(alike: Sequence[CheckpointCandidate]) -> str:
+def _any_of(alike: Sequence[Candidate]) -> str:
     others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
-    return f"{alike[0].model.title} or {others} · the images decide"
+    return f"{alike[0].title} or {others} · the images decide"
 
 
-def _option(item: CheckpointCandidate | None) -> str:
+def _option(item: Candidate | None) -> str:
     if item is None:
         return "Another architecture …"
     if item.exact:
-        return f"{item.model.title} · every name and shape fits"
+        return f"{item.title} · every name and shape fits"
     if item.by_order:
-        return f"{item.model.title} · order and shapes fit, under other names"
+        return f"{item.title} · order and shapes fit, under other names"
     if item.fits:
-        return f"{item.model.title} · all fits but for the name of the classifier"
+        return f"{item.title} · all fits but for the name of the classifier"
     if item.without_head:
-        return f"{item.model.title} · all fits, the classifier is missing"
-    return f"{item.model.title} · {item.score:.0%} alike"
+        return f"{item.title} · all fits, the classifier is missing"
+    return f"{item.title} · {item.score:.0%} alike"
 
 
-def _read_off(item: CheckpointCandidate, report: CheckpointReport) -> str:
+def _read_off(item: Candidate, report: CheckpointReport) -> str:
     """Return what the shapes tell: classes, channels, image size, and what was taken off around the weights."""
     parts = [fmt.plural(report.num_tensors, "tensor")]
     if item.num_classes is not None:
@@ -230,18 +237,19 @@ def _read_off(item: CheckpointCandidate, report: CheckpointReport) -> str:
     return "Read from the file: " + " · ".join(parts)
 
 
-def _usual_classes(item: CheckpointCandidate) -> str:
-    entry = find_entry(item.model.library, item.model.name)
+def _usual_classes(item: Candidate) -> str:
+    entry = find_entry(item.library, item.name)
     if entry is None or entry.num_classes == item.num_classes:
         return ""
-    return f" (the head is built for them; {item.model.name} comes with {entry.num_classes:,})"
+    return f" (the head is built for them; {item.name} comes with {entry.num_classes:,})"
 
 
 def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
     """Return ``model`` if the checkpoint fits it; else show what differs."""
     asked = replace(model, use_ema=False, num_classes=None)
     if model.library == "auto" or any(
-        (item.fits or item.without_head) and replace(item.model, use_ema=False) == asked for item in report.candidates
+        (item.fits or item.without_head) and replace(report.model(item), use_ema=False) == asked
+        for item in report.candidates
     ):
         return model
     try:
@@ -254,20 +262,25 @@ def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
         return None
     if fit.fits:
         return model
-    _show_differences(fit, report)
+    _show_differences(fit, model.title, report)
     return None
 
 
-def _show_differences(fit: CheckpointFit, report: CheckpointReport) -> None:
-    complain(f"{fmt.plural(fit.num_differences, 'weight')} do not fit {fit.title}. {fit.cause}")
+def _show_differences(fit: MatchReport, title: str, report: CheckpointReport) -> None:
+    complain(f"{fmt.plural(len(fit.differences), 'weight')} do not fit {title}. {fit.cause}")
     rows = [
-        {"Difference": row.kind, "Weight": row.name, "Network": row.expected, "File": row.found} for row in fit.rows
+        {"Difference": item.kind, "Weight": item.name, "Network": _shape(item.expected), "File": _shape(item.found)}
+        for item in fit.differences[:_DIFFERENCES_SHOWN]
     ]
     st.dataframe(
         pd.DataFrame(rows),
         hide_index=True,
         height=min(38 + 35 * len(rows), 280),
-        alt=f"Weights of the file that do not fit {fit.title}",
+        alt=f"Weights of the file that do not fit {title}",
     )
     for note in report.notes:
         st.caption(f":material/info: {note}")
+
+
+def _shape(sizes: tuple[int, ...] | None) -> str:
+    return "" if sizes is None else " × ".join(map(str, sizes)) or "one number"

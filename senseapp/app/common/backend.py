@@ -23,7 +23,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.checkpoint_report import CheckpointFit, CheckpointReport
+from senseapp.runs.checkpoint_report import CheckpointReport
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.image_report import PreviewReport
 from senseapp.runs.leaderboard import LeaderboardRow
@@ -32,6 +32,7 @@ from senseapp.runs.settings import configured_data_roots
 
 if TYPE_CHECKING:
     from senseapp.data.pictures import ImageSurvey
+    from senseapp.models.fitting import MatchReport
 
 
 _NOBODY = ""
@@ -171,7 +172,7 @@ def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | No
     return _ask(("checkpoint", path, use_ema), lambda: owned.inputs.identify_checkpoint(str(path), use_ema=use_ema))
 
 
-def fit_of(model: ModelSpec) -> CheckpointFit | None:
+def fit_of(model: ModelSpec) -> MatchReport | None:
     """Return how a checkpoint and one architecture compare, or None while they are compared.
 
     Raises:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import ray
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from senseapp.core.errors import ClusterFailed
 from senseapp.engine.cluster import remote
 from senseapp.engine.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.engine.cluster.plan import Plan, choose_plan, costs_of
-from senseapp.engine.cluster.remote import ImageStore, InOrder, Task, tasks_of
+from senseapp.engine.cluster.remote import ImageStore, ReorderBuffer, Task, tasks_of
 from senseapp.engine.probe import Order, Outcome
 from senseapp.engine.sweep import Sweep
 
@@ -47,8 +48,6 @@ class RayExecutor:
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Send the model to the cluster, and choose a plan unless the run has begun with one."""
-        import ray
-
         with cluster_errors():
             self._store = ImageStore(sweep.bench.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
             self._setup = [ray.put(remote.setup_of(sweep))]
@@ -86,10 +85,8 @@ class RayExecutor:
 
     def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
         """Yield outcomes as they come in, those of a block in the order of its spans."""
-        import ray
-
         assert self._plan is not None
-        waiting, order = tasks_of(orders, self._plan.blocks), InOrder()
+        waiting, order = tasks_of(orders, self._plan.blocks), ReorderBuffer()
         work = self._task(remote.block_task, num_returns="streaming")
         running: dict[Any, Task] = {}
         self.progress(f"Measuring on {self.cluster.workers} workers")
@@ -100,8 +97,8 @@ class RayExecutor:
                     if not running:
                         break
                     for stream in self._wait(running):
-                        self._take(stream, running, order, sweep.notes)
-                    yield from order.through()
+                        self._take(stream, running, sweep.notes)
+                    yield from order.release()
         finally:
             for stream in running:
                 with suppress(Exception):
@@ -109,8 +106,6 @@ class RayExecutor:
 
     def environment(self) -> dict[str, str]:
         """Say how many workers of which device there were."""
-        import ray
-
         return {"cluster": f"Ray {ray.__version__}", "workers": str(self.cluster.workers)} | (
             {"device": self._device} if self._device else {}
         )
@@ -133,8 +128,6 @@ class RayExecutor:
         self.progress(f"The plan: {self._plan.sentence()}")
 
     def _task(self, function: Callable[..., Any], **options: Any) -> Any:
-        import ray
-
         options |= {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": _RETRIES}
         return ray.remote(**options)(function)
 
@@ -143,10 +136,8 @@ class RayExecutor:
         return self._store.reference(span)
 
     def _hand_out(
-        self, work: Any, sweep: Sweep, waiting: Iterator[Task], running: dict[Any, Task], order: InOrder
+        self, work: Any, sweep: Sweep, waiting: Iterator[Task], running: dict[Any, Task], order: ReorderBuffer
     ) -> None:
-        import ray
-
         while len(running) < self._most_running:
             task = next(waiting, None)
             if task is None:
@@ -160,33 +151,27 @@ class RayExecutor:
             )
             stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(reference), task.orders)
             running[stream] = task
-            order.begun(task)
+            order.add(task)
 
-    def _take(self, stream: Any, running: dict[Any, Task], order: InOrder, notes: list[str]) -> None:
-        import ray
-
+    def _take(self, stream: Any, running: dict[Any, Task], notes: list[str]) -> None:
         task = running[stream]
         try:
             found = ray.get(next(stream))
         except StopIteration:
             del running[stream]
-            order.ended(task)
+            task.ended = True
             return
         if isinstance(found, Outcome):
-            order.found(task, found)
+            task.outcomes.append(found)
         elif found not in notes:
             notes.append(found)
 
     def _collect(self, running: dict[Any, int], parts: dict[int, remote.BaselinePart]) -> None:
-        import ray
-
         for reference in self._wait(running):
             parts[running.pop(reference)] = ray.get(reference)
 
     def _wait(self, running: dict[Any, Any]) -> list[Any]:
         """Return one that has something to say; before long return anyway, having looked at the cluster."""
-        import ray
-
         ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_SECONDS)
         if not ready:
             self._look()

@@ -10,10 +10,11 @@ import copy
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+import ray
 from torch import Tensor, nn
 
 from senseapp.core.errors import ClusterFailed
@@ -58,8 +59,6 @@ class ImageStore:
 
     def reference(self, span: Span) -> Any:
         """Return the reference to the images of ``span``, put there if they are not any more."""
-        import ray
-
         if span not in self._kept:
             part = part_of(self._images, *span)
             self._kept[span] = ray.put(part), _bytes(part)
@@ -125,15 +124,6 @@ def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], 
     return tuple((item.target.members, item.position) for item in planned)
 
 
-def measure_baseline(probe: Probe, images: ImageSet) -> BaselinePart:
-    """Return the uncompressed model's output for the images of a span."""
-    probe.bench.images = images
-    started = time.perf_counter()
-    output = probe.baseline()
-    seconds = time.perf_counter() - started
-    return BaselinePart(output=output, seconds=seconds, device=str(probe.bench.device), notes=tuple(probe.notes))
-
-
 def measure_block(
     probe: Probe, images: ImageSet, reference: Reference, orders: Sequence[Order]
 ) -> Iterator[Outcome | str]:
@@ -159,8 +149,6 @@ def probe_of(key: str, setup: Any) -> Probe:
         key: names the run.
         setup: reference to its :class:`RunSetup`, in a list, so that it is fetched only where it is needed.
     """
-    import ray
-
     if key not in _prepared:
         _prepared.clear()
         _prepared[key] = prepare(ray.get(setup[0]))
@@ -168,8 +156,13 @@ def probe_of(key: str, setup: Any) -> Probe:
 
 
 def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
-    """Carry out :func:`measure_baseline` in a worker."""
-    return measure_baseline(probe_of(key, setup), images)
+    """Return the uncompressed model's output for the images of a span, in a worker."""
+    probe = probe_of(key, setup)
+    probe.bench.images = images
+    started = time.perf_counter()
+    output = probe.baseline()
+    seconds = time.perf_counter() - started
+    return BaselinePart(output=output, seconds=seconds, device=str(probe.bench.device), notes=tuple(probe.notes))
 
 
 def block_task(
@@ -221,12 +214,14 @@ def setup_of(sweep: Sweep) -> RunSetup:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Task:
-    """What one worker is asked for at a time: some orders of one block on one span."""
+    """What one worker is asked for at a time: some orders of one block on one span, and what it found so far."""
 
     block: int
     orders: tuple[Order, ...]
+    outcomes: deque[Outcome] = field(default_factory=deque)
+    ended: bool = False
 
     @property
     def span(self) -> tuple[int, int]:
@@ -241,25 +236,17 @@ def tasks_of(orders: Iterable[Order], blocks: Sequence[Block]) -> Iterator[Task]
         yield Task(block=block, orders=tuple(group))
 
 
-class InOrder:
+class ReorderBuffer:
     """Holds outcomes back until those of earlier spans of the same block are through."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[_Held]] = {}
+        self._waiting: dict[int, deque[Task]] = {}
 
-    def begun(self, task: Task) -> None:
+    def add(self, task: Task) -> None:
         """Note that ``task`` was handed out, after all tasks of earlier spans."""
-        self._waiting.setdefault(task.block, deque()).append(_Held(task=task, outcomes=deque()))
+        self._waiting.setdefault(task.block, deque()).append(task)
 
-    def found(self, task: Task, outcome: Outcome) -> None:
-        """Take an outcome of ``task``."""
-        self._held(task).outcomes.append(outcome)
-
-    def ended(self, task: Task) -> None:
-        """Note that no more outcomes of ``task`` will come."""
-        self._held(task).ended = True
-
-    def through(self) -> Iterator[Outcome]:
+    def release(self) -> Iterator[Outcome]:
         """Yield and forget what may be counted now."""
         for queue in self._waiting.values():
             while queue:
@@ -268,13 +255,3 @@ class InOrder:
                 if not queue[0].ended:
                     break
                 queue.popleft()
-
-    def _held(self, task: Task) -> _Held:
-        return next(held for held in self._waiting[task.block] if held.task is task)
-
-
-@dataclass(slots=True)
-class _Held:
-    task: Task
-    outcomes: deque[Outcome]
-    ended: bool = False
