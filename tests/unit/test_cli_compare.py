@@ -116,7 +116,7 @@ def test_a_bad_schedule_is_refused_before_anything_is_written(zeros, tmp_path, c
 @pytest.mark.slow
 def test_neither_command_loads_streamlit_or_torch(zeros, tmp_path):
     program = (
-        "import sys; from senseapp.cli.main.main import main; "
+        "import sys; from senseapp.cli.main import main; "
         f"main(['compare', {str(zeros)!r}]); main(['report', {str(zeros)!r}, '-o', {str(tmp_path / 'r.html')!r}]); "
         "print([name for name in ('torch', 'streamlit') if name in sys.modules])"
     )
