@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.schedule_cases import Case
-from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.metrics import MetricChange, change_of
 
 
@@ -37,7 +37,7 @@ class Row:
 
     def gain(self, rival: Tensor, ours: Tensor) -> MetricChange:
         """Return the change of top-1 from ``rival`` to ``ours``, paired image by image."""
-        sums = Yardstick(rival, self.labels, ("top1",)).moments(ours, 0, len(self.labels))
+        sums = BaselineOutputs(rival, self.labels, ("top1",)).moments(ours, 0, len(self.labels))
         return change_of("top1", sums["top1"])
 
     def comparisons(self) -> list[tuple[str, MetricChange]]:

@@ -37,7 +37,7 @@ from senseapp.records.measurement import SensitivityResult, latest
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import ProofImages, TestBench
+from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.prove import prove, true_figure
 from senseapp.schedules.trade_off import with_true_size
@@ -62,7 +62,7 @@ def halves() -> tuple[TensorImages, TensorImages]:
     return held_out.subset(sorted(order[: len(order) // 2])), held_out.subset(sorted(order[len(order) // 2 :]))
 
 
-def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: tuple[float, ...]) -> TestBench:
+def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: tuple[float, ...]) -> ScheduleEvaluator:
     """Measure the curves, and return what schedules are proven on."""
     curves, proof = halves()
     spec = SensitivitySpec(compression=config, levels=levels)
@@ -76,10 +76,12 @@ def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: 
         num_samples=len(curves),
     )
     model = LoadedModel(module=network, title=title, preprocessing=DEMO_PREPROCESSING, num_classes=10, pretrained=True)
-    return TestBench.open(result, model=model, images=ProofImages(curves=curves, proof=proof, note="other half"))
+    return ScheduleEvaluator.open(
+        result, model=model, images=ProofImages(curves=curves, proof=proof, note="other half")
+    )
 
 
-def solved(bench: TestBench, case: Case, method: str, gamma: float = 1.5) -> Schedule | None:
+def solved(bench: ScheduleEvaluator, case: Case, method: str, gamma: float = 1.5) -> Schedule | None:
     """Return a schedule that truly meets the target, or None where the method has none."""
 
     def make(asked: float) -> Schedule:
@@ -94,12 +96,12 @@ def solved(bench: TestBench, case: Case, method: str, gamma: float = 1.5) -> Sch
         return None
 
 
-def scores(bench: TestBench, applied: AppliedModel) -> Tensor:
+def scores(bench: ScheduleEvaluator, applied: AppliedModel) -> Tensor:
     with applied.active():
         return replace(bench.dense, model=applied.model).baseline()
 
 
-def outcome(bench: TestBench, schedule: Schedule | None) -> Outcome | None:
+def outcome(bench: ScheduleEvaluator, schedule: Schedule | None) -> Outcome | None:
     if schedule is None:
         return None
     applied = bench.apply(schedule)
@@ -108,7 +110,7 @@ def outcome(bench: TestBench, schedule: Schedule | None) -> Outcome | None:
     return Outcome(plain, scores(bench, applied))
 
 
-def row_of(bench: TestBench, case: Case) -> Row:
+def row_of(bench: ScheduleEvaluator, case: Case) -> Row:
     """Try every schedule of ``case``."""
     rivals = {"uniform": outcome(bench, solved(bench, case, "uniform"))}
     rivals |= {f"gamma {gamma:g}": outcome(bench, solved(bench, case, "gamma", gamma)) for gamma in GAMMAS}
@@ -134,7 +136,7 @@ def rows(names: Sequence[str], seed: int) -> Iterator[Row]:
     """Measure each network's curves once per compression, and yield its cases."""
     for name in names:
         network = trained(name, seed=seed)
-        benches: dict[CompressionConfig, TestBench] = {}
+        benches: dict[CompressionConfig, ScheduleEvaluator] = {}
         for case in CASES:
             if case.network == name:
                 if case.config not in benches:

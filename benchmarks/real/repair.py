@@ -17,7 +17,7 @@ from senseapp.models.loaded import LoadedModel, Preprocessing
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, TestBench
+from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.repair_choice import measured
 
@@ -73,7 +73,7 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _bench(run: _Run, images: ProofImages) -> TestBench:
+def _bench(run: _Run, images: ProofImages) -> ScheduleEvaluator:
     network = load_network()
     spec = SensitivitySpec(compression=run.config, levels=run.levels)
     sweep = Sweep.open(network, images.curves, spec)
@@ -91,14 +91,14 @@ def _bench(run: _Run, images: ProofImages) -> TestBench:
     model = LoadedModel(
         module=network, title=ARCHITECTURE, preprocessing=preprocessing, num_classes=1000, pretrained=True
     )
-    return TestBench.open(result, model=model, images=images)
+    return ScheduleEvaluator.open(result, model=model, images=images)
 
 
-def _schedule(bench: TestBench, kind: BudgetKind, target: float, method: str) -> Schedule:
+def _schedule(bench: ScheduleEvaluator, kind: BudgetKind, target: float, method: str) -> Schedule:
     return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), metric="kl", method=method)
 
 
-def _on_unseen(bench: TestBench, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
+def _on_unseen(bench: ScheduleEvaluator, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
     """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
     applied = bench.apply(schedule)
     plain = _kl(bench.measure(applied, unseen))
@@ -106,7 +106,7 @@ def _on_unseen(bench: TestBench, schedule: Schedule, unseen: ImageSet) -> tuple[
     return plain, _kl(bench.measure(applied, unseen)), found.delivered == "repaired"
 
 
-def _identity(bench: TestBench, unseen: ImageSet) -> Row:
+def _identity(bench: ScheduleEvaluator, unseen: ImageSet) -> Row:
     untouched = bench.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
     bench.repair(untouched)
     changes = {change.metric: change for change in bench.measure(untouched, unseen)}

@@ -115,13 +115,13 @@ def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits:
     """Return the strongest schedule whose measured drop is within what is allowed."""
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
-    from senseapp.schedules.evaluator import TestBench
+    from senseapp.schedules.evaluator import ScheduleEvaluator
     from senseapp.schedules.strongest import strongest_schedule  # torch loads here
 
     with phases() as progress:
         progress("Loading the model and the images")
         found = strongest_schedule(
-            TestBench.open(result, progress=progress),
+            ScheduleEvaluator.open(result, progress=progress),
             arguments.budget,
             arguments.max_drop,
             metric=arguments.drop_metric,

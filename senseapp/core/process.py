@@ -59,7 +59,7 @@ def give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class Leftovers:
+class ProcessCache:
     """Keeps what is left until :meth:`clear`; before :meth:`keep`, and after it, nothing stays.
 
     A thing has one owner: it is left by whoever is done with it and will not touch it again, and gone once taken. For
@@ -94,5 +94,5 @@ class Leftovers:
         give_back_freed_memory()
 
 
-LEFTOVERS = Leftovers()
+PROCESS_CACHE = ProcessCache()
 """This process's own."""

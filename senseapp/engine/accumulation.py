@@ -14,7 +14,7 @@ from senseapp.records.measurement import LayerMeasurement, Status
 Key = tuple[str, float]
 
 
-class Yardstick:
+class BaselineOutputs:
     """The uncompressed model's output, which every other is compared with.
 
     Args:
@@ -45,7 +45,7 @@ class Yardstick:
         return {name: change_of(name, sums).baseline for name, sums in moments.items()}
 
 
-class Tally:
+class MeasurementAccumulator:
     """Sums by layer and level, from the measurements that are done already and those that follow."""
 
     def __init__(self, done: Iterable[LayerMeasurement] = (), *, stops: Iterable[int] = ()) -> None:

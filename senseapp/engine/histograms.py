@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.activations import MseObserver
 from senseapp.compressions.quantization.grid import extremes_of, fake_quantize_input
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
-from senseapp.core.process import LEFTOVERS
+from senseapp.core.process import PROCESS_CACHE
 from senseapp.data.images import ImageSet
 from senseapp.data.load import load_images
 from senseapp.engine.folding import fold_following_norm, norms_folded_behind
@@ -61,10 +61,10 @@ def subject_of(
         InvalidInput: the model or the images cannot be used.
     """
     key = result.spec.model, result.spec.data, spec.num_images, result.num_samples, result.spec.sensitivity.seed
-    subject = LEFTOVERS.take((key, data_roots)) or _load(result, spec, data_roots, progress)
+    subject = PROCESS_CACHE.take((key, data_roots)) or _load(result, spec, data_roots, progress)
     yield subject
     if not spec.fold:  # which leaves another network
-        LEFTOVERS.leave((key, data_roots), subject)
+        PROCESS_CACHE.leave((key, data_roots), subject)
 
 
 def _load(

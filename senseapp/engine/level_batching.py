@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.base import Compressor, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import precision_context
 from senseapp.engine.plan import PlannedTarget, telling_positions
 from senseapp.engine.prefix import Prefix, RepeatedPrefix, prefix_bytes_per_image
 from senseapp.engine.replay import Replay
-from senseapp.engine.workbench import Workbench
 from senseapp.layers.batch_axes import CallAxes, NotPerImage, batch_axes
 from senseapp.layers.trace import map_tensors, tensors_in, wrapped_forwards
 
@@ -107,7 +107,7 @@ _ROUNDING = {"fp32": 0.01, "bf16": 0.04}
 
 
 def levels_that_fit(
-    bench: Workbench,
+    bench: MeasurementContext,
     compressor: Compressor,
     planned: Sequence[PlannedTarget],
     *,
@@ -142,7 +142,7 @@ def levels_that_fit(
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class LevelBatch:
     """Runs several levels of one target in one pass.
 
     Attributes:
@@ -151,14 +151,18 @@ class Together:
         axes: where each call's tensors count images.
     """
 
-    bench: Workbench
+    bench: MeasurementContext
     compressor: WeightCompressor
     axes: Sequence[CallAxes]
 
     @classmethod
     def checked(
-        cls, bench: Workbench, compressor: WeightCompressor, planned: Sequence[PlannedTarget], levels: Sequence[float]
-    ) -> Together | str:
+        cls,
+        bench: MeasurementContext,
+        compressor: WeightCompressor,
+        planned: Sequence[PlannedTarget],
+        levels: Sequence[float],
+    ) -> LevelBatch | str:
         """Find out whether the model may be run so; where not, return why, in words.
 
         A pass over two levels is compared with passes over each, at the first and the last target of each kind. What

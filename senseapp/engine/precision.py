@@ -9,10 +9,10 @@ import torch
 
 from senseapp.compressions.base import Compressor
 from senseapp.core.errors import MeasurementFailed
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout, clock_of
 from senseapp.engine.plan import PlannedTarget
 from senseapp.engine.replay import Replay
-from senseapp.engine.workbench import Workbench
 from senseapp.metrics import METRICS
 from senseapp.records.ranking import spearman
 from senseapp.records.spec import SensitivitySpec
@@ -28,7 +28,7 @@ _PRODUCT_WIDTH, _PRODUCTS = 384, 5
 
 
 def choose_precision(
-    bench: Workbench, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
+    bench: MeasurementContext, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
 ) -> str:
     """Switch ``bench`` to bfloat16 if that is clearly faster and safe.
 
@@ -87,7 +87,12 @@ def _product_seconds(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _agreement(
-    bench: Workbench, half: Layout, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+    bench: MeasurementContext,
+    half: Layout,
+    compressor: Compressor,
+    subset: Sequence[PlannedTarget],
+    level: float,
+    stop: int,
 ) -> float:
     """Return the rank correlation of the damages in both precisions; the layout stays as it is."""
     single = bench.layout
@@ -98,7 +103,7 @@ def _agreement(
     return spearman(exact, rounded)
 
 
-def _seconds(bench: Workbench) -> float:
+def _seconds(bench: MeasurementContext) -> float:
     """Return the time of a pass: of the fastest one, where they are over soon."""
     few = min(_TIMED_IMAGES, len(bench.images))
     clock = clock_of(bench.device)
@@ -111,13 +116,13 @@ def _seconds(bench: Workbench) -> float:
     return min(passes)
 
 
-def _seconds_in(bench: Workbench, layout: Layout) -> float:
+def _seconds_in(bench: MeasurementContext, layout: Layout) -> float:
     bench.layout = layout
     return _seconds(bench)
 
 
 def _damages(
-    bench: Workbench, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+    bench: MeasurementContext, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
 ) -> list[float]:
     """Return what ``level`` does to the output on each target of ``subset``, over the first images."""
     metric = METRICS[bench.task.divergence or "sqnr"]

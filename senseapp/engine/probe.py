@@ -13,12 +13,12 @@ from torch import Tensor
 
 from senseapp.compressions.base import Applied, Compressor, Prepared, WeightCompressor
 from senseapp.core.errors import MeasurementFailed, first_line_of
-from senseapp.engine.accumulation import Yardstick
-from senseapp.engine.level_batching import Together
+from senseapp.engine.accumulation import BaselineOutputs
+from senseapp.engine.context import MeasurementContext
+from senseapp.engine.level_batching import LevelBatch
 from senseapp.engine.plan import PlannedTarget
 from senseapp.engine.prefix import Prefix, calls_to_record
 from senseapp.engine.replay import Replay, ReplayMismatch
-from senseapp.engine.workbench import Workbench
 
 Span = tuple[int, int]
 Kept = Sequence[Prefix]
@@ -70,11 +70,11 @@ class Probe:
         notes: sentences on anything unusual, added to on the way.
     """
 
-    bench: Workbench
+    bench: MeasurementContext
     compressor: Compressor
     planned: Sequence[PlannedTarget]
     notes: list[str]
-    _together: Together | None = None
+    _together: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
     def baseline(self, *, record_bytes: int = 0) -> Tensor:
@@ -115,7 +115,7 @@ class Probe:
                 return output
         return bench.baseline()
 
-    def measure(self, orders: Iterable[Order], yardstick: Yardstick) -> Iterator[Outcome]:
+    def measure(self, orders: Iterable[Order], yardstick: BaselineOutputs) -> Iterator[Outcome]:
         """Yield the outcome of each order. Those of one span must come together, by ascending position.
 
         An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it; where
@@ -143,7 +143,9 @@ class Probe:
         if group:
             yield group
 
-    def _measure_group(self, group: list[Order], prefixes: Kept, yardstick: Yardstick) -> tuple[list[Outcome], Kept]:
+    def _measure_group(
+        self, group: list[Order], prefixes: Kept, yardstick: BaselineOutputs
+    ) -> tuple[list[Outcome], Kept]:
         found, outcomes = self._measure_together(group, prefixes, yardstick), []
         for order in group:
             outcome = found.get(order)
@@ -152,7 +154,7 @@ class Probe:
             outcomes.append(outcome)
         return outcomes, prefixes
 
-    def _measure_together(self, group: list[Order], prefixes: Kept, yardstick: Yardstick) -> dict[Order, Outcome]:
+    def _measure_together(self, group: list[Order], prefixes: Kept, yardstick: BaselineOutputs) -> dict[Order, Outcome]:
         """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass.
 
         A pass that fails leaves ``prefixes`` good: what it wrote into were copies.
@@ -179,7 +181,9 @@ class Probe:
             )
         return found
 
-    def _attempt_together(self, orders: list[Order], prefixes: Kept, yardstick: Yardstick) -> dict[Order, Outcome]:
+    def _attempt_together(
+        self, orders: list[Order], prefixes: Kept, yardstick: BaselineOutputs
+    ) -> dict[Order, Outcome]:
         """Return the outcomes of one pass over several levels; what is missing must be measured alone."""
         together, target = self._levels_together(orders), self.planned[orders[0].index].target
         if together is None or together.obstacle(target):
@@ -205,12 +209,12 @@ class Probe:
             if output.isfinite().all()  # as in _pass
         }
 
-    def _levels_together(self, orders: list[Order]) -> Together | None:
+    def _levels_together(self, orders: list[Order]) -> LevelBatch | None:
         """Return what runs several levels in one pass; None if the model cannot be run so, or needs it not."""
         if len(orders) < 2 or self.bench.unsafe or not isinstance(self.compressor, WeightCompressor):
             return None
         if self._together is None:
-            found = Together.checked(self.bench, self.compressor, self.planned, [order.level for order in orders])
+            found = LevelBatch.checked(self.bench, self.compressor, self.planned, [order.level for order in orders])
             if isinstance(found, str):
                 self._part_levels(found)
                 return None
@@ -223,7 +227,7 @@ class Probe:
         self._together = None
         self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
 
-    def _measure(self, order: Order, prefixes: Kept, yardstick: Yardstick) -> tuple[Outcome, Kept]:
+    def _measure(self, order: Order, prefixes: Kept, yardstick: BaselineOutputs) -> tuple[Outcome, Kept]:
         """Return the outcome and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
         usual = self.bench.layout
         while True:
@@ -243,7 +247,7 @@ class Probe:
                     self._note_smaller_passes(usual.micro_batch)
                 return outcome, prefixes
 
-    def _attempt(self, order: Order, prefixes: Kept, yardstick: Yardstick) -> Outcome:
+    def _attempt(self, order: Order, prefixes: Kept, yardstick: BaselineOutputs) -> Outcome:
         item, replay = self.planned[order.index], Replay(self.bench.model, self.bench.trace)
         self._advance(replay, prefixes, item.position)
         with self.compressor.compress(item.target, order.level) as applied:

@@ -19,6 +19,7 @@ import torch
 from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.data.load import load_images
+from senseapp.engine.context import MeasurementContext, choose_device
 from senseapp.engine.executor import Executor
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import split
@@ -26,7 +27,6 @@ from senseapp.engine.preparation_search import choose_preparation
 from senseapp.engine.quick.scan import quick_scan
 from senseapp.engine.quick.true_passes import correction_note
 from senseapp.engine.sweep import Sweep
-from senseapp.engine.workbench import Workbench, choose_device
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
@@ -383,7 +383,7 @@ def _pass_settings(sweep: Sweep) -> PassSettings:
     )
 
 
-def _environment(passes: PassSettings, bench: Workbench) -> dict[str, str]:
+def _environment(passes: PassSettings, bench: MeasurementContext) -> dict[str, str]:
     return _versions(bench.device) | {
         "memory_layout": "channels_last" if passes.channels_last else "contiguous",
         "micro_batch": str(passes.micro_batch),

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import ImageSet, draw
-from senseapp.engine.accumulation import Tally, Yardstick
+from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.executor import Executor, LocalExecutor
 from senseapp.engine.layout import Layout
 from senseapp.engine.level_batching import levels_that_fit
@@ -20,7 +21,6 @@ from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, telli
 from senseapp.engine.precision import choose_precision
 from senseapp.engine.prefix import prefix_bytes_per_image
 from senseapp.engine.probe import Order, plain_note
-from senseapp.engine.workbench import Workbench
 from senseapp.layers.profile import select_layers
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
@@ -84,11 +84,11 @@ class Sweep:
         notes: sentences on anything approximated, skipped or failed.
     """
 
-    bench: Workbench
+    bench: MeasurementContext
     spec: SensitivitySpec
     compressor: Compressor
     planned: list[PlannedTarget]
-    yardstick: Yardstick
+    yardstick: BaselineOutputs
     metric: str
     executor: Executor = field(default_factory=LocalExecutor)
     span_images: int = 0
@@ -125,7 +125,7 @@ class Sweep:
             InvalidInput: the settings do not fit the model or the images.
         """
         images = draw(images, spec.num_samples, spec.seed)
-        bench = Workbench.prepare(model, images, device=spec.device, own=own, task=task)
+        bench = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
         layers = select_layers(bench.profile, spec.layers, spec.layer_types)
         metrics = task.metrics(has_labels=images.labels is not None, num_outputs=bench.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, bench.profile.num_classes)
@@ -154,7 +154,7 @@ class Sweep:
             asked=None if layout is None else layout.levels_together,
         )
         bench.layout = replace(bench.layout, levels_together=together)
-        unmeasured = Yardstick(torch.empty(0), images.labels, metrics)
+        unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics)
         sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
         if images.labels is not None:
@@ -207,7 +207,7 @@ class Sweep:
         """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
         self.complete_baseline()
         chunks = self.chunks()
-        tally = Tally(done, stops=[stop for _, stop in chunks])
+        tally = MeasurementAccumulator(done, stops=[stop for _, stop in chunks])
         yield from self._not_applicable(tally)
         active = {(item.target.layer, level) for item in self.planned for level in self.spec.levels}
         if not self.spec.until_settled:
@@ -218,7 +218,7 @@ class Sweep:
             active = self._unsettled(tally, active, span[1])
 
     def _measure_spans(
-        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: Tally
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: MeasurementAccumulator
     ) -> Iterator[LayerMeasurement]:
         orders = self._orders(spans, active, tally)
         broken = _broken_rows(self.yardstick.baseline)
@@ -237,7 +237,7 @@ class Sweep:
                 yield tally.add(item, order.level, outcome.moments, outcome.applied, outcome.seconds)
 
     def _orders(
-        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: Tally
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: MeasurementAccumulator
     ) -> Iterator[Order]:
         """Yield what is still to be measured, looking at the tally as late as possible."""
         for span in spans:
@@ -247,7 +247,7 @@ class Sweep:
                     if key in active and tally.images_done(key) < span[1]:
                         yield Order(index=index, level=level, span=span)
 
-    def _not_applicable(self, tally: Tally) -> Iterator[LayerMeasurement]:
+    def _not_applicable(self, tally: MeasurementAccumulator) -> Iterator[LayerMeasurement]:
         for layer, reason in self.compressor.not_applicable.items():
             for level in self.spec.levels:
                 if not tally.images_done((layer, level)):
@@ -255,7 +255,9 @@ class Sweep:
                         layer=layer, level=level, status=Status.NOT_APPLICABLE, members=(layer,), reason=reason
                     )
 
-    def _unsettled(self, tally: Tally, active: set[tuple[str, float]], stop: int) -> set[tuple[str, float]]:
+    def _unsettled(
+        self, tally: MeasurementAccumulator, active: set[tuple[str, float]], stop: int
+    ) -> set[tuple[str, float]]:
         """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
         left: set[tuple[str, float]] = set()
         for level in self.spec.levels:
@@ -270,7 +272,7 @@ class Sweep:
 
 
 def bind_compression(
-    bench: Workbench, spec: SensitivitySpec, source: ImageSet
+    bench: MeasurementContext, spec: SensitivitySpec, source: ImageSet
 ) -> tuple[Compressor, list[PlannedTarget]]:
     """Return the compression that ``spec`` names, bound to the model of ``bench``, and its targets by position.
 

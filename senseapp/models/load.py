@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
-from senseapp.core.process import LEFTOVERS
+from senseapp.core.process import PROCESS_CACHE
 from senseapp.models.fitting import load_from_checkpoint
 from senseapp.models.libraries import build_timm, build_torchvision, check_forward
 from senseapp.models.loaded import LoadedModel
@@ -33,7 +33,7 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         UnsupportedModel: the architecture has no classifier.
     """
     report = progress or (lambda _: None)
-    LEFTOVERS.drop()  # before there are two networks in memory
+    PROCESS_CACHE.drop()  # before there are two networks in memory
     if spec.library == "imported":
         raise UnknownModel(
             f"{spec.name} was imported as a table of figures, so there is no network to run. "

@@ -24,7 +24,7 @@ from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
 from senseapp.runs.tasks import RunTask, TaskContext
-from senseapp.runs.time_estimate import MachineSpeed, SpeedBook, time_convolutions, work_of
+from senseapp.runs.time_estimate import MachineSpeed, RuntimePredictor, time_convolutions, work_of
 from senseapp.runs.worker import JobControl, JobRunner
 from senseapp.store.run_store import RunStore
 
@@ -66,7 +66,7 @@ class Backend:
         self.store = RunStore(home)
         self.store.recover()
         self.cards = ModelCards()
-        self.speeds = SpeedBook(home / "speed.json", calibrate=calibrate)
+        self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate)
         self._processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)

@@ -61,7 +61,7 @@ def runs_on_processor(device: str) -> bool:
     if device != "auto":
         return device == "cpu"
     load_engine()
-    from senseapp.engine.workbench import choose_device  # torch has loaded by now
+    from senseapp.engine.context import choose_device  # torch has loaded by now
 
     return choose_device(device).type == "cpu"
 

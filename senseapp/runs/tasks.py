@@ -295,13 +295,13 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         Raises:
             InfeasibleBudget: even the gentlest schedule drops more.
         """
-        from senseapp.schedules.evaluator import TestBench
+        from senseapp.schedules.evaluator import ScheduleEvaluator
         from senseapp.schedules.strongest import strongest_schedule  # torch loads here, not when the app starts
 
         progress = context.observer.phase
         progress("Loading the model and the images")
         return strongest_schedule(
-            TestBench.open(context.folder.load_result(), data_roots=context.data_roots, progress=progress),
+            ScheduleEvaluator.open(context.folder.load_result(), data_roots=context.data_roots, progress=progress),
             self.drop.kind,
             self.drop.allowed_drop,
             metric=self.drop.metric,

@@ -91,7 +91,7 @@ _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
 _CORRECTION_RANGE = (1 / 50, 50.0)
 
 
-class SpeedBook:
+class RuntimePredictor:
     """Predicts run times, and learns from how long runs took.
 
     Args:

@@ -18,10 +18,10 @@ from senseapp.compressions import CompressionConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.data.images import ImageSet
 from senseapp.data.load import load_images
-from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.accumulation import BaselineOutputs
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout, lay_out, micro_batches
 from senseapp.engine.plan import LEAST_HELD_OUT, MOST_HELD_OUT, split
-from senseapp.engine.workbench import Workbench
 from senseapp.metrics import MetricChange, change_of
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
@@ -139,7 +139,7 @@ _ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass
 
 
 @dataclass(slots=True)
-class TestBench:
+class ScheduleEvaluator:
     """The uncompressed model of a run beside the images to prove schedules on.
 
     Attributes:
@@ -155,11 +155,11 @@ class TestBench:
 
     result: SensitivityResult
     images: ProofImages
-    dense: Workbench
+    dense: MeasurementContext
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
     telling: Telling = field(default_factory=Telling)
-    _yardsticks: dict[int, tuple[ImageSet, Yardstick]] = field(default_factory=dict)
+    _yardsticks: dict[int, tuple[ImageSet, BaselineOutputs]] = field(default_factory=dict)
     _shuffled: tuple[ImageSet, ImageSet] | None = None
     _reference: Reference | None = None
 
@@ -173,7 +173,7 @@ class TestBench:
         model: LoadedModel | None = None,
         images: ProofImages | None = None,
         progress: Callable[[str], None] | None = None,
-    ) -> TestBench:
+    ) -> ScheduleEvaluator:
         """Load the model and the images of ``result`` again.
 
         Args:
@@ -191,7 +191,7 @@ class TestBench:
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images
         spec, task = result.spec.sensitivity, task_named(result.spec.model.task)
-        dense = Workbench.prepare(loaded.module, parts.proof, device=spec.device, own=model is None, task=task)
+        dense = MeasurementContext.prepare(loaded.module, parts.proof, device=spec.device, own=model is None, task=task)
         dense.take(_layout_of(result))
         profile = replace(dense.profile, title=result.profile.title)
         if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
@@ -291,15 +291,15 @@ class TestBench:
             output = self._outputs(compressed, start, end)
         return yardstick.moments(output, start, end)
 
-    def _yardstick(self, images: ImageSet) -> Yardstick:
+    def _yardstick(self, images: ImageSet) -> BaselineOutputs:
         if id(images) not in self._yardsticks:
             names = self.dense.task.metrics(has_labels=images.labels is not None, num_outputs=self.profile.num_classes)
             baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
             # The images are kept as well, so that no others can come to lie at their address.
-            self._yardsticks[id(images)] = images, Yardstick(baseline, images.labels, names)
+            self._yardsticks[id(images)] = images, BaselineOutputs(baseline, images.labels, names)
         return self._yardsticks[id(images)][1]
 
-    def _outputs(self, workbench: Workbench, start: int, stop: int) -> Tensor:
+    def _outputs(self, workbench: MeasurementContext, start: int, stop: int) -> Tensor:
         """Return the output for images ``start`` to ``stop``, telling how many are through before each pass."""
         outputs = []
         for low, high in micro_batches(start, stop, workbench.layout.micro_batch):

@@ -19,7 +19,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.schedules.curves import LayerCurve
 from senseapp.schedules.gamma import level_bounds, scheduled_levels, shift_to_budget
 from senseapp.schedules.knapsack import solve
-from senseapp.schedules.problem import Problem, infeasible, pose, schedule_of
+from senseapp.schedules.problem import Problem, build_problem, infeasible, schedule_of
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
@@ -158,5 +158,5 @@ def make_schedule(
     """
     if method not in METHODS:
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
-    problem = pose(result, budget, limits or Limits(), gamma=gamma, metric=metric)
+    problem = build_problem(result, budget, limits or Limits(), gamma=gamma, metric=metric)
     return schedule_of(problem, METHODS[method](problem), method=method)

@@ -17,7 +17,7 @@ from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.curves import Choice
 from senseapp.schedules.knapsack import solve
 from senseapp.schedules.methods import admissible_levels
-from senseapp.schedules.problem import Problem, hidden_damage, in_execution_order, infeasible, pose
+from senseapp.schedules.problem import Problem, build_problem, hidden_damage, in_execution_order, infeasible
 
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
@@ -85,7 +85,7 @@ def _problems_of(
         )
     check_kind(budget.kind, kinds)
     return tuple(
-        pose(result, budget, limits.get(kind, Limits()), metric=metric, check_budget=False)
+        build_problem(result, budget, limits.get(kind, Limits()), metric=metric, check_budget=False)
         for result, kind in zip(results, kinds, strict=True)
     )
 

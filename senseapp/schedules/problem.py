@@ -61,7 +61,7 @@ class Problem:
         return sum(curve.saving(levels[curve.layer], self.kind) for curve in self.curve_set.curves)
 
 
-def pose(
+def build_problem(
     result: SensitivityResult,
     budget: ResourceBudget,
     limits: Limits,

@@ -17,7 +17,7 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in, loss_with_interval
 from senseapp.records.schedule import ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.refine import disagrees, refine
 from senseapp.schedules.repair_choice import Measured, measured
@@ -26,13 +26,15 @@ from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import true_figures, truly_sized
 
 
-def true_figure(bench: TestBench, applied: AppliedModel, kind: BudgetKind) -> float:
+def true_figure(bench: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:
     """Return what a budget of ``kind`` counts, of the model as it truly is."""
     before, after = sizes_of(applied, bench.dense.model)
     return after.figure(kind, before)
 
 
-def uniform_of_equal_cost(bench: TestBench, schedule: Schedule, applied: AppliedModel) -> tuple[Schedule | None, str]:
+def uniform_of_equal_cost(
+    bench: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel
+) -> tuple[Schedule | None, str]:
     """Return the uniform schedule that costs as much as ``schedule`` truly does, or why there is none.
 
     Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.
@@ -108,12 +110,12 @@ def validate(
         InvalidInput: the model or the images cannot be loaded any more.
     """
     progress("Loading the model and the images")
-    bench = TestBench.open(result, other=other, data_roots=data_roots, progress=progress)
+    bench = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
     return prove(bench, schedule, repair=repair, rounds=rounds, progress=bench.telling)
 
 
 def prove(
-    bench: TestBench,
+    bench: ScheduleEvaluator,
     schedule: Schedule,
     *,
     repair: bool,
@@ -168,7 +170,7 @@ def prove(
 
 
 def _measured(
-    bench: TestBench, applied: AppliedModel, metric: str, repair: bool, progress: Callable[[str], None]
+    bench: ScheduleEvaluator, applied: AppliedModel, metric: str, repair: bool, progress: Callable[[str], None]
 ) -> Measured:
     if repair:
         progress("Measuring the compressed model with and without repair")
@@ -176,7 +178,7 @@ def _measured(
 
 
 def _uniform(
-    bench: TestBench, schedule: Schedule, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
+    bench: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
 ) -> tuple[Measured | None, str]:
     progress("Measuring a uniform schedule of equal cost")
     uniform, note = uniform_of_equal_cost(bench, schedule, applied)
@@ -185,7 +187,7 @@ def _uniform(
     return measured(bench, bench.apply(uniform), schedule.metric, repair=repair, images=bench.images.proof), note
 
 
-def _sizes(bench: TestBench, applied: AppliedModel) -> dict[str, tuple[float, float]]:
+def _sizes(bench: ScheduleEvaluator, applied: AppliedModel) -> dict[str, tuple[float, float]]:
     before, after = sizes_of(applied, bench.dense.model)
     image = bench.dense.batches(0, 1)[0]
     slow, fast = latencies((bench.dense.model, applied.model), image)
@@ -204,7 +206,7 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
     )
 
 
-def _short_of_budget(bench: TestBench, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
+def _short_of_budget(bench: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
     """Say so where less was saved than asked for: what neighbouring pruned layers save together is an estimate."""
     if schedule.budget is None or schedule.budget.kind == "bits":
         return ()

@@ -24,14 +24,14 @@ from senseapp.compressions.base import (
 )
 from senseapp.compressions.pruning.graph import restored
 from senseapp.core.errors import MeasurementFailed, SenseError
-from senseapp.engine.accumulation import Yardstick
-from senseapp.engine.workbench import Workbench
+from senseapp.engine.accumulation import BaselineOutputs
+from senseapp.engine.context import MeasurementContext
 from senseapp.metrics import METRICS, MetricChange, change_of
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.matching import Matching, Reference
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
@@ -46,7 +46,7 @@ _MOST_SECONDS = 120.0  # of one round
 Levels = Mapping[str, float]
 
 
-class Around:
+class ConditionalSensitivity:
     """Measures layers one at a time while all others hold what a schedule gives them.
 
     Attributes:
@@ -54,7 +54,9 @@ class Around:
         couplings: which layers shrink together, where channels go.
     """
 
-    def __init__(self, bench: TestBench, schedule: Schedule, dense: Workbench, *, repair: bool) -> None:
+    def __init__(
+        self, bench: ScheduleEvaluator, schedule: Schedule, dense: MeasurementContext, *, repair: bool
+    ) -> None:
         self._metric, self._dense = schedule.metric, dense
         self._keys = [item.key for item in bench.result.shown if item.status is Status.MEASURED]
         compressor = _compressor(bench)
@@ -65,13 +67,13 @@ class Around:
             self._trial, self.couplings = _Channels(compressor, dense.model), compressor.couplings()
         given = {entry.layer: entry.level for entry in schedule.entries if entry.compression != "none"}
         self.levels: Levels = {layer: level for layer, level in given.items() if self._trial.can(layer, level)}
-        self._yardstick = Yardstick(dense.baseline(), dense.images.labels, (schedule.metric,))
+        self._yardstick = BaselineOutputs(dense.baseline(), dense.images.labels, (schedule.metric,))
         self._reference = bench.reference() if repair else None
         self._batches = _first_batches(self._reference, len(dense.images)) if self._reference else ()
         self._scale = bench.scales_per_channel
 
     @classmethod
-    def open(cls, bench: TestBench, schedule: Schedule, *, repair: bool) -> Around | None:
+    def open(cls, bench: ScheduleEvaluator, schedule: Schedule, *, repair: bool) -> ConditionalSensitivity | None:
         """Return None where a round would take too long.
 
         Args:
@@ -133,7 +135,7 @@ def _first_batches(reference: Reference, count: int) -> tuple[int, ...]:
     return tuple(index for index in range(len(sizes)) if not index or sum(sizes[: index + 1]) <= count)
 
 
-def _compressor(bench: TestBench) -> Compressor:
+def _compressor(bench: ScheduleEvaluator) -> Compressor:
     spec = bench.result.spec.sensitivity
     measured = {member for item in bench.result.shown for member in (item.layer, *item.members)}
     request = CompressionRequest(
@@ -222,7 +224,7 @@ def disagrees(predicted: float, measured: MetricChange) -> bool:
 
 
 def refine(
-    bench: TestBench, schedule: Schedule, *, rounds: int, repair: bool, progress: Callable[[str], None]
+    bench: ScheduleEvaluator, schedule: Schedule, *, rounds: int, repair: bool, progress: Callable[[str], None]
 ) -> tuple[Schedule, int, tuple[str, ...]]:
     """Return the best schedule found in at most ``rounds`` rounds, how many were made, and sentences on them.
 
@@ -272,7 +274,7 @@ def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: Metric
     return start + f"the schedule solved from that loses {found} on the same images."
 
 
-def _damage(bench: TestBench, schedule: Schedule, repair: bool) -> tuple[MetricChange | None, bool]:
+def _damage(bench: ScheduleEvaluator, schedule: Schedule, repair: bool) -> tuple[MetricChange | None, bool]:
     """Return the damage on the curves' images, of the better of repaired and not, and whether that is the repaired."""
     curves = bench.images.curves
     found = measured(bench, bench.apply(schedule), schedule.metric, repair=repair, images=curves)
@@ -280,9 +282,9 @@ def _damage(bench: TestBench, schedule: Schedule, repair: bool) -> tuple[MetricC
 
 
 def _solved_around(
-    bench: TestBench, schedule: Schedule, damage: MetricChange, repair: bool, progress: Callable[[str], None]
+    bench: ScheduleEvaluator, schedule: Schedule, damage: MetricChange, repair: bool, progress: Callable[[str], None]
 ) -> Schedule | None:
-    around = Around.open(bench, schedule, repair=repair)
+    around = ConditionalSensitivity.open(bench, schedule, repair=repair)
     if around is None:
         return None
     shares = list(around.shares(progress))
@@ -296,7 +298,7 @@ def _solved_around(
         return None
 
 
-def _solved(result: SensitivityResult, schedule: Schedule, around: Around) -> Schedule:
+def _solved(result: SensitivityResult, schedule: Schedule, around: ConditionalSensitivity) -> Schedule:
     """Return the optimal schedule for ``result`` that costs what ``schedule`` does; truly so, where channels go."""
     asked, locked = schedule.budget, {entry.layer: entry.level for entry in schedule.entries if entry.locked}
     assert asked is not None

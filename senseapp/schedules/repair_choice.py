@@ -17,7 +17,7 @@ from senseapp.metrics import METRICS, MetricChange, add_moments, change_of
 from senseapp.records.measurement import change_in, loss_with_interval
 from senseapp.records.schedule import Delivered
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.matching import Matching
 from senseapp.schedules.repair import sentences_on
 
@@ -50,7 +50,9 @@ class Measured:
         return self.repaired if self.delivered == "repaired" else self.changes
 
 
-def measured(bench: TestBench, applied: AppliedModel, metric: str, *, repair: bool, images: ImageSet) -> Measured:
+def measured(
+    bench: ScheduleEvaluator, applied: AppliedModel, metric: str, *, repair: bool, images: ImageSet
+) -> Measured:
     """Measure ``applied`` on ``images``, and leave it repaired where that is better.
 
     Args:
@@ -77,7 +79,9 @@ def measured(bench: TestBench, applied: AppliedModel, metric: str, *, repair: bo
     return _better(bench, applied, matching, metric, images)
 
 
-def _better(bench: TestBench, applied: AppliedModel, matching: Matching, metric: str, images: ImageSet) -> Measured:
+def _better(
+    bench: ScheduleEvaluator, applied: AppliedModel, matching: Matching, metric: str, images: ImageSet
+) -> Measured:
     on_curves = images is bench.images.curves
     rest = bench.other_curves if on_curves else None
     without, plain = _sums(bench, applied, rest), () if on_curves else bench.measure(applied, images)
@@ -107,12 +111,12 @@ def _better(bench: TestBench, applied: AppliedModel, matching: Matching, metric:
     )
 
 
-def _sums(bench: TestBench, applied: AppliedModel, rest: ImageSet | None) -> Sums:
+def _sums(bench: ScheduleEvaluator, applied: AppliedModel, rest: ImageSet | None) -> Sums:
     sums = bench.sums(applied, bench.repair_images)
     return _added(sums, bench.sums(applied, rest)) if rest is not None and len(rest) else sums
 
 
-def _held_out(bench: TestBench, applied: AppliedModel, matching: Matching) -> Sums | None:
+def _held_out(bench: ScheduleEvaluator, applied: AppliedModel, matching: Matching) -> Sums | None:
     """Return sums over the calibration images, each measured with a repair fitted to the other half of them."""
     first, second = bench.repair_halves
     found: list[Sums] = []

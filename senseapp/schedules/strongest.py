@@ -20,7 +20,7 @@ from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import ResourceBudget, Schedule, StrongestFound, TriedTarget
-from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.repair_choice import measured
 from senseapp.schedules.trade_off import strongest_within, trade_off, true_figures, truly_sized
@@ -64,7 +64,7 @@ def schedule_of_true_size(
 
 
 def strongest_schedule(
-    bench: TestBench,
+    bench: ScheduleEvaluator,
     kind: BudgetKind,
     allowed_drop: float,
     *,
@@ -114,7 +114,7 @@ def strongest_schedule(
 class _Trials:
     """Schedules tried so far: what each truly saves, and what it does on the curves' images."""
 
-    bench: TestBench
+    bench: ScheduleEvaluator
     kind: BudgetKind
     metric: str
     repair: bool

@@ -19,7 +19,7 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.schedules.methods import METHODS, ChoiceTable, admissible_levels
-from senseapp.schedules.problem import PRUNING_NOTE, Problem, pose
+from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
@@ -233,7 +233,7 @@ def trade_off(
     if method not in METHODS:
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
-    problem = pose(result, anything, limits or Limits(), gamma=gamma, metric=metric)
+    problem = build_problem(result, anything, limits or Limits(), gamma=gamma, metric=metric)
     solve = _solver(problem, method)
     solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
     return tuple(point for point in solved if point is not None)

@@ -13,7 +13,7 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.gamma import gamma_levels
 from senseapp.schedules.knapsack import solve
 from senseapp.schedules.methods import METHODS, ChoiceTable, make_schedule
-from senseapp.schedules.problem import pose
+from senseapp.schedules.problem import build_problem
 from tests.schedule_cases import run_of
 
 LEVELS = (0.2, 0.4, 0.6, 0.8)
@@ -51,7 +51,7 @@ def test_a_schedule_meets_its_budget_or_names_a_target_that_can_be_met(drawn, ta
 @quick
 @given(st.lists(st.tuples(st.integers(1, 10_000), damages), min_size=1, max_size=4), fractions)
 def test_the_optimal_choice_equals_brute_force(drawn, target):
-    problem = pose(result_of(drawn), ResourceBudget(kind="params", target=target), Limits())
+    problem = build_problem(result_of(drawn), ResourceBudget(kind="params", target=target), Limits())
     table = ChoiceTable.of(problem)
     picks = [range(0, len(own), 5) for own in table.levels]  # none and the measured levels: 5 per layer
     damage = [own[::5] for own in table.damages]

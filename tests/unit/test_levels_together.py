@@ -19,7 +19,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.data.images import TensorImages
 from senseapp.engine.cluster import remote
 from senseapp.engine.layout import Layout
-from senseapp.engine.level_batching import Together, levels_that_fit
+from senseapp.engine.level_batching import LevelBatch, levels_that_fit
 from senseapp.engine.probe import Order, Outcome
 from senseapp.engine.session import arithmetic_of, images_in_span, reusable
 from senseapp.engine.sweep import Sweep
@@ -52,13 +52,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many levels went into each pass over several."""
     made: list[int] = []
-    outputs = Together.outputs
+    outputs = LevelBatch.outputs
 
     def counted(self, prefixes, target, levels):  # type: ignore[no-untyped-def]
         made.append(len(levels))
         return outputs(self, prefixes, target, levels)
 
-    monkeypatch.setattr(Together, "outputs", counted)
+    monkeypatch.setattr(LevelBatch, "outputs", counted)
     return made
 
 

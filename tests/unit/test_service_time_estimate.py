@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from senseapp.records.spec import SensitivitySpec
-from senseapp.runs.time_estimate import MachineSpeed, RunWork, SpeedBook, time_convolutions, work_of
+from senseapp.runs.time_estimate import MachineSpeed, RuntimePredictor, RunWork, time_convolutions, work_of
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
 WORK = RunWork(macs=2e9, calls=1e5, measurements=50)
@@ -11,7 +11,7 @@ SECONDS = 2 / 0.4 + 8 * 1 + 50 * 0.01 + 0.5
 
 
 def book_at(path, calibrate=fake_calibration):
-    return SpeedBook(path, calibrate=calibrate)
+    return RuntimePredictor(path, calibrate=calibrate)
 
 
 def test_work_is_the_sum_over_suffixes():

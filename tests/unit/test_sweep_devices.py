@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.engine import sweep as sweep_module
+from senseapp.engine.context import choose_device
 from senseapp.engine.layout import Layout
 from senseapp.engine.sweep import Sweep
-from senseapp.engine.workbench import choose_device
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.runs.session import runs_on_processor
@@ -95,7 +95,7 @@ def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(sweep_module.Workbench, "_gather", full)
+    monkeypatch.setattr(sweep_module.MeasurementContext, "_gather", full)
     with pytest.raises(MeasurementFailed, match="not enough memory for one image"):
         _open()
 

@@ -224,7 +224,7 @@ def test_an_error_while_outputs_are_kept_fails_one_layer_only(monkeypatch: pytes
     sweep = _open()
     plain = {item.key: item for item in _final(list(sweep.measure()))}
     position = sweep.planned[2].position
-    advance = sweep_module.Workbench.advance
+    advance = sweep_module.MeasurementContext.advance
 
     def scarce(self, replay, prefixes, to):  # type: ignore[no-untyped-def]
         advance(self, replay, prefixes[: len(prefixes) // 2], to)
@@ -232,7 +232,7 @@ def test_an_error_while_outputs_are_kept_fails_one_layer_only(monkeypatch: pytes
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         advance(self, replay, prefixes, to)
 
-    monkeypatch.setattr(sweep_module.Workbench, "advance", scarce)
+    monkeypatch.setattr(sweep_module.MeasurementContext, "advance", scarce)
     failed = set()
     for item in sweep.measure():
         if item.status is Status.FAILED:

@@ -8,10 +8,10 @@ from torch import nn
 
 from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
 from senseapp.engine import layout, precision, workbench
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout
 from senseapp.engine.quick.scan import quick_scan
 from senseapp.engine.sweep import Sweep
-from senseapp.engine.workbench import Workbench
 from senseapp.layers.trace import CallTrace, trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
@@ -24,7 +24,7 @@ class Clock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds = seconds
 
-    def __call__(self, bench: Workbench) -> float:
+    def __call__(self, bench: MeasurementContext) -> float:
         return self.seconds[bench.layout.precision]
 
 
@@ -126,7 +126,7 @@ def never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a quick run has no time to try layouts")
 
     monkeypatch.setattr(layout, "_seconds_per_image", refuse)
-    monkeypatch.setattr(Workbench, "check_replay", refuse)
+    monkeypatch.setattr(MeasurementContext, "check_replay", refuse)
 
 
 @pytest.mark.usefixtures("never_tried")
@@ -156,7 +156,7 @@ def test_channels_last_is_given_up_only_for_a_clear_gain(
     last: float, first: float, channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _timed(monkeypatch, {True: last, False: first}, {})
-    bench = Workbench.prepare(small_network(), images_for())
+    bench = MeasurementContext.prepare(small_network(), images_for())
     bench.settle_layout(most=16, forwards=1e6, precision="fp32")
     assert bench.layout.channels_last == channels_last
 
@@ -179,7 +179,7 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
 
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
-    bench = Workbench.prepare(small_network(), images)
+    bench = MeasurementContext.prepare(small_network(), images)
     base = bench.usual_layout(most=len(images), precision="fp32").micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})
     bench.settle_layout(most=len(images), forwards=1e6, precision="fp32")
@@ -223,7 +223,7 @@ def test_a_layout_that_was_watched_is_not_watched_again(
 
     monkeypatch.setattr(workbench, "trace_calls", counted)
     images = images_for()
-    bench = Workbench.prepare(small_network(), images)
+    bench = MeasurementContext.prepare(small_network(), images)
     bench.take(Layout(channels_last=order, micro_batch=4))
     assert len(watched) == passes
     assert bench.model.stem.weight.is_contiguous(memory_format=torch.channels_last) is order  # type: ignore[union-attr, operator]

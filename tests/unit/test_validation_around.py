@@ -11,12 +11,12 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.engine.session import Session
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import TestBench
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.matching import Matching, Reference
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove
-from senseapp.schedules.refine import Around
+from senseapp.schedules.refine import ConditionalSensitivity
 from senseapp.schedules.repair_choice import measured
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def case(request):
     session = Session.open(RunSpec(sensitivity=spec))
     result = session.result(list(session.measure()))
     schedule = make_schedule(result, budget=ResourceBudget(kind=kind, target=target))
-    return TestBench.open(result), schedule
+    return ScheduleEvaluator.open(result), schedule
 
 
 def _kl(bench, levels, *, repair=False):
@@ -48,7 +48,7 @@ def _kl(bench, levels, *, repair=False):
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_share_is_the_difference_that_applying_by_hand_makes(case, repair):
     bench, schedule = case
-    around = Around.open(bench, schedule, repair=repair)
+    around = ConditionalSensitivity.open(bench, schedule, repair=repair)
     shares = {item.key: item.changes[0].delta for item in around.shares(lambda _: None)}
     assert shares.keys() == {item.key for item in bench.result.shown if item.changes}
     assert len(around.levels) > 2
@@ -91,7 +91,7 @@ def test_pruning_that_is_solved_again_truly_costs_as_much(case):
 def test_a_round_that_takes_too_long_is_not_begun(case, monkeypatch):
     bench, schedule = case
     monkeypatch.setattr("senseapp.schedules.refine._MOST_SECONDS", 0.0)
-    assert Around.open(bench, schedule, repair=False) is None
+    assert ConditionalSensitivity.open(bench, schedule, repair=False) is None
 
 
 def test_statistics_come_back_also_when_the_body_raises():

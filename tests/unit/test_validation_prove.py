@@ -19,7 +19,7 @@ from senseapp.models.load import load_model
 from senseapp.records.limits import Limits
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import Telling, TestBench, load_proof_images
+from senseapp.schedules.evaluator import ScheduleEvaluator, Telling, load_proof_images
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove, validate
@@ -41,7 +41,7 @@ def sparse():
 
 @pytest.fixture(scope="module")
 def bench(sparse):
-    return TestBench.open(sparse)
+    return ScheduleEvaluator.open(sparse)
 
 
 def of(changes, metric="top1"):
@@ -167,7 +167,7 @@ def test_a_schedule_of_another_model_is_refused(sparse):
 def test_another_model_is_refused(sparse):
     fewer = replace(sparse, profile=replace(sparse.profile, layers=sparse.profile.layers[:-1]))
     with pytest.raises(InvalidSchedule, match="not the model that the run measured"):
-        TestBench.open(fewer)
+        ScheduleEvaluator.open(fewer)
 
 
 def test_the_strongest_schedule_stays_within_the_drop(bench):
@@ -216,12 +216,12 @@ def test_no_schedule_within_the_drop_is_said(bench):
 def test_quantization_and_pruning_are_proven_too():
     bits = a_run(QuantizationConfig(), (8.0, 4.0, 2.0), samples=100)
     schedule = make_schedule(bits, budget=ResourceBudget(kind="bytes", target=0.6))
-    result = prove(TestBench.open(bits), schedule, repair=True).result
+    result = prove(ScheduleEvaluator.open(bits), schedule, repair=True).result
     assert of(result.repaired).delta < 0.05
     assert result.sizes["macs"][0] == result.sizes["macs"][1]  # no kernel skips what rounding made zero
     pruned = a_run(PruningConfig(), (0.25, 0.5), samples=100)
     plan = make_schedule(pruned, budget=ResourceBudget(kind="macs", target=0.15))
-    proven = prove(TestBench.open(pruned), plan, repair=True)
+    proven = prove(ScheduleEvaluator.open(pruned), plan, repair=True)
     before, after = proven.result.sizes["params"]
     assert after < before == pruned.profile.num_params
     assert proven.result.uniform

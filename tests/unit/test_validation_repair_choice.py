@@ -14,7 +14,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.engine.session import Session
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, TestBench
+from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.repair_choice import measured
 from senseapp.schedules.repair_sites import NormSite
@@ -24,7 +24,7 @@ from senseapp.schedules.repair_sites import NormSite
 def opened():
     spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.8,), layers=("layer[23]*",), num_samples=64)
     session = Session.open(RunSpec(sensitivity=spec))
-    return TestBench.open(session.result(list(session.measure())))
+    return ScheduleEvaluator.open(session.result(list(session.measure())))
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_repair_that_does_harm_is_not_delivered(bench, monkeypatch, match, rea
 
 def test_proof_images_have_a_veto(bench, monkeypatch):
     worse = bench.measure(applied_to(bench))
-    monkeypatch.setattr(TestBench, "measure", lambda _bench, applied, _images=None: next(answers))
+    monkeypatch.setattr(ScheduleEvaluator, "measure", lambda _bench, applied, _images=None: next(answers))
     answers = iter([worse, tuple(replace(change, delta=change.delta + 0.1) for change in worse)])
     applied = applied_to(bench)
     before = state_of(applied.model)

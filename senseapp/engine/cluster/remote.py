@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages
-from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.cluster.cluster import differences, versions_here
 from senseapp.engine.cluster.plan import Block
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import PlannedTarget
 from senseapp.engine.probe import Order, Outcome, Probe
 from senseapp.engine.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
-from senseapp.engine.workbench import Workbench
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
 
@@ -131,7 +131,7 @@ def measure_block(
     probe.bench.images = images
     asked = {(order.index, order.level): order for order in orders}
     span = (0, len(images))
-    yardstick = Yardstick(reference.baseline, reference.targets, reference.metrics)
+    yardstick = BaselineOutputs(reference.baseline, reference.targets, reference.metrics)
     told = len(probe.notes)
     for outcome in probe.measure((replace(order, span=span) for order in orders), yardstick):
         yield from probe.notes[told:]
@@ -184,7 +184,7 @@ def prepare(setup: RunSetup) -> Probe:
             f"A worker has other versions than the machine that asks ({different}), so its figures would not belong to "
             "the same run. Install the same requirements on every node."
         )
-    bench = Workbench.prepare(
+    bench = MeasurementContext.prepare(
         setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
     )
     bench.take(setup.layout)

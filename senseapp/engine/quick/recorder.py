@@ -262,7 +262,7 @@ _LINEAR = (
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class DownstreamModule:
     """One module of a chain, and the shape of its output for one image."""
 
     module: nn.Module
@@ -271,7 +271,7 @@ class Follower:
 
 def followers_of(
     trace: CallTrace, model: nn.Module, norms: Mapping[str, nn.Module] = MappingProxyType({})
-) -> dict[str, list[tuple[Follower, ...]]]:
+) -> dict[str, list[tuple[DownstreamModule, ...]]]:
     """Return the chain of modules after each call, by module name and in order of calls.
 
     A chain goes on as long as the next call is all that reads the output, takes nothing else, and multiplies by no
@@ -284,9 +284,9 @@ def followers_of(
     """
     layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
     within = {name[:end] for name in layers for end in (*_dots(name), len(name))}  # they hold a layer, or are one
-    chains: dict[str, list[tuple[Follower, ...]]] = {}
+    chains: dict[str, list[tuple[DownstreamModule, ...]]] = {}
     for call in trace.calls:
-        chain = [Follower(model.get_submodule(c.module), c.output_shape) for c in _readers(trace, call, within)]
+        chain = [DownstreamModule(model.get_submodule(c.module), c.output_shape) for c in _readers(trace, call, within)]
         while chain and type(chain[-1].module) in _LINEAR and chain[-1].module is not norms.get(call.module):
             chain.pop()
         chains.setdefault(call.module, []).append(tuple(chain))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from senseapp.engine.accumulation import Yardstick
+from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.plan import PlannedTarget, telling_positions
 from senseapp.engine.probe import Order, Probe
 from senseapp.engine.quick.composite import composite, draw_sample
@@ -72,7 +72,7 @@ class TruePasses:
         return cls(orders=tuple(sorted(orders, key=lambda order: order.index)), num_images=count)
 
 
-class _EachImage(Yardstick):
+class _EachImage(BaselineOutputs):
     """Keeps the divergence of each image in place of sums over images."""
 
     def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:

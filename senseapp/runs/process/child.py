@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from senseapp.core.errors import SenseError
-from senseapp.core.process import LEFTOVERS
+from senseapp.core.process import PROCESS_CACHE
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.process.process import Line, read_line, write_line
 from senseapp.runs.process.tasks import AppObserver, carry_out_here
@@ -70,8 +70,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     logging.getLogger("senseapp").addHandler(talk)
     logging.getLogger("senseapp").setLevel(logging.INFO)
     while True:
-        request = talk.next(idle=LEFTOVERS.clear)
-        LEFTOVERS.keep()
+        request = talk.next(idle=PROCESS_CACHE.clear)
+        PROCESS_CACHE.keep()
         try:
             _ANSWERS[request.kind](talk, request.body)
         except SenseError as error:

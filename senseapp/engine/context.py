@@ -57,7 +57,7 @@ def choose_device(name: str) -> torch.device:
 
 
 @dataclass(slots=True, weakref_slot=True)
-class Workbench:
+class MeasurementContext:
     """A model copy and the images, ready for whole passes and for replay.
 
     Attributes:
@@ -87,7 +87,7 @@ class Workbench:
     @classmethod
     def prepare(
         cls, model: nn.Module, images: ImageSet, *, device: str = "cpu", own: bool = False, task: Task = CLASSIFICATION
-    ) -> Workbench:
+    ) -> MeasurementContext:
         """Copy ``model`` (unless ``own`` says that the caller gives it away) and watch one pass of it.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.process import LEFTOVERS, Leftovers
+from senseapp.core.process import PROCESS_CACHE, ProcessCache
 from senseapp.engine.histograms import histogram_of
 from senseapp.engine.session import Session
 from senseapp.models.load import load_model
@@ -26,19 +26,19 @@ class Thing:
 
 
 @pytest.fixture
-def leftovers() -> Iterator[Leftovers]:
-    found = Leftovers()
+def leftovers() -> Iterator[ProcessCache]:
+    found = ProcessCache()
     found.keep()
     yield found
     found.clear()
 
 
 @pytest.fixture
-def kept() -> Iterator[Leftovers]:
+def kept() -> Iterator[ProcessCache]:
     """This process's own, as in a process that works for the app."""
-    LEFTOVERS.keep()
-    yield LEFTOVERS
-    LEFTOVERS.clear()
+    PROCESS_CACHE.keep()
+    yield PROCESS_CACHE
+    PROCESS_CACHE.clear()
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def result() -> SensitivityResult:
 
 
 def test_nothing_stays_unless_it_is_to_be_kept() -> None:
-    leftovers = Leftovers()
+    leftovers = ProcessCache()
     leftovers.leave("a", Thing())
     assert leftovers.take("a") is None
 
 
-def test_a_thing_is_taken_once_and_by_its_name(leftovers: Leftovers) -> None:
+def test_a_thing_is_taken_once_and_by_its_name(leftovers: ProcessCache) -> None:
     thing = Thing()
     leftovers.leave("a", thing)
     assert leftovers.take("a") is thing
@@ -64,7 +64,7 @@ def test_a_thing_is_taken_once_and_by_its_name(leftovers: Leftovers) -> None:
     [lambda left: left.take("b"), lambda left: left.drop(), lambda left: left.clear()],
     ids=["other", "drop", "clear"],
 )
-def test_what_nobody_wants_is_let_go_of(leftovers: Leftovers, let_go) -> None:
+def test_what_nobody_wants_is_let_go_of(leftovers: ProcessCache, let_go) -> None:
     thing = Thing()
     watched = weakref.ref(thing)
     leftovers.leave("a", thing)
@@ -75,13 +75,13 @@ def test_what_nobody_wants_is_let_go_of(leftovers: Leftovers, let_go) -> None:
     assert leftovers.take("a") is None
 
 
-def test_whoever_loads_a_network_finds_room(kept: Leftovers) -> None:
+def test_whoever_loads_a_network_finds_room(kept: ProcessCache) -> None:
     kept.leave("network", Thing())
     load_model(ModelSpec())
     assert kept.take("network") is None
 
 
-def test_histograms_after_each_other_load_once_and_say_the_same(kept: Leftovers, result: SensitivityResult) -> None:
+def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCache, result: SensitivityResult) -> None:
     first, second = (layer.name for layer in result.profile.layers[:2])
     asked = [
         HistogramSpec(layer=second),
@@ -104,7 +104,7 @@ def test_histograms_after_each_other_load_once_and_say_the_same(kept: Leftovers,
 
 
 def test_what_failed_leaves_nothing(
-    kept: Leftovers, result: SensitivityResult, monkeypatch: pytest.MonkeyPatch
+    kept: ProcessCache, result: SensitivityResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = HistogramSpec(layer=result.profile.layers[0].name)
 
