@@ -6,7 +6,6 @@ First that each name is there, with a sentence that says what it is for; then th
 from __future__ import annotations
 
 import ast
-import asyncio
 import importlib
 import inspect
 import tomllib
@@ -15,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from tests.asynchronous import run_async
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPAT = ROOT / "senseapp" / "compat"
@@ -342,7 +343,7 @@ def test_the_lifespan_of_the_app_is_entered() -> None:
     async def send(message) -> None:
         entered.append(message["type"])
 
-    asyncio.run(app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send))
+    run_async(app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send))
     assert entered == [app, "lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from tests.asynchronous import run_async
 from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, SETTINGS, Day, live
 from tests.soak.served import Served, served
@@ -27,7 +27,7 @@ def has_come(page: Visitor) -> bool:
 
 
 def test_people_watch_and_click_while_a_run_measures(server: Served) -> None:
-    report = asyncio.run(crowd(server, 4, images=24, more_levels="", pause=(0.0, 0.2)))
+    report = run_async(crowd(server, 4, images=24, more_levels="", pause=(0.0, 0.2)))
     assert report.clicks
     assert report.looks
     assert "Traceback" not in server.log()
@@ -35,7 +35,7 @@ def test_people_watch_and_click_while_a_run_measures(server: Served) -> None:
 
 def test_a_short_day_leaves_nothing_behind(server: Served) -> None:
     warm, day = Day(runs=1, uploads=2, loads=2), Day(runs=1, uploads=3, loads=6)
-    report = asyncio.run(live(server, day, warm=warm, settle_seconds=3, understood=has_come))
+    report = run_async(live(server, day, warm=warm, settle_seconds=3, understood=has_come))
     assert report.grown_bytes < MOST_GROWN_BYTES
     assert report.nothing_left, report
     assert not [path for path in (server.home / "uploads").rglob("*") if path.is_file()]

@@ -10,6 +10,7 @@ import streamlit as st
 
 from senseapp.app.server import application
 from senseapp.core.errors import StorageFailed
+from tests.asynchronous import run_async
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def live_for(seconds: float, *, until: Callable[[], bool] = lambda: False) -> No
             while not until() and asyncio.get_running_loop().time() < deadline:
                 await asyncio.sleep(0.01)
 
-    asyncio.run(live())
+    run_async(live())
 
 
 def test_the_engine_is_loaded_before_anybody_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -14,6 +12,7 @@ from starlette.routing import Route
 
 from senseapp.app.server.headers import PrivateMetrics
 from senseapp.app.server.serve import options_of
+from tests.asynchronous import run_async
 
 
 def status(path: str, authorization: str = "") -> int:
@@ -26,7 +25,7 @@ def status(path: str, authorization: str = "") -> int:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             return (await client.get(path, headers={"Authorization": authorization})).status_code
 
-    return asyncio.run(ask())
+    return run_async(ask())
 
 
 @pytest.mark.parametrize("path", ["/_stcore/metrics", "/base/_stcore/metrics", "/_stcore/metrics/", "/_stcore/agent/x"])

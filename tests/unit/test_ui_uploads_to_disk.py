@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from senseapp.app.uploads.registry import UploadRegistry
 from senseapp.app.uploads.to_disk import SMALL_BYTES, FormFile, UploadsToDisk
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
+from tests.asynchronous import run_async
 
 MB = 1_000_000
 URL = "/_stcore/upload_file/session-1/file-1"
@@ -53,7 +53,7 @@ class Server:
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 return await client.request(method, url, **options)  # type: ignore[arg-type]
 
-        return asyncio.run(send())
+        return run_async(send())
 
     @property
     def files(self) -> list[Path]:
