@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
-from senseapp.engine import layout, precision, workbench
+from senseapp.engine import context, layout, precision
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout
 from senseapp.engine.quick.scan import quick_scan
@@ -221,7 +221,7 @@ def test_a_layout_that_was_watched_is_not_watched_again(
         watched.append(sample)
         return trace_calls(model, sample)
 
-    monkeypatch.setattr(workbench, "trace_calls", counted)
+    monkeypatch.setattr(context, "trace_calls", counted)
     images = images_for()
     bench = MeasurementContext.prepare(small_network(), images)
     bench.take(Layout(channels_last=order, micro_batch=4))
