@@ -126,7 +126,7 @@ class FakeSession:
 
 
 class FakeEngine:
-    """Opens fake sessions and remembers how; call it in place of ``open_engine_session``."""
+    """Opens fake sessions and remembers how; call it in place of ``open_local_session``."""
 
     def __init__(self) -> None:
         self.before_yield: Callable[[int], None] = lambda number: None

@@ -1,22 +1,14 @@
-"""One run from its settings to its result: what the service and the command line drive.
-
-When a measurement of one run is the very number that another run would find.
-"""
+"""One run from its settings to its result: what the service and the command line drive."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import hashlib
-import json
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.data.load import load_images
 from senseapp.engine.context import MeasurementContext, choose_device
@@ -26,6 +18,7 @@ from senseapp.engine.plan import split
 from senseapp.engine.preparation_search import choose_preparation
 from senseapp.engine.quick.scan import quick_scan
 from senseapp.engine.quick.true_passes import correction_note
+from senseapp.engine.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.engine.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.models.load import load_model
@@ -37,108 +30,6 @@ from senseapp.records.ranking import spearman
 from senseapp.records.resolution import visible_words
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
-
-_BATCH = 64
-_SOURCES = Path(__file__).resolve().parents[1]
-_ENGINE = (
-    *("compat", "compressions", "core", "data", "engine"),
-    *("layers", "metrics", "models", "records", "tasks"),
-)
-_CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
-"""Settings that decide which numbers a run has, not what they are; the images themselves and the device that was found
-are parts of the key."""
-
-
-def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: Mapping[str, str]) -> str:
-    """Return one hash over everything that decides the numbers of a run: weights, images, settings, versions.
-
-    Where files lie and what they are called is no part of it. Runs with equal keys that also pass alike (see
-    :func:`arithmetic_of`) find the same number, bit for bit, for each layer and level that both measure.
-    """
-    digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), _engine()]).encode())
-    digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())
-    for name, tensor in sorted(model.module.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes_of(tensor))
-    digest.update(f"{len(images)} images {images.indicative}".encode())
-    for start in range(0, len(images), _BATCH):
-        digest.update(_bytes_of(images.batch(start, min(start + _BATCH, len(images)))))
-    if images.labels is not None:
-        digest.update(_bytes_of(images.labels))
-    return digest.hexdigest()
-
-
-@functools.cache
-def _engine() -> str:
-    """Return a hash of the code that measures: a version number says too little of a copy that is worked on."""
-    digest = hashlib.sha256()
-    for package in _ENGINE:
-        for path in sorted((_SOURCES / package).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _settings(spec: RunSpec) -> object:
-    data = encode(dataclasses.replace(spec, model=dataclasses.replace(spec.model, checkpoint="")))["data"]
-    return [
-        data["model"],
-        {name: value for name, value in data["sensitivity"].items() if name not in _CHOSEN_PER_RUN},
-    ]
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-
-
-def arithmetic_of(result: SensitivityResult) -> tuple[Layout, int]:
-    """Return how the passes of a run were made: their layout, and the most images measured together (0: as fits)."""
-    ran = result.passes
-    layout = Layout(
-        channels_last=ran.channels_last,
-        micro_batch=ran.micro_batch,
-        precision=result.precision,
-        levels_together=ran.levels_together,
-    )
-    return layout, ran.images_at_once
-
-
-def images_in_span(sweep: Sweep) -> int:
-    """Return how many images are measured together; sums over other spans may differ in their last bit."""
-    return sweep.chunks()[0][1]
-
-
-def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement, ...]:
-    """Return the measurements of ``earlier``, a run with an equal :func:`content_key`, that ``sweep`` would repeat.
-
-    None where the passes were made otherwise: in another layout, or over other spans of images. Nor where the ranking
-    decides how many images each layer is measured on.
-    """
-    if sweep.spec.until_settled:
-        return ()
-    layout, _ = arithmetic_of(earlier)
-    same_passes = layout == sweep.bench.layout and earlier.passes.images_in_span == images_in_span(sweep)
-    if layout.levels_together > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
-        return ()  # other levels share the passes, of another size, which may round otherwise
-    if not same_passes or (earlier.method == "plain") != bool(sweep.bench.unsafe):
-        return ()
-    targets = {item.target.layer: item.target for item in sweep.planned}
-    return tuple(
-        item
-        for item in _finished(earlier.measurements, len(sweep.bench.images))
-        if item.level in sweep.spec.levels
-        and (target := targets.get(item.layer)) is not None
-        and (item.group, item.members) == (target.group, target.members)
-    )
-
-
-def _finished(measurements: Iterable[LayerMeasurement], num_images: int) -> Iterable[LayerMeasurement]:
-    """Yield those that were made on all images; one that failed is tried again."""
-    return (
-        item
-        for item in measurements
-        if item.status is Status.MEASURED and all(change.num_samples == num_images for change in item.changes)
-    )
 
 
 def _silent(_sentence: str) -> None:

@@ -139,10 +139,8 @@ def open_local_session(
         InvalidInput: the model, the images or the settings cannot be used.
     """
     load_engine()
-    from senseapp.engine.session import (
-        Session,
-        arithmetic_of,  # torch loads here, not when the app starts
-    )
+    from senseapp.engine.reuse import arithmetic_of  # torch loads here, not when the app starts
+    from senseapp.engine.session import Session
 
     layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
     return Session.open(

@@ -13,7 +13,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from senseapp.engine.session import Session, arithmetic_of
+from senseapp.engine.reuse import arithmetic_of
+from senseapp.engine.session import Session
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import RunSpec, SensitivitySpec

@@ -21,7 +21,7 @@ from senseapp.engine.cluster import remote
 from senseapp.engine.layout import Layout
 from senseapp.engine.level_batching import LevelBatch, levels_that_fit
 from senseapp.engine.probe import Order, Outcome
-from senseapp.engine.session import arithmetic_of, images_in_span, reusable
+from senseapp.engine.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.engine.sweep import Sweep
 from senseapp.layers.profile import profile_model
 from senseapp.records.measurement import LayerMeasurement, Status
