@@ -19,13 +19,13 @@ def printable(name: str) -> str:
     return shown if len(shown) <= _LONGEST_NAME else "…" + shown[1 - _LONGEST_NAME :]
 
 
-def counted(count: int, thing: str, things: str = "") -> str:
-    """Return a count with its noun.
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun, in the plural where it is not one.
 
-    >>> counted(1, "picture"), counted(2300, "picture"), counted(2, "class", "classes")
+    >>> plural(1, "picture"), plural(2300, "picture"), plural(2, "class", "classes")
     ('1 picture', '2,300 pictures', '2 classes')
     """
-    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def listed(names: Iterable[str]) -> str:

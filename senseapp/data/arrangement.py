@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import counted, listed, printable
+from senseapp.core.wording import listed, plural, printable
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.tasks import Layout
 
@@ -41,7 +41,7 @@ def read_label_table(source: PictureSource, table: str) -> tuple[dict[str, str],
             raise InvalidDataset(f"{printable(table)} gives {printable(file)} two labels. Keep one line per picture.")
     if not labels:
         raise InvalidDataset(
-            f"{printable(table)} names none of the {counted(len(pictures), 'picture')}: expected lines such as "
+            f"{printable(table)} names none of the {plural(len(pictures), 'picture')}: expected lines such as "
             f"'cats/1.jpg,cat', found {listed(missing) or 'none'}. Write file names as they are in {source.title}."
         )
     return labels, _notes(table, missing, unlisted=len(pictures) - len(labels))
@@ -93,10 +93,10 @@ def _names_of(pictures: Iterable[str], folder: PurePosixPath) -> Mapping[str, st
 def _notes(table: str, missing: list[str], unlisted: int) -> tuple[str, ...]:
     notes = [f"Labels are read from {printable(table)}."]
     if missing:
-        lines = counted(len(missing), "line of it names", "lines of it name")
+        lines = plural(len(missing), "line of it names", "lines of it name")
         notes.append(f"{lines} no picture: {listed(missing)}.")
     if unlisted:
-        notes.append(f"{counted(unlisted, 'picture')} without a line in it left out.")
+        notes.append(f"{plural(unlisted, 'picture')} without a line in it left out.")
     return tuple(notes)
 
 
@@ -192,7 +192,7 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
         return Arrangement(layout="unlabelled", entries=entries, notes=notes)
     inside = [(entry, parts[0]) for entry, parts in zip(entries, firsts, strict=True) if len(parts) > 1]
     if len(inside) < len(entries):
-        loose = counted(len(entries) - len(inside), "picture")
+        loose = plural(len(entries) - len(inside), "picture")
         notes = (*notes, f"{loose} outside of the class folders left out.")
     labels = tuple(label for _, label in inside)
     present = set(labels)
@@ -202,7 +202,7 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
         if folder.startswith(prefix) and folder.count("/") >= depth
     } - present
     if empty:
-        classes = counted(len(empty), "class folder holds", "class folders hold")
+        classes = plural(len(empty), "class folder holds", "class folders hold")
         notes = (*notes, f"{classes} no picture: {listed(sorted(empty))}.")
     return Arrangement(
         layout="class folders",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import counted, listed, printable
+from senseapp.core.wording import listed, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -109,13 +109,13 @@ class Contents:
         notes: list[str] = []
         if self._others:
             kinds = listed([suffix or "no suffix" for suffix, _ in self._others.most_common(4)])
-            notes.append(f"{counted(self._others.total(), 'other file')} left out: {kinds}.")
+            notes.append(f"{plural(self._others.total(), 'other file')} left out: {kinds}.")
         if self._archives:
-            notes.append(f"{counted(self._archives, 'archive')} inside not opened.")
+            notes.append(f"{plural(self._archives, 'archive')} inside not opened.")
         if self.links:
-            notes.append(f"{counted(self.links, 'link or special file', 'links or special files')} left out.")
+            notes.append(f"{plural(self.links, 'link or special file', 'links or special files')} left out.")
         if self._repeated:
-            notes.append(f"{counted(self._repeated, 'file name')} used twice: the last file of each name is taken.")
+            notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
         return tuple(notes)
 
 

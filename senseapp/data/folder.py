@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import counted, listed, printable
+from senseapp.core.wording import listed, plural, printable
 from senseapp.data.archives import ArchiveLimits
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.data.decoding import ChannelMode, PixelSemaphore, Remark, decoded_picture
@@ -185,13 +185,13 @@ class DrawnPictures:
     def notes(self) -> tuple[str, ...]:
         """Return one sentence for each kind of unusual picture, and one on those left out."""
         notes = [
-            f"{counted(self.remarks[remark], 'picture')} {what}."
+            f"{plural(self.remarks[remark], 'picture')} {what}."
             for remark, what in _REMARKS.items()
             if self.remarks[remark]
         ]
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
-            notes.append(f"{counted(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
+            notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
         return tuple(notes)
 
     def add(self, index: int, pixels: torch.Tensor, remarks: Iterable[Remark], size: tuple[int, int]) -> None:
@@ -234,7 +234,7 @@ def read_drawn(
     if not drawn.rows or len(drawn.unreadable) > len(drawn.rows) + _MOST_UNREADABLE:
         first = listed(f"{name} ({reason})" for name, reason in drawn.unreadable)
         raise InvalidDataset(
-            f"{counted(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture: {first}. "
+            f"{plural(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture: {first}. "
             "Export them again as JPEG or PNG."
         )
     return drawn
@@ -260,7 +260,7 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
         return
     of_all = "" if len(tried) == len(entries) else f", of {len(entries):,},"
     raise InvalidDataset(
-        f"The pictures in {source.title} cannot be read: {counted(len(tried), 'file')}{of_all} tried and none is a "
+        f"The pictures in {source.title} cannot be read: {plural(len(tried), 'file')}{of_all} tried and none is a "
         f"picture, the first {refused[0]}. Open one of them in an image viewer, export them again as JPEG or PNG, and "
         "bring them once more."
     )

@@ -19,7 +19,7 @@ from PIL import Image
 from timm.data import create_transform
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.core.wording import counted
+from senseapp.core.wording import plural
 from senseapp.data.decoding import ChannelMode
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
@@ -190,7 +190,7 @@ def allocate_pixels(
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if needed > free // 2:  # leave half to others
         raise InvalidDataset(
-            f"{counted(count, 'picture')} need {needed / 1e9:.1f} GB of temporary disk space and there are "
+            f"{plural(count, 'picture')} need {needed / 1e9:.1f} GB of temporary disk space and there are "
             f"{free / 1e9:.1f} GB. Measure on fewer samples."
         )
     with tempfile.TemporaryFile() as file:

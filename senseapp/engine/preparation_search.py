@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.core.wording import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import load_images
 from senseapp.metrics.intervals import proportion_interval
@@ -31,7 +32,6 @@ from senseapp.models.fitting import look_alikes
 from senseapp.models.libraries import channel_statistics
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel, Preprocessing
-from senseapp.records.measurement import plural
 from senseapp.records.preparation import PreparationChoice, PreparationTrial
 from senseapp.records.spec import ChannelOrder, DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import task_named

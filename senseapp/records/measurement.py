@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from senseapp.core.codec import register
+from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.passes import PassSettings
 from senseapp.records.profile import ModelProfile
@@ -209,11 +210,6 @@ class Reused:
 
 
 register(Reused)
-
-
-def plural(number: int, noun: str) -> str:
-    """Return ``1 layer``, ``21 layers``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def counted(targets: Collection[Collection[str]]) -> str:

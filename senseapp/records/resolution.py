@@ -11,8 +11,9 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, divergence_among, primary_among
-from senseapp.records.measurement import SensitivityResult, Status, plural
+from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.tasks import task_named
 
 _WHOLE_FROM = 10.0

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
+from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.jobs import RunRecord, RunState
-from senseapp.records.measurement import SensitivityResult, counted, plural
+from senseapp.records.measurement import SensitivityResult, counted
 from senseapp.records.resolution import baseline_warning, can_show, smallest_visible_loss, visible_words
 from senseapp.store.run_store import RunStore
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from senseapp.compressions import BudgetKind, tidy_level
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
+from senseapp.core.wording import plural
 from senseapp.metrics import METRICS
 from senseapp.records.limits import Limits
-from senseapp.records.measurement import SensitivityResult, plural
+from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import visible_words
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry

@@ -13,7 +13,7 @@ from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidDataset, SenseError
-from senseapp.core.wording import counted
+from senseapp.core.wording import plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.tasks import LabelMapProposal, Task, task_named
@@ -106,7 +106,7 @@ def _is_heap(survey: ImageSurvey) -> bool:
 def _show_contents(survey: ImageSurvey, task: Task) -> None:
     parts = [fmt.plural(survey.num_images, "image")]
     if survey.label_counts:
-        parts.append(counted(len(survey.label_counts), *task.label_words))
+        parts.append(plural(len(survey.label_counts), *task.label_words))
         parts.append(_PLACES[survey.layout])
     st.caption(f":material/photo_library: {' · '.join(parts)}")
 

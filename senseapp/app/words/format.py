@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from senseapp.records.measurement import plural as plural  # is one of these, for whoever formats
+from senseapp.core.wording import plural as plural  # formats as the others here do
 
 _LONGEST_STEM = 60
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -10,7 +10,7 @@ from typing import Literal
 from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import counted, listed
+from senseapp.core.wording import listed, plural
 from senseapp.tasks.base import LabelMapProposal
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
@@ -138,10 +138,10 @@ def resolve_class_map(
     unmatched = [name for name in proposal.unmatched if name not in empty]
     if unmatched:
         raise InvalidDataset(
-            f"{len(unmatched)} of {counted(len(label_names), 'class', 'classes')} in the images match none "
+            f"{len(unmatched)} of {plural(len(label_names), 'class', 'classes')} in the images match none "
             f"of the model's {num_classes:,}: {listed(unmatched)}. Expected class numbers, "
             f"{'names such as ' + listed(class_names[:2]) if class_names else 'class names'}, ImageNet ids, or exactly "
-            f"{counted(num_classes, 'folder')}. Confirm which class each folder means, or measure without labels."
+            f"{plural(num_classes, 'folder')}. Confirm which class each folder means, or measure without labels."
         )
     return proposal
 
@@ -159,6 +159,6 @@ def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, in
             "Write the names as the folders have them."
         )
     dropped = [name for name in label_names if name not in pairs]
-    classes = counted(len(dropped), "class", "classes")
+    classes = plural(len(dropped), "class", "classes")
     notes = (f"{classes} without a place in the mapping left out: {listed(dropped)}.",) if dropped else ()
     return LabelMapProposal(pairs=tuple(kept.items()), how="class names", notes=notes)
