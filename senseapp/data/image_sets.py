@@ -152,14 +152,15 @@ def fetch_image_set(name: str, report: Callable[[str], None]) -> Path:
 
 def _wait_for(name: str, download: Future[None], report: Callable[[str], None]) -> None:
     told, since = "", time.monotonic()
-    while not download.done():
+    while True:  # told of once at least, however quick the download is
         sentence = download_progress(name)
         if sentence != told:
             told, since = sentence, time.monotonic()
         elif sentence.startswith("Downloading") and time.monotonic() - since > _STALLED_SECONDS:
             raise _unavailable(name, f"nothing came for {_STALLED_SECONDS:.0f} seconds")
         report(sentence)
-        wait([download], timeout=_POLL_SECONDS)
+        if wait([download], timeout=_POLL_SECONDS).done:
+            break
     download.result()
 
 

@@ -6,6 +6,7 @@ import functools
 import http.server
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +74,19 @@ def test_each_set_is_downloaded_once_and_read(web, name):
     assert torch.equal(again.batch(0, 4), images.batch(0, 4))
     left = [path.name for path in image_set_folder(name).parent.rglob("*") if path.suffix in (".tgz", ".gz", ".zip")]
     assert left == []
+
+
+def test_a_download_that_ends_at_once_is_told_of_too(web, monkeypatch):
+    def downloaded(name):
+        download = Future()
+        fetching._settle(name, download)
+        return download
+
+    web.publish("cifar10")
+    monkeypatch.setattr(fetching, "_download_of", downloaded)
+    told = []
+    load("cifar10", num_classes=10, progress=told.append)
+    assert told[0] == f"Downloading {IMAGE_SETS['cifar10'].title}: 0 of {IMAGE_SETS['cifar10'].megabytes} MB"
 
 
 def test_pictures_come_through_without_loss(web):
