@@ -14,9 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.catalogue import find_entry

@@ -31,44 +31,6 @@ _BATCH = 32
 _SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenPicture:
-    """One picture as the network sees it.
-
-    Attributes:
-        name: of its file.
-        png: the cropped picture, as a PNG file.
-        label: of the picture, as text; empty without labels.
-        prediction: what the model says of it, as text.
-    """
-
-    name: str
-    png: bytes
-    label: str
-    prediction: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewReport:
-    """Some pictures and the uncompressed model's figures on them.
-
-    Attributes:
-        pictures: at most twelve, spread evenly over the set.
-        num_scored: images that ``score`` was measured on, drawn at random.
-        score: the task's shown metric of the uncompressed model on them; None without labels.
-        warning: one sentence where that says that the model does not do its task; else empty.
-        notes: sentences on files left out, and on how others were read.
-        choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
-    """
-
-    pictures: tuple[SeenPicture, ...]
-    num_scored: int
-    score: float | None
-    warning: str
-    notes: tuple[str, ...]
-    choice: PreparationChoice | None = None
-
-
 def sample_zip() -> bytes:
     """Return the demo's pictures in class folders, as a zip file: what images for this app look like."""
     load_engine()
