@@ -1,8 +1,4 @@
-"""What every compression promises to the code that measures it.
-
-Finding the weight of a layer, and putting another tensor in its place for a while.
-One shape for every kind of weight, so that granularities are written once.
-"""
+"""What every compression promises to the code that measures it, and the weights of layers that it acts on."""
 
 from __future__ import annotations
 
@@ -63,7 +59,7 @@ class Prepared:
         applied: what it does.
         active: returns a context inside which the model is compressed; may be entered as often as wanted.
         weight: returns what stands in for the layer's weight inside; None where anything else changes there.
-        release: lets go of the memory that only spares computing a little again, until it is needed.
+        release: frees the memory of what can be computed again quickly.
     """
 
     applied: Applied
@@ -92,25 +88,34 @@ class Compressor(Protocol):
         ...
 
 
-@runtime_checkable
-class WeightCompressor(Compressor, Protocol):
-    """A compressor that changes the values of weights (and inputs) but no shape."""
+class WeightCompressor(ABC):
+    """A :class:`Compressor` that changes the values of weights (and inputs) but no shape."""
 
+    targets: Sequence[Target]
+    not_applicable: Mapping[str, str]
+
+    @abstractmethod
     def prepare(self, target: Target, level: float) -> Prepared:
         """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks.
 
         Raises:
             MeasurementFailed: this target cannot be compressed to this level, with the reason.
         """
-        ...
+
+    @contextmanager
+    def compress(self, target: Target, level: float) -> Iterator[Applied]:
+        """Compress ``target`` to ``level`` inside."""
+        prepared = self.prepare(target, level)
+        with prepared.active():
+            yield prepared.applied
 
 
 @runtime_checkable
 class ChannelCompressor(Compressor, Protocol):
     """A compressor that removes channels, and can say which without removing them.
 
-    Where it takes ``ratios``, they are by any member of a group, whose members must agree; a ratio of 0 or of less than
-    one channel leaves a group as it is.
+    ``ratios`` are by any member of a group, whose members must agree; a ratio of 0 or of less than one channel leaves a
+    group as it is.
     """
 
     def readers(self, target: Target) -> Sequence[str]:
@@ -118,11 +123,7 @@ class ChannelCompressor(Compressor, Protocol):
         ...
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, torch.Tensor]]:
-        """Return what ``level`` would do, and which input channels (indices) each reader would lose.
-
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
-        """
+        """Return what ``level`` would do, and which input channels (indices) each reader would lose."""
         ...
 
     def couplings(self) -> tuple[CoupledGroup, ...]:
@@ -130,18 +131,14 @@ class ChannelCompressor(Compressor, Protocol):
         ...
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
-
-        Raises:
-            InvalidSchedule: as :meth:`prune` would.
-        """
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some."""
         ...
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
         """Remove channels of several groups for good, in place and all at once, ranked on the model as it is.
 
-        Returns:
-            What each group lost, by its first member. Savings of groups that share a layer overlap and do not add up.
+        Return what each group lost, by its first member; savings of groups that share a layer overlap and do not add
+        up.
 
         Raises:
             InvalidSchedule: a layer that cannot be pruned has a ratio, or coupled layers have different ones.
@@ -155,8 +152,8 @@ class CompressionRequest:
 
     Attributes:
         model: the network, in ``eval()`` mode.
-        layers: the layers selected, in execution order.
-        calibration: batches (N, C, H, W) that data-driven criteria and activation ranges may look at.
+        layers: those selected, in execution order.
+        calibration: batches (N, C, H, W) for data-driven criteria and activation ranges.
         seed: of everything drawn at random.
         trace: a pass of the model that was watched already; None lets those who need one watch it.
     """
@@ -193,8 +190,8 @@ class WeightLayout:
     def split(self, weight: Tensor) -> Tensor:
         """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1.
 
-        A linear weight (O, I) gives (1, O, I, 1, 1, 1), a convolution's (O, I/G, kH, kW) gives
-        (G, O/G, I/G, 1, kH, kW), a transposed convolution's (I, O/G, kH, kW) the same.
+        It comes as (O, I) from a linear layer, (O, I/G, kH, kW) from a convolution, (I, O/G, kH, kW) from a transposed
+        one.
         """
         first, second, *kernel = weight.shape
         ones = (1,) * (_KERNEL_AXES - len(kernel))
@@ -218,8 +215,7 @@ class LayerWeight:
     """The weight of one selected layer.
 
     Attributes:
-        profile: the layer.
-        module: the module that owns the weight; its inputs are the layer's inputs.
+        module: owns the weight; its inputs are the layer's inputs.
         attribute: the weight's name in ``module``.
         target: what is compressed; its ``modules`` name every owner of the weight if it is tied.
     """
@@ -304,25 +300,6 @@ def _is_derived(module: nn.Module, attribute: str) -> bool:
         or isinstance(module, ParametrizationList)
         or stored_part
     )
-
-
-class PreparedCompressor(ABC):
-    """Compresses by preparing first; what all compressions of weights share."""
-
-    @abstractmethod
-    def prepare(self, target: Target, level: float) -> Prepared:
-        """Compute the compressed weight of ``target``; see :class:`~senseapp.compressions.base.WeightCompressor`."""
-
-    @contextmanager
-    def compress(self, target: Target, level: float) -> Iterator[Applied]:
-        """Compress ``target`` to ``level`` inside.
-
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
-        """
-        prepared = self.prepare(target, level)
-        with prepared.active():
-            yield prepared.applied
 
 
 @contextmanager

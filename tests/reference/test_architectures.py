@@ -71,7 +71,7 @@ class Network:
 
 def groups_of(model: nn.Module, x: Tensor, trace: CallTrace) -> dict[str, ChannelGroup]:
     profiles = {layer.name: layer for layer in profile_of_trace(model, x, trace).layers}
-    return find_groups(model, profiles, x, trace, 0).groups
+    return find_groups(model, profiles, x, trace, 0)[0]
 
 
 @pytest.fixture(scope="module")

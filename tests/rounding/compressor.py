@@ -11,8 +11,8 @@ from senseapp.compressions.base import (
     Applied,
     CompressionRequest,
     Prepared,
-    PreparedCompressor,
     Target,
+    WeightCompressor,
     find_weights,
     ordinary_tensors,
     swapped,
@@ -20,7 +20,7 @@ from senseapp.compressions.base import (
 from tests.rounding import RoundingConfig
 
 
-class RoundingCompressor(PreparedCompressor):
+class RoundingCompressor(WeightCompressor):
     def __init__(self, config: RoundingConfig, request: CompressionRequest) -> None:
         found = find_weights(request.model, request.layers)
         self._nearest = config.mode == "nearest"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.compressions.levels import FRACTIONS, FractionScale, LevelScale
-from senseapp.compressions.option import option
 
 PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "random"]
 

@@ -1,7 +1,4 @@
-"""Coupled channel groups: which layers can only lose output channels together, and in which steps.
-
-Attention heads as the unit of pruning, where the attention's own code allows fewer heads.
-"""
+"""Coupled channel groups and attention heads: which layers only lose output channels together, and in which steps."""
 
 from __future__ import annotations
 
@@ -58,8 +55,9 @@ def channel_groups(
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
 
-    ``blocked`` names modules that must keep their shape, with the reason; whatever is coupled with them is left out.
-    The output channels of ``claimed`` layers belong to groups of another kind.
+    What is coupled with a module of ``blocked``, which must keep its shape for the reason there, is left out. The
+    output
+    channels of ``claimed`` layers belong to groups of another kind.
     """
     groups: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
@@ -129,11 +127,7 @@ def _require_free(
 
 
 def _units(graph: ChannelGraph, cuts: Sequence[Cut]) -> tuple[tuple[int, ...], ...]:
-    """Return the sets of root channels that can go together and leave every convolution group and norm even.
-
-    Raises:
-        Untraceable: there are fewer than two such sets, or they are irregular.
-    """
+    """Return the sets of root channels that can go together and leave every convolution group and norm even."""
     width = len(cuts[0].indices)
     tied = graph.cuts(cuts[0].layer, [0])[0].indices  # a gate ties each channel to one half a layer away
     num_sets = math.lcm(len(tied), *(_num_channel_groups(cut.module) for cut in cuts))

@@ -33,11 +33,8 @@ class PruningCompressor:
     """A :class:`~senseapp.compressions.base.ChannelCompressor` that removes channels and puts them back.
 
     torch-pruning's graph is built once. A prune gives the touched modules new, smaller parameters and the undo gives
-    them the old ones back, so nothing is cloned and the graph stays true.
-
-    Attributes:
-        targets: one per coupled group, in execution order.
-        not_applicable: layer name to the sentence that says why its output channels cannot go.
+    them
+    the old ones back, so nothing is cloned and the graph stays true.
     """
 
     def __init__(self, config: PruningConfig, request: CompressionRequest) -> None:
@@ -50,14 +47,12 @@ class PruningCompressor:
             profile = profile_of_trace(request.model, example[: trace.batch_size], trace)
             self._other_macs = {name: macs // trace.batch_size for name, macs in trace.other_macs.items()}
             self._profiles = {layer.name: layer for layer in profile.layers}
-            found = find_groups(request.model, self._profiles, example, trace, request.seed)
+            groups, reasons = find_groups(request.model, self._profiles, example, trace, request.seed)
         selected = {layer.name for layer in request.layers}
-        self._groups = {name: group for name, group in found.groups.items() if selected.intersection(group.members)}
+        self._groups = {name: group for name, group in groups.items() if selected.intersection(group.members)}
         self._orders: dict[str, list[int]] = {}
         self.targets: Sequence[Target] = tuple(self._target(group) for group in self._groups.values())
-        self.not_applicable: Mapping[str, str] = {
-            name: reason for name, reason in found.reasons.items() if name in selected
-        }
+        self.not_applicable: Mapping[str, str] = {name: why for name, why in reasons.items() if name in selected}
 
     @contextmanager
     def compress(self, target: Target, level: float) -> Iterator[Applied]:
@@ -80,11 +75,7 @@ class PruningCompressor:
         return tuple(read_channels(self._groups[target.layer], ()))
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, Tensor]]:
-        """Return what ``level`` would do, and which input channels (indices) each reader would lose.
-
-        Raises:
-            MeasurementFailed: the level is less than one unit.
-        """
+        """Return what ``level`` would do, and which input channels (indices) each reader would lose."""
         group, units = self._units(target, level)
         read = read_channels(group, units)
         indices = {name: torch.tensor(positions) for name, positions in read.items()}
@@ -103,11 +94,7 @@ class PruningCompressor:
         return applied
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
-
-        Raises:
-            InvalidSchedule: as :meth:`prune` would.
-        """
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some."""
         return kept_channels(self._removals(ratios).values())
 
     def _removals(self, ratios: Mapping[str, float]) -> dict[str, Removal]:

@@ -106,9 +106,7 @@ def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[
 def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:
     """Return what shrinks with ``group``, and by which share when all of its units go.
 
-    Args:
-        group: of a model.
-        other_macs: multiply-accumulates of two activations for one image, by module.
+    ``other_macs`` are, by module, multiply-accumulates of two activations for one image.
     """
     graph, channels = group.graph, group.channels(range(len(group.units)))
     axes: dict[tuple[str, Literal["out", "in"]], float] = {}

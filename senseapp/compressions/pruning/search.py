@@ -1,12 +1,8 @@
-"""Find every group of a model whose channels or heads can go, and say why the other layers have none.
-
-How important each unit of a group is, by torch-pruning's importance classes.
-"""
+"""The groups of a model whose channels or heads can go, why other layers have none, and how units are ranked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 import torch_pruning
@@ -25,27 +21,14 @@ from senseapp.layers.trace import CallTrace
 from senseapp.records.profile import LayerProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunableGroups:
-    """What of a model can be pruned.
-
-    Attributes:
-        groups: by first member, in execution order.
-        reasons: layer name to the sentence that says why its output channels cannot go.
-    """
-
-    groups: dict[str, ChannelGroup]
-    reasons: dict[str, str]
-
-
 def find_groups(
     model: nn.Module, profiles: Mapping[str, LayerProfile], example: torch.Tensor, trace: CallTrace, seed: int
-) -> PrunableGroups:
-    """Look for groups among the layers of ``profiles`` (in execution order).
+) -> tuple[dict[str, ChannelGroup], dict[str, str]]:
+    """Return the prunable groups by first member, in execution order, and by layer why its output channels cannot go.
 
     Args:
         model: the network.
-        profiles: its layers by name.
+        profiles: its layers by name, in execution order.
         example: images (N, C, H, W) to follow through it.
         trace: a watched pass over the first of them.
         seed: of what is drawn to check the groups.
@@ -54,7 +37,7 @@ def find_groups(
     try:
         graph = ChannelGraph(model, example)
     except Untraceable as reason:
-        return PrunableGroups(groups={}, reasons=dict.fromkeys(profiles, str(reason)) | reasons)
+        return {}, dict.fromkeys(profiles, str(reason)) | reasons
     for name in profiles.keys() - reasons.keys():
         module = model.get_submodule(name)
         if mixes_neighbours(module):
@@ -66,11 +49,12 @@ def find_groups(
     free = [name for name in profiles if name not in reasons]
     channels, left_out = channel_groups(graph, free, reasons, taken)
     reasons |= left_out
-    wrong = miswired(graph, [*heads, *channels], example, trace, seed)
-    groups = _correctly_wired([*heads, *channels], wrong, reasons)
-    order = {name: place for place, name in enumerate(profiles)}
-    groups.sort(key=lambda group: order[group.members[0]])
-    return PrunableGroups(groups={group.members[0]: group for group in groups}, reasons=reasons)
+    groups = [*heads, *channels]
+    wrong = miswired(graph, groups, example, trace, seed)
+    for index, reason in wrong.items():
+        reasons |= dict.fromkeys(groups[index].members, reason)
+    sound = {group.members[0]: group for index, group in enumerate(groups) if index not in wrong}
+    return {name: sound[name] for name in profiles if name in sound}, reasons
 
 
 def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dict[str, str]:
@@ -88,15 +72,6 @@ def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dic
                     "so no head can be removed."
                 )
     return reasons
-
-
-def _correctly_wired(
-    groups: Sequence[ChannelGroup], wrong: Mapping[int, str], reasons: dict[str, str]
-) -> list[ChannelGroup]:
-    """Return the groups that are not among the ``wrong`` ones; add the reason for the members of the others."""
-    for index, reason in wrong.items():
-        reasons.update(dict.fromkeys(groups[index].members, reason))
-    return [group for index, group in enumerate(groups) if index not in wrong]
 
 
 IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {

@@ -7,7 +7,6 @@ ones, and the pruned network runs without any error. One forward and two backwar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,20 +20,8 @@ from senseapp.layers.trace import CallTrace, wrapped_forwards
 LEAKAGE = 0.05
 """Share of gradient energy that may reach other channels: statistics over channels (GRN) stay well below."""
 
+_Calls = dict[nn.Module, list[Tensor]]
 _NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LayerNorm, nn.GroupNorm)
-
-
-@dataclass(slots=True)
-class _Segments:
-    """The network cut open at every layer.
-
-    Attributes:
-        outputs: by layer, the fresh noise that stands in for what each call returned.
-        inputs: by layer, what each call was given, as a function of the outputs of earlier layers.
-    """
-
-    outputs: dict[nn.Module, list[Tensor]] = field(default_factory=dict)
-    inputs: dict[nn.Module, list[Tensor]] = field(default_factory=dict)
 
 
 def miswired(
@@ -43,24 +30,19 @@ def miswired(
     """Return, by index into ``groups``, why its channels are not what torch-pruning takes them for.
 
     In each group half of the units is chosen at random. A gradient that enters only where readers take in chosen
-    channels must arrive at the producers in chosen channels only; one that enters where readers take in channels of
-    no group must not arrive at all.
-
-    Args:
-        graph: of the model.
-        groups: what is checked.
-        example: images (N, C, H, W).
-        trace: a watched pass over the first of them.
-        seed: of the choice and of the noise.
+    channels
+    must arrive at the producers in chosen channels only; one that enters where readers take in channels of no group
+    must
+    not arrive at all. The first of the images ``example``, (N, C, H, W), are those that ``trace`` watched.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = [_half(group, generator) for group in groups]
     with left_as_found(graph.model):
-        segments = _run_in_segments(graph, example[: trace.batch_size], trace, generator)
-        noises = _noises(segments, generator)
-        towards_chosen = _gradients(segments, noises, _read(graph, groups, chosen), elsewhere=False)
+        inputs, outputs = _run_in_segments(graph, example[: trace.batch_size], trace, generator)
+        noises = _noises(inputs, generator)
+        towards_chosen = _gradients(outputs, noises, _read(graph, groups, chosen), elsewhere=False)
         every = [group.channels(range(len(group.units))) for group in groups]
-        towards_others = _gradients(segments, noises, _read(graph, groups, every), elsewhere=True)
+        towards_others = _gradients(outputs, noises, _read(graph, groups, every), elsewhere=True)
     found: dict[int, str] = {}
     for index, (group, half) in enumerate(zip(groups, chosen, strict=True)):
         for cut in (cut for cut in group.cuts if is_layer(cut.module) and graph.is_out_cut(cut)):
@@ -79,23 +61,28 @@ def _half(group: ChannelGroup, generator: torch.Generator) -> frozenset[int]:
     return group.channels(order[: max(len(order) // 2, 1)])
 
 
-def _run_in_segments(graph: ChannelGraph, example: Tensor, trace: CallTrace, generator: torch.Generator) -> _Segments:
+def _run_in_segments(
+    graph: ChannelGraph, example: Tensor, trace: CallTrace, generator: torch.Generator
+) -> tuple[_Calls, _Calls]:
     """Run the model once, with noise in place of every layer's output and nothing in place of every norm.
 
-    Norms mix channels by their statistics, never by their wiring; noise keeps activations away from saturation. No
-    layer is computed: of what shape its outputs are is known from ``trace``.
+    Return by layer what each call was given, as a function of the outputs of earlier layers, and the fresh noise that
+    stands in for what it returned. Norms mix channels by their statistics, never by their wiring; noise keeps
+    activations
+    away from saturation. No layer is computed: ``trace`` knows the shapes of outputs.
     """
-    segments = _Segments()
+    inputs: _Calls = {}
+    outputs: _Calls = {}
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for call in reversed(trace.calls):
         shapes.setdefault(call.module, []).append(call.output_shape)
 
     def cut_open(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def answered_by_noise(*args: Any, **kwargs: Any) -> Tensor:
-            segments.inputs.setdefault(module, []).append(args[0].clone())
+            inputs.setdefault(module, []).append(args[0].clone())
             shape = shapes[name].pop() if shapes.get(name) else forward(*args, **kwargs).shape
             noise = torch.randn(shape, generator=generator).to(args[0]).requires_grad_(True)
-            segments.outputs.setdefault(module, []).append(noise)
+            outputs.setdefault(module, []).append(noise)
             return noise.clone()  # a leaf itself may not be changed in place
 
         if is_layer(module) and module in graph:
@@ -104,7 +91,7 @@ def _run_in_segments(graph: ChannelGraph, example: Tensor, trace: CallTrace, gen
 
     with wrapped_forwards(graph.model, cut_open):
         graph.model(example)
-    return segments
+    return inputs, outputs
 
 
 def _unchanged(given: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
@@ -123,18 +110,18 @@ def _read(
     return read
 
 
-def _noises(segments: _Segments, generator: torch.Generator) -> list[tuple[nn.Module, Tensor, Tensor]]:
+def _noises(inputs: _Calls, generator: torch.Generator) -> list[tuple[nn.Module, Tensor, Tensor]]:
     """Return noise for each input that depends on the output of a layer: (reader, input, noise)."""
     return [
         (module, tensor, torch.randn(tensor.shape, generator=generator).to(tensor))
-        for module, calls in segments.inputs.items()
+        for module, calls in inputs.items()
         for tensor in calls
         if tensor.requires_grad
     ]
 
 
 def _gradients(
-    segments: _Segments,
+    outputs: _Calls,
     noises: Sequence[tuple[nn.Module, Tensor, Tensor]],
     read: dict[nn.Module, list[int]],
     *,
@@ -151,7 +138,7 @@ def _gradients(
         mask[read.get(module, [])] = 1.0
         entering.append(noise * _along(1.0 - mask if elsewhere else mask, tensor, axis))
     inputs = [tensor for _, tensor, _ in noises]
-    leaves = [(module, leaf) for module, calls in segments.outputs.items() for leaf in calls]
+    leaves = [(module, leaf) for module, calls in outputs.items() for leaf in calls]
     gradients = torch.autograd.grad(
         inputs, [leaf for _, leaf in leaves], entering, retain_graph=True, allow_unused=True
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.compressions.levels import BitScale, LevelScale
-from senseapp.compressions.option import option
 
 NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]

@@ -1,7 +1,4 @@
-"""Ranges of activations, from a fixed amount of state.
-
-Looking at, and replacing, what flows into a layer.
-"""
+"""Ranges of activations from a fixed amount of state, and hooks that observe or change what flows into a layer."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import extremes_of, in_memory_order
@@ -37,8 +35,7 @@ class RangeObserver(Protocol):
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the lower and upper end, or None if nothing finite was seen.
 
-        Args:
-            rounding: (values, low, high) to the values after quantization over that range.
+        ``rounding`` maps (values, low, high) to the values after quantization over that range.
         """
         ...
 
@@ -192,33 +189,22 @@ def _map_inputs(
 
 
 @contextmanager
-def _called_first(module: nn.Module, before: Callable[..., _Arguments | None]) -> Iterator[None]:
-    handle = module.register_forward_pre_hook(before, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def changed_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Pass the input of each call of ``module`` through ``change`` first; of attention, query, key and value."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         return _map_inputs(module, args, kwargs, change)
 
-    with _called_first(module, before):
+    with module.register_forward_pre_hook(before, with_kwargs=True):
         yield
 
 
-@contextmanager
-def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> Iterator[None]:
+def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> RemovableHandle:
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         slots = _input_slots(module, args, kwargs)
         observe(tuple(args[slot] if isinstance(slot, int) else kwargs[slot] for slot in slots))
 
-    with _called_first(module, before):
-        yield
+    return module.register_forward_pre_hook(before, with_kwargs=True)
 
 
 def observe_inputs(
@@ -226,11 +212,11 @@ def observe_inputs(
     observers: Sequence[tuple[nn.Module, Callable[[tuple[Tensor, ...]], None]]],
     batches: Sequence[Tensor],
 ) -> None:
-    """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer.
+    """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer, which keeps none.
 
-    An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. It must not
-    keep them. A module that is never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read
-    directly) shows nothing.
+    An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. A module that is
+    never
+    called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) shows nothing.
     """
     first = next(model.parameters())
     with ExitStack() as stack:

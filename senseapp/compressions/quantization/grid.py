@@ -45,18 +45,12 @@ GRIDS: Mapping[NumberFormat, Callable[[int], Grid]] = {"int": _integers, "fp8_e4
 
 
 def extremes_of(values: Tensor) -> tuple[float, float]:
-    """Return the least and the greatest of ``values``; NaN if one of them is.
-
-    ``torch.aminmax`` takes several times as long where tensors are in the channels-last order.
-    """
+    """Return the least and the greatest of ``values``, faster than ``torch.aminmax`` does; NaN if one of them is."""
     return float(values.amin()), float(values.amax())
 
 
 def in_memory_order(values: Tensor, *, like: Tensor | None = None) -> Tensor:
-    """Return ``values`` in one dimension, in the order in which ``like``, of the same shape, lies in memory.
-
-    Nothing is copied where that is their own order; ``flatten`` copies what is in the channels-last order.
-    """
+    """Return ``values`` in one dimension as ``like``, of the same shape, lies in memory; a view of its own order."""
     strides = (values if like is None else like).stride()
     return values.permute(sorted(range(values.dim()), key=strides.__getitem__, reverse=True)).reshape(-1)
 
@@ -76,16 +70,13 @@ def scale_of(
 
     Args:
         weight: any shape.
-        bits: 2 to 8; not used by float formats.
+        bits: 2 to 8, else InvalidSpec; not used by float formats.
         number_format: a key of ``GRIDS``.
         granularity: one scale per index of ``channel_axis``, or one for the tensor.
         channel_axis: the axis of output channels.
 
     Returns:
         Shape of ``weight`` with 1 in place of every axis that a scale spans.
-
-    Raises:
-        InvalidSpec: the format has no such number of bits.
     """
     axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
     largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()
@@ -100,10 +91,7 @@ def fake_quantize_weight(
     granularity: QuantizationGranularity = "channel",
     channel_axis: int = 0,
 ) -> Tensor:
-    """Round ``weight`` to the grid of :func:`scale_of`; the arguments are the same.
-
-    Returns:
-        A new tensor of the weight's shape, dtype and strides, computed in float32.
+    """Round ``weight`` to the grid of :func:`scale_of`, in float32; the result has its shape, dtype and strides.
 
     >>> fake_quantize_weight(torch.tensor([[1.0, 0.4, -0.6]]), bits=2)
     tensor([[ 1.,  0., -1.]])

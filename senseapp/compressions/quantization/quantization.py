@@ -15,8 +15,8 @@ from senseapp.compressions.base import (
     CompressionRequest,
     LayerWeight,
     Prepared,
-    PreparedCompressor,
     Target,
+    WeightCompressor,
     find_weights,
     ordinary_tensors,
     swapped,
@@ -32,15 +32,11 @@ from senseapp.compressions.quantization.grid import fake_quantize_input, fake_qu
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
-class QuantizationCompressor(PreparedCompressor):
+class QuantizationCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that rounds a weight, and on request the layer's input.
 
     Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``,
     query, key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
-
-    Attributes:
-        targets: one per layer, in execution order.
-        not_applicable: layer name to the sentence that says why it cannot be quantized.
     """
 
     def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:

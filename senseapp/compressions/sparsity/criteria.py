@@ -1,8 +1,4 @@
-"""Importance of each weight; the least important go first.
-
-Which weights are zeroed together, and with which others they compete.
-Norms of a layer's input features over the calibration images.
-"""
+"""Which weights are zeroed together, with which others they compete, and how important each of them is."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ class ScoreInputs:
     Attributes:
         weight: float32 (G, O/G, I/G, D, H, W).
         generator: on the CPU, seeded for this layer.
-        input_norms: L2 norm of the input feature that each weight multiplies, of a shape that broadcasts to
-            ``weight``; None unless the criterion asks for it.
+        input_norms: L2 norm of the input feature that each weight multiplies, broadcastable to ``weight``, where asked
+            for.
     """
 
     weight: Tensor
@@ -88,7 +84,6 @@ class Granularity:
     """A partition of a weight in the form (G, O/G, I/G, D, H, W) of :class:`WeightLayout` into equal units.
 
     Attributes:
-        unit: what one unit is called.
         axes: axes that one unit spans whole; along the others, each index is another unit.
         block_size: if above 0, this many consecutive units along the input axis compete with each other only.
     """
@@ -171,11 +166,9 @@ class InputNorms:
         return norms.cpu().double().square()
 
     def matched_to(self, layout: WeightLayout, num_outputs: int) -> Tensor:
-        """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), to multiply a split weight with.
+        """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), to multiply a split weight with; ``num_outputs`` is O/G.
 
-        Args:
-            layout: of the weight.
-            num_outputs: O/G; attention's rows for query, key and value follow one another.
+        Attention's rows for query, key and value follow one another.
 
         Raises:
             ValueError: nothing was seen yet.

@@ -1,7 +1,4 @@
-"""Sparsity: the least important units of one layer's weight become zero.
-
-Which units of a layer are the least important ones, for any number of them, after one sort.
-"""
+"""Sparsity: the least important units of one layer's weight become zero."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from senseapp.compressions.base import (
     CompressionRequest,
     LayerWeight,
     Prepared,
-    PreparedCompressor,
     Target,
+    WeightCompressor,
     find_weights,
     ordinary_tensors,
     swapped,
@@ -57,9 +54,6 @@ class Ranking:
     Each contest loses the same number of units, but for one: the contests whose next unit scores least lose one more.
     So any number of units can be zeroed exactly, and a larger number zeroes all that a smaller one did. Ties go by
     position; scores that are not a number count as the most important.
-
-    Attributes:
-        num_units: how many there are.
     """
 
     def __init__(self, scores: Tensor) -> None:
@@ -103,15 +97,12 @@ class Ranking:
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class SparsityCompressor(PreparedCompressor):
+class SparsityCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that zeroes units of a weight.
 
-    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and
-    used for all its levels.
-
-    Attributes:
-        targets: one per layer, in execution order.
-        not_applicable: layer name to the sentence that says why it cannot be made sparse.
+    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and used
+    for
+    all its levels.
     """
 
     def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
