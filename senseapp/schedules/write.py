@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.records.model_files import ONNX, PROGRAM
 from senseapp.records.schedule import ValidationResult
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.export.program import without_source_paths
+from senseapp.schedules.export.model_explorer import without_source_paths
 from senseapp.schedules.sizes import plain_state, separate_state, small_file
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")

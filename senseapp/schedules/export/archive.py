@@ -9,7 +9,6 @@ import json
 import platform
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSchedule
@@ -34,11 +33,9 @@ def build_zip(
     extra: Mapping[str, bytes] | None = None,
     left_out: str = "",
 ) -> tuple[bytes, ExportManifest]:
-    """Return a zip of every target file that can hold ``schedule``, and its manifest.
+    """Return a zip of every target file that can hold ``schedule``, and its manifest; equal arguments give equal bytes.
 
     ``README.txt`` in it says who reads each file, and why a format was left out.
-
-    Two calls with equal arguments and package versions return equal bytes.
 
     Args:
         schedule: what to write.
@@ -63,19 +60,9 @@ def build_zip(
     return _zipped(files), manifest
 
 
-def export_zip(
-    schedule: Schedule, profile: ModelProfile, path: Path, *, extra: Mapping[str, bytes] | None = None
-) -> ExportManifest:
-    """Write what :func:`build_zip` returns to ``path``; see there for what is refused."""
-    content, manifest = build_zip(schedule, profile, extra=extra)
-    path.write_bytes(content)
-    return manifest
-
-
 def _target_files(
     schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str
 ) -> dict[str, bytes]:
-    """Return every file that can be written, and a text that says who reads each and why others are missing."""
     files: dict[str, bytes] = {}
     lines = []
     for target in FORMATS.values():

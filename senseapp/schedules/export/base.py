@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class ExportFormat:
         suffix: of the file name, with its dot; unique, so that a zip holds one file per format.
         compressions: the names of those that the format can express; None for any.
         render: writes a checked schedule; None if the file needs the network itself (Model Explorer).
-        companion: name and text of a file that belongs beside it; None if the format needs none.
+        companion: name and text of a file that belongs beside it.
         mixes: whether one file can hold several compressions at once.
     """
 
@@ -69,11 +70,7 @@ class ExportFormat:
 
 
 def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
-    """Require every name to be a layer of ``profile`` and every level to be in range.
-
-    Raises:
-        InvalidSchedule: names the first layers that do not exist, or the first level out of range.
-    """
+    """Raise InvalidSchedule unless every name is a layer of ``profile`` and every level is in range."""
     known = {layer.name for layer in profile.layers}
     named = {name: None for entry in schedule.entries for name in (entry.layer, *entry.members)}
     missing = [name for name in named if name not in known]
@@ -99,6 +96,11 @@ def _check_level(entry: ScheduleEntry) -> None:
         raise InvalidSchedule(
             f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
         )
+
+
+def json_text(values: object) -> str:
+    """Return ``values`` as the indented JSON of a file."""
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def fractions_by_layer(schedule: Schedule) -> dict[str, float]:
