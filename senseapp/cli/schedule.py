@@ -105,10 +105,11 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
     if not result.spec.sensitivity.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
-    from senseapp.schedules.strongest import schedule_of_true_size
+    from senseapp.schedules.strongest import couplings_of
+    from senseapp.schedules.trade_off import truly_sized
 
-    budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
-    return schedule_of_true_size(make, result, load_model(result.spec.model).module, budget)
+    groups = couplings_of(load_model(result.spec.model).module, result)
+    return truly_sized(make, result.profile, groups, ResourceBudget(kind=arguments.budget, target=arguments.target))
 
 
 def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:

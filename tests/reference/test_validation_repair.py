@@ -15,8 +15,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.matching import Matching, Reference
-from senseapp.schedules.repair import repair
+from senseapp.schedules.repair import Matching, Reference, repair
 from senseapp.schedules.repair_sites import batch_norms, correctable_layers, moments_of, pooled
 
 BATCHES = tuple(torch.randn(3, 8, 2, 6, 6, generator=torch.Generator().manual_seed(1)))  # three of (8, 2, 6, 6)
