@@ -1,7 +1,4 @@
-"""From a budget to what the choices must save together, and back.
-
-Layers whose sizes are unknown count alike.
-"""
+"""From a budget to what the choices must save together, and back."""
 
 from __future__ import annotations
 
@@ -101,11 +98,7 @@ class Accounting:
 
 
 def check_kind(kind: BudgetKind, compressions: Iterable[str]) -> None:
-    """Require that at least one of ``compressions`` can save what ``kind`` counts.
-
-    Raises:
-        InvalidSpec: none can; names the budgets that can be asked for.
-    """
+    """Raise InvalidSpec, with the budgets there are, unless one of ``compressions`` can save what ``kind`` counts."""
     named = list(compressions)
     possible = sorted({each for compression in named for each in get(compression).budgets})
     if kind not in possible:

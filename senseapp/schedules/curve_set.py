@@ -1,16 +1,14 @@
-"""From the measurements of a run to clean curves, with a sentence for everything left out.
-
-Whether the limits that a person sets fit the curves of a run.
-"""
+"""The clean curves of a run, with a sentence for everything left out, and the limits that they allow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.compressions import CompressionConfig, CompressionDescription, get
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.wording import plural
 from senseapp.metrics import divergence_among
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
@@ -30,7 +28,6 @@ class CurveSet:
         curves: of the layers that can be scheduled, in execution order.
         metric: the one that damage is counted in.
         compression: its name.
-        profile: the model.
         left_alone: one entry per layer (or group) without a usable measurement: its members.
         notes: sentences on everything left out or estimated.
         visible: the smallest damage that the images can show; 0 where that is unknown.
@@ -89,16 +86,27 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
     for item in result.shown:
         by_layer.setdefault(item.layer, []).append(item)
     curves, left_alone, without_value = [], [], []
-    for layer in sorted(by_layer, key=_execution_order(result.profile)):
+    place = {layer.name: index for index, layer in enumerate(result.profile.layers)}
+    for layer in sorted(by_layer, key=lambda name: place.get(name, len(place))):
         items = by_layer[layer]
+        members = items[0].members or (layer,)
         points = _points(items, name, config)
         finite = [point for point in points if math.isfinite(point.damage)]
         if len(finite) < len(points):
             without_value.append(layer)
         if finite:
-            curves.append(_curve(items[0], finite, config, result.profile))
+            curves.append(
+                LayerCurve(
+                    layer=layer,
+                    members=members,
+                    compression=config.kind,
+                    num_params=sum(result.profile.layer(member).num_params for member in members),
+                    points=cleaned(finite),
+                    continuous=config.only_level is None,
+                )
+            )
         else:
-            left_alone.append(_members(items[0]))
+            left_alone.append(members)
     if not curves:
         raise InvalidSchedule(f"No layer has a finite measurement of {name}, so there is nothing to schedule.")
     return CurveSet(
@@ -115,15 +123,6 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         visible=smallest_visible_loss(result, name) or 0.0,
         num_images=result.num_samples,
     )
-
-
-def _execution_order(profile: ModelProfile) -> Callable[[str], int]:
-    place = {layer.name: index for index, layer in enumerate(profile.layers)}
-    return lambda name: place.get(name, len(place))
-
-
-def _members(item: LayerMeasurement) -> tuple[str, ...]:
-    return item.members or (item.layer,)
 
 
 def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionConfig) -> list[CurvePoint]:
@@ -143,20 +142,6 @@ def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionC
     return sorted(points, key=lambda point: config.scale.strength(point.level))
 
 
-def _curve(
-    item: LayerMeasurement, points: Sequence[CurvePoint], config: CompressionConfig, profile: ModelProfile
-) -> LayerCurve:
-    members = _members(item)
-    return LayerCurve(
-        layer=item.layer,
-        members=members,
-        compression=config.kind,
-        num_params=sum(profile.layer(member).num_params for member in members),
-        points=cleaned(points),
-        continuous=config.only_level is None,
-    )
-
-
 def _notes(
     by_layer: dict[str, list[LayerMeasurement]],
     metric: str,
@@ -166,12 +151,10 @@ def _notes(
     notes = []
     if left_alone:
         names = [members[0] for members in left_alone]
-        what = (
-            "1 layer has no usable measurement and is"
-            if len(names) == 1
-            else (f"{len(names)} layers have no usable measurement and are")
+        have, are = ("has", "is") if len(names) == 1 else ("have", "are")
+        notes.append(
+            f"{plural(len(names), 'layer')} {have} no usable measurement and {are} left alone: {_shown(names)}."
         )
-        notes.append(f"{what} left alone: {_shown(names)}.")
     if without_value:
         notes.append(f"Levels at which {metric} was not a finite number were not considered: {_shown(without_value)}.")
     values = [item for items in by_layer.values() for item in items if item.status is Status.MEASURED]

@@ -1,7 +1,4 @@
-"""Damage and savings of one layer over the levels of one compression, cleaned for a solver.
-
-One way to treat one layer: what is done, the damage that it is predicted to do, and what it saves.
-"""
+"""Damage and savings of one layer over the levels of one compression, cleaned for a solver."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ class Choice:
     """What may be done to one layer or coupled group.
 
     Attributes:
-        parts: the compressions applied, in that order; empty leaves the layer alone.
         num_params: its weights before.
+        parts: the compressions applied, in that order; empty leaves the layer alone.
         zeros: weights set to zero, which stay in the tensor.
         removed_params: weights removed with their channels.
         removed_macs: multiply-accumulates saved for one image.
@@ -95,14 +92,7 @@ def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     result = []
     for point in points:
         worst = max(worst, point.damage)
-        result.append(
-            CurvePoint(
-                level=point.level,
-                damage=worst,
-                removed_params=point.removed_params,
-                removed_macs=point.removed_macs,
-            )
-        )
+        result.append(replace(point, damage=worst))
     return tuple(result)
 
 
@@ -113,7 +103,6 @@ class LayerCurve:
     Attributes:
         layer: its name; for a group, the first member.
         members: all layers that the choice holds for.
-        compression: its name.
         num_params: weights of all members.
         points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and never falling.
         continuous: whether levels between the measured ones can be chosen (not for 2:4 and fp8).

@@ -1,8 +1,4 @@
-"""The scheduling methods by name, and the one call that runs them.
-
-The least damage that meets the budget: a multiple-choice knapsack over the curves.
-The same level for every layer: what a schedule must beat at equal cost.
-"""
+"""The scheduling methods by name: least damage for a budget, the classic rule, or one level for every layer."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.compressions import tidy_level
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
@@ -19,7 +16,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.schedules.curves import LayerCurve
 from senseapp.schedules.gamma import level_bounds, scheduled_levels, shift_to_budget
 from senseapp.schedules.knapsack import solve
-from senseapp.schedules.problem import Problem, build_problem, infeasible, schedule_of
+from senseapp.schedules.problem import Problem, assemble, build_problem, infeasible
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
@@ -43,9 +40,9 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceTable:
-    """Damage and saving of every admissible level of every layer, layers in order of their names.
+    """Damage and saving of every admissible level of every layer.
 
-    That order makes the solution independent of the order in which layers come.
+    Layers are in order of their names, so that the solution does not depend on the order in which they come.
     """
 
     layers: tuple[str, ...]
@@ -80,12 +77,7 @@ class ChoiceTable:
 
 
 def optimal_levels(problem: Problem) -> dict[str, float]:
-    """Return the level of each layer that minimises the summed damage under the budget.
-
-    Raises:
-        InvalidSpec: the limits leave a layer without any level.
-        InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
-    """
+    """Return the level of each layer that minimises the summed damage under the budget: a knapsack over the curves."""
     return ChoiceTable.of(problem).best(problem)
 
 
@@ -94,20 +86,12 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
 
     Where levels in between do not exist (bits, 2:4), the gentlest level that was measured on every layer and saves
     enough is taken; it may save more than asked.
-
-    Raises:
-        InvalidSpec: the limits are out of range.
-        InfeasibleBudget: no common level meets the budget; names the nearest.
     """
     curves = problem.curve_set.curves
     if problem.curve_set.description.scale.any_between and all(curve.continuous for curve in curves):
         low, _ = level_bounds(problem)
         return shift_to_budget(problem, {curve.layer: low for curve in curves})
-    return _gentlest_common(problem)
-
-
-def _gentlest_common(problem: Problem) -> dict[str, float]:
-    free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
+    free = [curve for curve in curves if curve.layer not in problem.fixed]
     common = (
         [level for level in free[0].grid() if all(_allowed(problem, curve, level) for curve in free)] if free else [0.0]
     )
@@ -159,4 +143,12 @@ def make_schedule(
     if method not in METHODS:
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
     problem = build_problem(result, budget, limits or Limits(), gamma=gamma, metric=metric)
-    return schedule_of(problem, METHODS[method](problem), method=method)
+    levels = METHODS[method](problem)
+    return assemble(
+        problem.curve_set,
+        problem.accounting,
+        {layer: tidy_level(level) for layer, level in levels.items()},
+        method=method,
+        budget=budget,
+        locked=problem.fixed.keys(),
+    )

@@ -11,13 +11,13 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
+from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.schedules.accounting import check_kind
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.curves import Choice
 from senseapp.schedules.knapsack import solve
 from senseapp.schedules.methods import admissible_levels
-from senseapp.schedules.problem import Problem, build_problem, hidden_damage, in_execution_order, infeasible
+from senseapp.schedules.problem import Problem, build_problem, entries_of, hidden_damage, in_execution_order, infeasible
 
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
@@ -109,8 +109,11 @@ def _choices_by_layer(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ..
 
 
 def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profile: ModelProfile) -> Schedule:
+    locked = {layer for problem in problems for layer in problem.fixed}
     entries = [
-        entry for layer, choice in picked.items() for entry in _entries(layer, choice, [p.fixed for p in problems])
+        entry
+        for layer, choice in picked.items()
+        for entry in entries_of(layer, (layer,), choice, locked=layer in locked)
     ]
     damage = sum(choice.damage for choice in picked.values())
     notes = [
@@ -126,20 +129,3 @@ def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profil
         achieved=problems[0].accounting.figures(picked.values()),
         notes=(*dict.fromkeys(notes), _ADDITIVE),
     )
-
-
-def _entries(layer: str, choice: Choice, fixed: Sequence[Mapping[str, float]]) -> list[ScheduleEntry]:
-    locked = any(layer in levels for levels in fixed)
-    if not choice.parts:
-        return [ScheduleEntry(layer=layer, members=(layer,), compression="none", level=0.0, locked=locked)]
-    return [
-        ScheduleEntry(
-            layer=layer,
-            members=(layer,),
-            compression=part.compression,
-            level=part.level,
-            predicted_damage=part.damage,
-            locked=locked,
-        )
-        for part in choice.parts
-    ]
