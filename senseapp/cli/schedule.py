@@ -136,7 +136,7 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
-    from senseapp.schedules.mixed import mixed_schedule
+    from senseapp.schedules.methods import mixed_schedule
 
     partner = RunFolder(arguments.partner).load_result()
     require_same_model(result.spec.model, partner.spec.model)

@@ -1,22 +1,33 @@
-"""The scheduling methods by name: least damage for a budget, the classic rule, or one level for every layer."""
+"""The scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from senseapp.compressions import tidy_level
-from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.compressions import BudgetKind, get, names, tidy_level
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.schedules.curves import LayerCurve
+from senseapp.schedules.accounting import check_kind
+from senseapp.schedules.curve_set import damage_metric
+from senseapp.schedules.curves import Choice, LayerCurve
 from senseapp.schedules.gamma import level_bounds, scheduled_levels, shift_to_budget
 from senseapp.schedules.knapsack import solve
-from senseapp.schedules.problem import Problem, assemble, build_problem, infeasible
+from senseapp.schedules.problem import (
+    Problem,
+    assemble,
+    build_problem,
+    entries_of,
+    hidden_damage,
+    in_execution_order,
+    infeasible,
+)
+
+_ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
@@ -38,33 +49,19 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
     return tuple(curve.scale.sorted(levels))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceTable:
-    """Damage and saving of every admissible level of every layer.
+    """Damage and saving of every choice of every layer.
 
     Layers are in order of their names, so that the solution does not depend on the order in which they come.
     """
 
-    layers: tuple[str, ...]
-    levels: tuple[tuple[float, ...], ...]
-    damages: tuple[NDArray[np.float64], ...]
-    savings: tuple[NDArray[np.float64], ...]
+    def __init__(self, choices: Mapping[str, Sequence[Choice]], kind: BudgetKind) -> None:
+        self.choices = dict(sorted(choices.items()))
+        self.damages = [np.array([choice.damage for choice in own]) for own in self.choices.values()]
+        self.savings = [np.array([choice.saving(kind) for choice in own]) for own in self.choices.values()]
 
-    @classmethod
-    def of(cls, problem: Problem) -> ChoiceTable:
-        """Tabulate ``problem``."""
-        curves = sorted(problem.curve_set.curves, key=lambda curve: curve.layer)
-        levels = tuple(admissible_levels(problem, curve) for curve in curves)
-        choices = [curve.choices(own) for curve, own in zip(curves, levels, strict=True)]
-        return cls(
-            layers=tuple(curve.layer for curve in curves),
-            levels=levels,
-            damages=tuple(np.array([choice.damage for choice in own]) for own in choices),
-            savings=tuple(np.array([choice.saving(problem.kind) for choice in own]) for own in choices),
-        )
-
-    def best(self, problem: Problem) -> dict[str, float]:
-        """Return the level of each layer that minimises the summed damage under the problem's budget.
+    def best(self, problem: Problem) -> dict[str, Choice]:
+        """Return the choice of each layer that minimises the summed damage under the problem's budget.
 
         Raises:
             InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
@@ -73,12 +70,29 @@ class ChoiceTable:
             chosen = solve(self.damages, self.savings, problem.required)
         except InfeasibleBudget as error:
             raise infeasible(problem, reachable=error.nearest) from None
-        return {layer: own[index] for layer, own, index in zip(self.layers, self.levels, chosen, strict=True)}
+        return {layer: own[index] for (layer, own), index in zip(self.choices.items(), chosen, strict=True)}
+
+
+def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
+    """Return the admissible choices of each layer, gentlest first."""
+    return {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in problem.curve_set.curves}
+
+
+def optimal_solver(problem: Problem) -> Callable[[Problem], dict[str, float]]:
+    """Return :func:`optimal_levels` for all problems that differ from ``problem`` in the amount of the budget only."""
+    table = ChoiceTable(choices_by_layer(problem), problem.kind)
+    untouched = problem.curve_set.description.scale.untouched
+
+    def levels(asked: Problem) -> dict[str, float]:
+        best = table.best(asked)
+        return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in best.items()}
+
+    return levels
 
 
 def optimal_levels(problem: Problem) -> dict[str, float]:
     """Return the level of each layer that minimises the summed damage under the budget: a knapsack over the curves."""
-    return ChoiceTable.of(problem).best(problem)
+    return optimal_solver(problem)(problem)
 
 
 def uniform_levels(problem: Problem) -> dict[str, float]:
@@ -131,9 +145,9 @@ def make_schedule(
         result: the run whose curves count; measured values win over estimates.
         budget: what must be saved, of all compressible layers of the model, measured or not.
         method: ``optimal`` (least summed damage), ``gamma`` (the classic rule) or ``uniform``.
-        limits: bounds and fixed levels; None means neither.
+        limits: bounds and fixed levels.
         gamma: exponent of the classic rule.
-        metric: what damage is counted in; None takes KL where it was measured, else the run's own metric.
+        metric: what damage is counted in; None takes KL where it was measured, else the run's own.
 
     Raises:
         InvalidSpec: no such method, a limit out of range, or a budget that this compression cannot serve.
@@ -151,4 +165,102 @@ def make_schedule(
         method=method,
         budget=budget,
         locked=problem.fixed.keys(),
+    )
+
+
+def mixed_schedule(
+    first: SensitivityResult,
+    second: SensitivityResult,
+    *,
+    budget: ResourceBudget,
+    limits: Mapping[str, Limits] | None = None,
+    metric: str | None = None,
+) -> Schedule:
+    """Return for each layer nothing, a level of either compression, or both, with the least summed damage.
+
+    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded.
+
+    Args:
+        first: a run of a model, for instance of sparsity.
+        second: a run of the same model with a compression that goes together with it; their order does not matter.
+        budget: usually of ``bytes``, which both serve; see :func:`~senseapp.schedules.curves.weight_bytes`.
+        limits: by name of the compression; missing ones mean no limits.
+        metric: what damage is counted in, in both runs; None takes KL where both measured it.
+
+    Raises:
+        InvalidSpec: the compressions do not go together, the runs share no metric, or the budget fits neither.
+        InvalidSchedule: the runs are of two models.
+        InfeasibleBudget: nothing meets the budget; names the nearest target.
+    """
+    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
+    problems = _problems_of(results, budget, limits or {}, _shared_metric(first, second, metric))
+    picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
+    return _assembled(picked, problems, first.profile)
+
+
+def _shared_metric(first: SensitivityResult, second: SensitivityResult, metric: str | None) -> str:
+    name = damage_metric(first, metric)
+    if name != damage_metric(second, metric):
+        raise InvalidSpec(
+            f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
+            "Name a metric that both measured."
+        )
+    return name
+
+
+def _problems_of(
+    results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
+) -> tuple[Problem, ...]:
+    compressions = [result.spec.sensitivity.compression.description for result in results]
+    kinds = [compression.name for compression in compressions]
+    if kinds[1] not in compressions[0].partners:
+        raise InvalidSpec(f"A mixed schedule takes one {_pairs()} run, got {' and '.join(kinds)}.")
+    layers = [[layer.name for layer in result.profile.layers] for result in results]
+    if layers[0] != layers[1]:
+        raise InvalidSchedule(
+            f"The two runs are of different models ({results[0].profile.title} and {results[1].profile.title}). "
+            "Choose two runs of one model."
+        )
+    check_kind(budget.kind, kinds)
+    return tuple(
+        build_problem(result, budget, limits.get(kind, Limits()), metric=metric, check_budget=False)
+        for result, kind in zip(results, kinds, strict=True)
+    )
+
+
+def _pairs() -> str:
+    """Name the compressions that go together: ``sparsity and one quantization``."""
+    pairs = {tuple(sorted((each, partner), key=names().index)) for each in names() for partner in get(each).partners}
+    return " run, or one ".join(" and one ".join(pair) for pair in sorted(pairs))
+
+
+def _paired_choices(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]]:
+    """Return every pair of choices of each layer; a layer in one run only has that run's choices."""
+    first, second = map(choices_by_layer, problems)
+    merged = {**first, **second}
+    for layer in first.keys() & second.keys():
+        merged[layer] = tuple(one.beside(other) for one in first[layer] for other in second[layer])
+    return merged
+
+
+def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profile: ModelProfile) -> Schedule:
+    locked = {layer for problem in problems for layer in problem.fixed}
+    entries = [
+        entry
+        for layer, choice in picked.items()
+        for entry in entries_of(layer, (layer,), choice, locked=layer in locked)
+    ]
+    damage = sum(choice.damage for choice in picked.values())
+    notes = [
+        note for problem in problems for note in (*problem.curve_set.notes, *hidden_damage(problem.curve_set, damage))
+    ]
+    return Schedule(
+        model=profile.title,
+        method="optimal",
+        entries=in_execution_order(entries, profile),
+        budget=problems[0].budget,
+        metric=problems[0].curve_set.metric,
+        predicted_damage=damage,
+        achieved=problems[0].accounting.figures(picked.values()),
+        notes=(*dict.fromkeys(notes), _ADDITIVE),
     )

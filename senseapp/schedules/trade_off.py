@@ -14,7 +14,7 @@ from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.schedules.methods import METHODS, ChoiceTable, admissible_levels
+from senseapp.schedules.methods import METHODS, admissible_levels, optimal_solver
 from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
@@ -182,7 +182,7 @@ def trade_off(
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
     problem = build_problem(result, anything, limits or Limits(), gamma=gamma, metric=metric)
     # Only the budget changes from point to point, so the optimal method keeps its table.
-    solve = ChoiceTable.of(problem).best if method == "optimal" else METHODS[method]
+    solve = optimal_solver(problem) if method == "optimal" else METHODS[method]
     solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
     return tuple(point for point in solved if point is not None)
 

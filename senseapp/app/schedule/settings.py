@@ -23,8 +23,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.runs.tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.mixed import mixed_schedule
+from senseapp.schedules.methods import make_schedule, mixed_schedule
 from senseapp.schedules.problem import budget_of
 from senseapp.schedules.trade_off import truly_sized
 
