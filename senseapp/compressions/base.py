@@ -155,7 +155,7 @@ class CompressionRequest:
         layers: those selected, in execution order.
         calibration: batches (N, C, H, W) for data-driven criteria and activation ranges.
         seed: of everything drawn at random.
-        trace: a pass of the model that was watched already; None lets those who need one watch it.
+        trace: a pass of the model that was watched already.
     """
 
     model: nn.Module
@@ -167,8 +167,8 @@ class CompressionRequest:
 
 def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:
     """Return the compressor that the description of ``config`` names."""
-    built: Compressor = config.description.load_compressor()(config, request)
-    return built
+    compressor: Compressor = config.description.load_compressor()(config, request)
+    return compressor
 
 
 GROUP, OUTPUT, INPUT, DEPTH, ROW, COLUMN = range(6)
@@ -177,12 +177,7 @@ _KERNEL_AXES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightLayout:
-    """How a layer keeps its weight.
-
-    Attributes:
-        groups: of a grouped convolution; 1 elsewhere.
-        transposed: whether input channels come first, as in ConvTranspose: (I, O/G, ...).
-    """
+    """How a layer keeps its weight: in how many ``groups``, and whether input channels come first (I, O/G, ...)."""
 
     groups: int = 1
     transposed: bool = False
@@ -212,12 +207,9 @@ _STORED_PARTS = frozenset({"orig", "v", "g"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeight:
-    """The weight of one selected layer.
+    """The weight of one selected layer, called ``attribute`` in ``module``.
 
-    Attributes:
-        module: owns the weight; its inputs are the layer's inputs.
-        attribute: the weight's name in ``module``.
-        target: what is compressed; its ``modules`` name every owner of the weight if it is tied.
+    The inputs of ``module`` are the layer's inputs; ``target.modules`` name every owner of the weight if it is tied.
     """
 
     profile: LayerProfile
@@ -244,12 +236,7 @@ class LayerWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundWeights:
-    """What can be compressed one by one.
-
-    Attributes:
-        weights: by layer name, in execution order.
-        not_applicable: layer name to the sentence that says why its weight cannot be compressed.
-    """
+    """The weights that can be compressed one by one, in execution order, and why those of other layers cannot be."""
 
     weights: dict[str, LayerWeight]
     not_applicable: dict[str, str]

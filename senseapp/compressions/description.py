@@ -24,8 +24,6 @@ class Option:
     """One finer choice of a compression.
 
     Attributes:
-        label: of the control.
-        help: one or two sentences on what it means.
         choices: what people call each value, in the order offered; of a switch "on", then "off".
         switch: whether it is shown as a switch.
         title: in a list of settings, where a switch's label would not do.
@@ -213,15 +211,10 @@ def unregister(name: str) -> None:
 
 
 def get(name: str) -> CompressionDescription:
-    """Return a compression by its name.
-
-    Raises:
-        InvalidSpec: there is none; names those that there are.
-    """
-    try:
-        return _registered[name]
-    except KeyError:
-        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.") from None
+    """Return a compression by its name; raise InvalidSpec, with the names that there are, if there is none."""
+    if name not in _registered:
+        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.")
+    return _registered[name]
 
 
 def names() -> tuple[str, ...]:

@@ -121,11 +121,7 @@ class LevelScale(ABC):
                 )
 
     def fixed(self, level: float, layer: str) -> float:
-        """Return the level of a layer that a person fixed; 0 and the untouched level leave it alone.
-
-        Raises:
-            InvalidSchedule: it is out of range.
-        """
+        """Return the level of a layer that a person fixed, 0 or the untouched level for none; else InvalidSchedule."""
         if level in (0, self.untouched):
             return self.untouched
         if not self.allows(level):

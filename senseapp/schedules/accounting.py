@@ -17,7 +17,7 @@ from senseapp.schedules.curves import Choice, LayerCurve, weight_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounting:
-    """Totals of a model, measured or not: weights and bytes of all its compressible layers, MACs of the whole.
+    """Totals of a model, measured or not: weights of all its compressible layers, MACs of the whole.
 
     Removing channels from two neighbouring layers overlaps: the weights between them are counted by both. If every
     weight were touched by ``coverage`` groups on average, and all groups pruned alike, single savings that add up to
@@ -25,9 +25,7 @@ class Accounting:
     applying the schedule gives the exact figure. For other compressions savings add up exactly.
 
     Attributes:
-        num_params: total over the compressible layers.
-        macs: of the whole model.
-        other_macs: how many of those no layer does; no compression of layers saves them.
+        other_macs: how many of the MACs no layer does; no compression of layers saves them.
         coverage: by budget kind, from 1 (no overlap) to 2.
     """
 
@@ -115,7 +113,7 @@ _NOMINAL = 1_000_000  # weights and MACs per layer; divisible enough that no lev
 
 
 def with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
-    """Return ``result`` with the same nominal size for every layer; one whose sizes are known comes back as it is.
+    """Return ``result`` with the same nominal size for every layer, where their sizes are unknown.
 
     Shares of the total are then means over layers, which is all that can be said of an imported table.
     """
@@ -123,14 +121,14 @@ def with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
         return result
     layers = tuple(replace(layer, num_params=_NOMINAL, macs=_NOMINAL) for layer in result.profile.layers)
     total = _NOMINAL * len(layers)
+
+    def sized(item: LayerMeasurement) -> LayerMeasurement:
+        removed = round(_NOMINAL * item.level)
+        return replace(item, removed_params=removed, removed_macs=removed)
+
     return replace(
         result,
         profile=replace(result.profile, layers=layers, num_params=total, macs=total),
-        measurements=tuple(map(_sized, result.measurements)),
-        estimates=tuple(map(_sized, result.estimates)),
+        measurements=tuple(map(sized, result.measurements)),
+        estimates=tuple(map(sized, result.estimates)),
     )
-
-
-def _sized(item: LayerMeasurement) -> LayerMeasurement:
-    removed = round(_NOMINAL * item.level)
-    return replace(item, removed_params=removed, removed_macs=removed)

@@ -75,7 +75,6 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
     Layers of unknown size (imported figures) count alike.
 
     Raises:
-        InvalidSpec: ``metric`` was not measured.
         InvalidSchedule: no layer has a finite measurement.
     """
     equal = not result.profile.sizes_known

@@ -115,9 +115,7 @@ def ignore_progress(_sentence: str) -> None:
 class Progress:
     """Reports each step and, within a step over many images, how many are done.
 
-    Attributes:
-        report: takes one sentence at a time; it may stop the work by raising.
-        step: the step that is made now.
+    ``report`` takes one sentence at a time; it may stop the work by raising.
     """
 
     report: Callable[[str], None] = ignore_progress
@@ -138,10 +136,7 @@ class ScheduleEvaluator:
     """The uncompressed model of a run beside the images to prove schedules on.
 
     Attributes:
-        result: the run.
-        images: its images, in two parts.
         dense: the uncompressed model with the proof images.
-        profile: of the model.
         configs: how each kind of compression is carried out.
         progress: is told each step, and images as they are measured.
     """
@@ -176,8 +171,8 @@ class ScheduleEvaluator:
             progress: told what is done; whatever it raises ends the work.
 
         Raises:
-            InvalidInput: the model or the images cannot be loaded any more.
-            InvalidSchedule: the model is not the one that the run measured.
+            InvalidInput: the model or the images cannot be loaded any more, or the model is not the one that was
+                measured.
         """
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images

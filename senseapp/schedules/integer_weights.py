@@ -14,8 +14,7 @@ from torch import Tensor
 
 from senseapp.compressions.quantization.grid import GRIDS
 
-_TOLERANCE = 2.0**-22
-"""Relative: about the last two digits of float32. Multiplying a rounded weight by a channel's factor rounds again."""
+_TOLERANCE = 2.0**-22  # relative, two digits of float32: to multiply a rounded weight by a factor rounds again
 _NUDGES = (0, 1, -1, 2, -2)  # of a scale, in units of its last place: the largest weight gives it to rounding
 _FLOAT8_BITS = 8
 
@@ -42,12 +41,7 @@ class IntegerWeight:
 def as_integers(weight: Tensor, *, bits: int, channel_axis: int) -> IntegerWeight | None:
     """Return ``weight`` as integers of ``bits`` bits and scales; None if it lies on no such grid.
 
-    One scale for the tensor is tried before one for each output channel, integers before the 8-bit floats.
-
-    Args:
-        weight: of any shape.
-        bits: of each number.
-        channel_axis: the axis of output channels.
+    One scale for the tensor is tried before one for each index of ``channel_axis``, integers before the 8-bit floats.
     """
     if weight.dtype is not torch.float32 or not weight.numel():
         return None

@@ -30,7 +30,6 @@ class Proven:
     """A measured schedule, and the compressed model itself.
 
     Attributes:
-        result: what was measured.
         applied: the compressed model; repaired if that was asked for and did better.
         example: one image that it takes, (1, C, H, W).
         dense: the uncompressed model.
@@ -55,10 +54,6 @@ def validate(
     """Load the model and the images of ``result`` again and prove ``schedule`` on them; see :func:`prove`.
 
     ``other`` is how a second run compresses, whose levels are in the schedule too.
-
-    Raises:
-        InvalidSchedule: the schedule belongs to another model.
-        InvalidInput: the model or the images cannot be loaded any more.
     """
     progress("Loading the model and the images")
     evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)

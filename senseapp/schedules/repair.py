@@ -19,12 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig
+from senseapp.core.wording import plural
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.repair_sites import LayerSite, Moments, NormSite, Site, batch_norms, correctable_layers, pooled
 
-_LEAST_IMAGES = 2
-_TOO_FEW = "Nothing was repaired: that needs at least two calibration images."
 _NOT_FINITE = "Nothing was repaired: on the calibration images, the compressed model's activations are not finite."
 _SETTLED_IMAGES = 32  # in a batch: with fewer, early batches go through norms that are matched to too little
 
@@ -200,28 +198,6 @@ def _pass(
             handle.remove()
 
 
-def repair(
-    applied: AppliedModel, dense: nn.Module, batches: Sequence[Tensor], *, config: CompressionConfig
-) -> tuple[str, ...]:
-    """Repair ``applied`` in place on unlabelled images; return sentences on what was done, or why nothing was.
-
-    The output of every BatchNorm gets the mean and the spread, per channel, that it has in the model before; so does
-    the output of each compressed layer that has a bias. A model that nothing was done to stays as it is.
-
-    Args:
-        applied: the compressed model.
-        dense: the model before.
-        batches: (N, C, H, W) on the device of both.
-        config: how it was compressed; one scale per tensor leaves no room for scales per channel.
-    """
-    count = sum(len(batch) for batch in batches)
-    if count < _LEAST_IMAGES:
-        return (_TOO_FEW,)
-    matching = matching_of(applied, Reference(dense, batches), scale=config.scales_per_channel)
-    with applied.active():
-        return sentences_on(matching, fitted=matching.fit(), count=count)
-
-
 def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> Matching:
     """Return what matches the norms and the compressed layers of ``applied`` to ``reference``."""
     members = {member for entry in applied.reached for member in entry.members}
@@ -236,8 +212,7 @@ def sentences_on(matching: Matching, *, fitted: bool, count: int) -> tuple[str, 
     if matching.norms:
         done.append(f"the statistics of {len(matching.norms)} BatchNorms")
     if matching.layers:
-        layers = "1 compressed layer" if len(matching.layers) == 1 else f"{len(matching.layers)} compressed layers"
-        done.append(f"the outputs of {layers}")
+        done.append(f"the outputs of {plural(len(matching.layers), 'compressed layer')}")
     if not done:
         return ("Nothing could be repaired: no BatchNorm runs, and no compressed layer has a bias.",)
     notes = [

@@ -79,7 +79,7 @@ def _better(
 ) -> Measured:
     on_curves = images is evaluator.images.curves
     others = evaluator.other_curves if on_curves and len(evaluator.other_curves) else None
-    without = evaluator.sums(applied, evaluator.repair_images)
+    without: Sums = evaluator.sums(applied, evaluator.repair_images)
     if others is not None:
         without = _added(without, evaluator.sums(applied, others))
     changes = _changes(without) if on_curves else evaluator.measure(applied, images)

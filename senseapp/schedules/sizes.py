@@ -1,7 +1,4 @@
-"""What a model costs before and after: counts that follow from its tensors, and the time of a pass.
-
-The compressed weights in a small file: a safetensors under gzip, quantized weights as integers with their scales.
-"""
+"""What a model costs before and after, and its compressed weights in a small file under gzip."""
 
 from __future__ import annotations
 
@@ -161,16 +158,11 @@ def _quantized(applied: AppliedModel) -> Iterator[tuple[str, int, int]]:
 def small_file(
     applied: AppliedModel, state: Mapping[str, Tensor], integers: Mapping[str, IntegerWeight], *, plain_bytes: int
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the small file by its suffix, none for a network that was neither made sparse nor quantized.
+    """Return the small file by its suffix, or a sentence where it would not be below ``plain_bytes``, the plain one.
 
-    Args:
-        applied: the compressed model.
-        state: its plain state dict.
-        integers: its quantized weights, by name in the state dict.
-        plain_bytes: size of the plain file, which a small one must stay below.
-
-    Returns:
-        At most one file, and a sentence where it would not be small.
+    There is none for a network that was neither made sparse nor quantized. ``integers`` are the quantized weights, by
+    name
+    in the plain ``state`` dict.
     """
     if not integers and not applied.reached_by(Effect.ZEROS):
         return {}, ()

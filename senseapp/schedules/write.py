@@ -32,14 +32,13 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
 
     Args:
         applied: the compressed model.
-        path: ends in one of :data:`CHECKPOINT_SUFFIXES`.
+        path: ends in one of :data:`CHECKPOINT_SUFFIXES`, else InvalidSpec.
         example: images (N, C, H, W) that the network takes.
 
     Returns:
         The files written, the state dict first, and sentences on those that could not be.
 
     Raises:
-        InvalidSpec: the suffix names no form that is known.
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
@@ -68,10 +67,7 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
 def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:
     """Return ``validation`` with the sizes of the files that :func:`write_compressed` wrote, as they lie on the disk.
 
-    Args:
-        validation: what was measured.
-        files: the state dict first.
-        dense: the uncompressed model, whose state dict in the same form is the size before.
+    The size before is that of the state dict of ``dense``, the uncompressed model, in the same form.
 
     Raises:
         StorageFailed: a file cannot be read.
@@ -79,7 +75,7 @@ def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: 
     plain = files[0]
     with storage_errors(plain.name):
         sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}
-    before = len(state_dict_bytes(dense, plain.suffix))
+    before = len(_serialized(separate_state(dense), plain.suffix))
     return replace(
         validation,
         files=sizes,
@@ -88,25 +84,11 @@ def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: 
 
 
 def check_suffix(suffix: str) -> None:
-    """Require that ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`.
-
-    Raises:
-        InvalidSpec: it is not.
-    """
+    """Raise InvalidSpec unless ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`."""
     if suffix not in CHECKPOINT_SUFFIXES:
         raise InvalidSpec(
             f"A checkpoint's name ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {suffix or 'no suffix'!r}."
         )
-
-
-def state_dict_bytes(model: nn.Module, suffix: str) -> bytes:
-    """Return the plain state dict of ``model`` in the form that ``suffix`` names.
-
-    Raises:
-        InvalidSpec: the suffix names no form that is known.
-    """
-    check_suffix(suffix)
-    return _serialized(separate_state(model), suffix)
 
 
 def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:

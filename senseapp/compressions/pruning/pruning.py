@@ -59,9 +59,6 @@ class PruningCompressor:
         """Remove floor(``level`` · n) of the n units (channels, sets of channels, or heads) of ``target`` inside.
 
         ``removed_params`` and ``removed_macs`` count the weights of every layer that shrinks, the readers included.
-
-        Raises:
-            MeasurementFailed: the level is less than one unit, or torch-pruning cannot shrink a module.
         """
         group, units = self._units(target, level)
         applied = savings(group, units, self._profiles, self._other_macs)

@@ -51,8 +51,8 @@ def find_groups(
     reasons |= left_out
     groups = [*heads, *channels]
     wrong = miswired(graph, groups, example, trace, seed)
-    for index, reason in wrong.items():
-        reasons |= dict.fromkeys(groups[index].members, reason)
+    for index, why in wrong.items():
+        reasons |= dict.fromkeys(groups[index].members, why)
     sound = {group.members[0]: group for index, group in enumerate(groups) if index not in wrong}
     return {name: sound[name] for name in profiles if name in sound}, reasons
 

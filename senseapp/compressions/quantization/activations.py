@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -25,30 +25,15 @@ _SEARCH_ROUNDS = 2
 _CHUNK = 2**23
 
 
-class RangeObserver(Protocol):
-    """Watches tensors and proposes the range to quantize them over."""
-
-    def update(self, values: Tensor) -> None:
-        """Take in ``values``, any shape; nothing of them is kept."""
-        ...
-
-    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
-        """Return the lower and upper end, or None if nothing finite was seen.
-
-        ``rounding`` maps (values, low, high) to the values after quantization over that range.
-        """
-        ...
-
-
 class MinMaxObserver:
-    """The smallest and the largest value ever seen."""
+    """Watches tensors, keeps the smallest and the largest value, and proposes them as the range to quantize over."""
 
     def __init__(self) -> None:
         self._low, self._high = math.inf, -math.inf
         self._finite = True
 
     def update(self, values: Tensor) -> None:
-        """Take in ``values``, any shape."""
+        """Take in ``values``, any shape; nothing of them is kept."""
         low, high = extremes_of(values)
         self._finite = self._finite and math.isfinite(high - low)
         self._low, self._high = min(self._low, low), max(self._high, high)
@@ -58,8 +43,11 @@ class MinMaxObserver:
         """Smallest and largest value; None if nothing was seen or something was not finite."""
         return (self._low, self._high) if self._finite and self._low <= self._high else None
 
-    def value_range(self, _rounding: Rounding) -> tuple[float, float] | None:
-        """Return the extremes."""
+    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
+        """Return the lower and upper end of the range, or None if nothing finite was seen.
+
+        ``rounding`` maps (values, low, high) to the values after quantization over that range.
+        """
         return self.extremes
 
 
@@ -115,7 +103,7 @@ class HistogramObserver(MinMaxObserver):
 class PercentileObserver(HistogramObserver):
     """The range that holds 99.99 % of the values, half of the rest cut off at each end."""
 
-    def value_range(self, _rounding: Rounding) -> tuple[float, float] | None:
+    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the two quantiles, interpolated inside their bins."""
         if (extremes := self.extremes) is None:
             return None
@@ -131,10 +119,7 @@ class PercentileObserver(HistogramObserver):
 
 
 class MseObserver(HistogramObserver):
-    """The range with the least mean squared rounding error on the histogram.
-
-    Each end is searched in turn, from the full range inwards, with the other held.
-    """
+    """The range with the least squared rounding error on the histogram; each end is searched in turn, inwards."""
 
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the best range found; the full one is among the candidates."""
@@ -152,7 +137,7 @@ class MseObserver(HistogramObserver):
         return low, high
 
 
-OBSERVERS: Mapping[ActivationObserver, Callable[[], RangeObserver]] = {
+OBSERVERS: Mapping[ActivationObserver, Callable[[], MinMaxObserver]] = {
     "minmax": MinMaxObserver,
     "percentile": PercentileObserver,
     "mse": MseObserver,

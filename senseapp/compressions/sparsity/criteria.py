@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,6 @@ class Criterion:
     Attributes:
         score: importance of each weight, in the weight's shape; that of a larger unit is the mean over it.
         per_output: whether weights are compared within their output channel rather than over the layer.
-        looks_at_inputs: whether ``input_norms`` are needed.
     """
 
     score: Callable[[ScoreInputs], Tensor]
@@ -143,11 +143,10 @@ GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
 
 
 class InputNorms:
-    """L2 norm of each input feature of one layer, over images and positions; a fixed number of sums.
+    """L2 norm of each input feature of one layer, over images and positions.
 
     Attributes:
-        squared: sums of squares, float64 (S, I): one row per input, so 3 for attention (query, key, value) and 1
-            elsewhere; None until something was seen.
+        squared: sums of squares, float64 (S, I): one row per input, 3 for attention (query, key, value); None at first.
     """
 
     def __init__(self, num_kernel_axes: int) -> None:
@@ -168,10 +167,7 @@ class InputNorms:
     def matched_to(self, layout: WeightLayout, num_outputs: int) -> Tensor:
         """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), to multiply a split weight with; ``num_outputs`` is O/G.
 
-        Attention's rows for query, key and value follow one another.
-
-        Raises:
-            ValueError: nothing was seen yet.
+        Attention's rows for query, key and value follow one another. ValueError if nothing was seen yet.
         """
         if self.squared is None:
             raise ValueError("no input was seen")
@@ -185,11 +181,9 @@ def gather_input_norms(
 ) -> dict[str, InputNorms]:
     """Return the input norms by layer name, from one pass over ``batches``; layers never called are absent."""
     norms = {weight.profile.name: InputNorms(len(weight.profile.weight_shape) - 2) for weight in weights}
-    observe_inputs(
-        model, [(weight.module, _watcher(weight, norms[weight.profile.name])) for weight in weights], batches
-    )
+
+    def watch(weight: LayerWeight, inputs: tuple[Tensor, ...]) -> None:
+        norms[weight.profile.name].update(inputs[weight.inputs_read])
+
+    observe_inputs(model, [(weight.module, partial(watch, weight)) for weight in weights], batches)
     return {name: found for name, found in norms.items() if found.squared is not None}
-
-
-def _watcher(weight: LayerWeight, norms: InputNorms) -> Callable[[tuple[Tensor, ...]], None]:
-    return lambda inputs: norms.update(inputs[weight.inputs_read])

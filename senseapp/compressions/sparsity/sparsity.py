@@ -141,11 +141,7 @@ class SparsityCompressor(WeightCompressor):
         return norms
 
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Zero floor(``level`` · n) of the n units of ``target``.
-
-        Raises:
-            MeasurementFailed: the level is less than one unit.
-        """
+        """Zero floor(``level`` · n) of the n units of ``target``; MeasurementFailed where that is none."""
         weight = self._weights[target.layer]
         with ordinary_tensors():
             kept = self._kept(weight, level)
