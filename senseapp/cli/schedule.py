@@ -72,8 +72,10 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.schedules.export.archive import ZIP_FORMAT
-    from senseapp.schedules.export.registry import export_format  # loads yaml, which the other commands do without
+    from senseapp.schedules.export.registry import (  # loads yaml, which the other commands do without
+        ZIP_FORMAT,
+        export_format,
+    )
 
     if arguments.format != ZIP_FORMAT:
         export_format(arguments.format)

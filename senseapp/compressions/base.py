@@ -25,8 +25,8 @@ class Target:
     Attributes:
         layer: the name it is reported by; for a group, the first member in execution order.
         members: compressible layers that change together, ``layer`` included.
-        modules: dotted names of every module whose parameters, buffers or input change (norms included);
-            everything that runs before the first use of any of them is unchanged.
+        modules: dotted names of every module whose parameters, buffers or input change (norms included); everything
+            that runs before the first use of any of them is unchanged.
         group: id of the group; empty for a single layer.
     """
 
@@ -300,8 +300,8 @@ def ordinary_tensors() -> Iterator[None]:
 def swapped(parameter: nn.Parameter, compressed: Tensor) -> Iterator[None]:
     """Let ``parameter`` hold ``compressed`` (same shape and dtype) inside; give its own storage back on exit.
 
-    The parameter stays the same object, so optimizers, tied modules and names keep pointing at it, and its own
-    values, strides and address are never written to.
+    The parameter stays the same object, so optimizers, tied modules and names keep pointing at it, and its own values,
+    strides and address are never written to.
     """
     original = parameter.data
     parameter.data = compressed

@@ -74,8 +74,8 @@ def least_offset(spare: Callable[[float], float]) -> float:
 def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: float, gamma: float) -> NDArray[np.float64]:
     """Return what each layer would get if the average did not matter: ``low + (high − low)(1 − norm(delta))^gamma``.
 
-    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers
-    that cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
+    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers that
+    cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
     """
     damage = np.maximum(np.asarray(deltas, dtype=np.float64), 0.0)
     if np.allclose(damage, damage[0]):

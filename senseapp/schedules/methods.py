@@ -31,11 +31,7 @@ _ADDITIVE = "Where a layer gets two compressions, their measured damages are add
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
-    """Return the levels that one layer may take: its grid within the limits, or its fixed level alone.
-
-    Raises:
-        InvalidSpec: the limits leave none.
-    """
+    """Return the levels that one layer may take: its grid within the limits, or its fixed level; else InvalidSpec."""
     if curve.layer in problem.fixed:
         return (problem.fixed[curve.layer],)
     bounds = problem.limits.bounds_of(curve.members)
@@ -61,11 +57,7 @@ class ChoiceTable:
         self.savings = [np.array([choice.saving(kind) for choice in own]) for own in self.choices.values()]
 
     def best(self, problem: Problem) -> dict[str, Choice]:
-        """Return the choice of each layer that minimises the summed damage under the problem's budget.
-
-        Raises:
-            InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
-        """
+        """Return the choice of each layer that minimises the summed damage under the problem's budget."""
         try:
             chosen = solve(self.damages, self.savings, problem.required)
         except InfeasibleBudget as error:
@@ -79,7 +71,7 @@ def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
 
 
 def optimal_solver(problem: Problem) -> Callable[[Problem], dict[str, float]]:
-    """Return :func:`optimal_levels` for all problems that differ from ``problem`` in the amount of the budget only."""
+    """Return what solves ``problem`` and others that differ from it in the amount of the budget only."""
     table = ChoiceTable(choices_by_layer(problem), problem.kind)
     untouched = problem.curve_set.description.scale.untouched
 

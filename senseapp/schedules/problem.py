@@ -70,10 +70,6 @@ def build_problem(
     """Build the problem of one run.
 
     ``check_budget`` is false for one run of a mixed schedule, which need not serve the budget alone.
-
-    Raises:
-        InvalidSpec: this compression cannot serve the budget, or the metric was not measured.
-        InvalidSchedule: nothing can be scheduled, or a layer that is fixed or limited by itself cannot be.
     """
     curve_set = curves_of(result, metric)
     if check_budget:
@@ -224,8 +220,7 @@ def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, floa
 def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
     """Return the schedule of levels that a person chose, predicted by ``result``; layers not named are left alone.
 
-    ``levels`` map layers to fractions or bits, 0 for none; ``metric`` is as for
-    :func:`~senseapp.schedules.methods.make_schedule`.
+    ``levels`` map layers to fractions or bits, 0 for none.
 
     Raises:
         InvalidSchedule: a layer has no usable measurement, or a level is out of range.

@@ -66,8 +66,8 @@ def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rou
     The better of repaired and not is kept, see :mod:`senseapp.schedules.repair_choice`.
 
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
-    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the
-    proof images have no part in that.
+    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
+    images have no part in that.
 
     Raises:
         InvalidSchedule: the schedule belongs to another model.

@@ -196,12 +196,11 @@ def refine(
 ) -> tuple[Schedule, int, tuple[str, ...]]:
     """Return the best schedule found in at most ``rounds`` rounds, how many were made, and sentences on them.
 
-    A round measures, for each layer and level, the damage of the whole compressed model with only that layer
-    changed, less its damage with that layer untouched: the layer's own share around this schedule. The schedule
-    solved from these shares takes over if it does less damage on the curves' images, repaired or not, whichever is
-    better, where repair is asked for; shares are measured with repair where the schedule is better with it. There is
-    no round where the damage is no more than predicted, or too little to be worth one. Only optimal schedules are
-    solved again.
+    A round measures, for each layer and level, the damage of the whole compressed model with only that layer changed,
+    less its damage with that layer untouched: the layer's own share around this schedule. The schedule solved from
+    these shares takes over if it does less damage on the curves' images, repaired or not, whichever is better, where
+    repair is asked for; shares are measured with repair where the schedule is better with it. There is no round where
+    the damage is no more than predicted, or too little to be worth one. Only optimal schedules are solved again.
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     solvable = schedule.method == "optimal" and schedule.budget is not None

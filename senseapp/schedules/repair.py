@@ -4,9 +4,9 @@ A pass over a batch stops for a moment at every BatchNorm and at every layer to 
 been through repaired norms and layers only, and is compared with what the uncompressed network had there on the same
 images. Batches are as large as memory allows and their moments add up: a site is matched, at every batch, to all
 batches seen so far. So memory is that of one batch however many images there are, and with one batch the result is
-exact. A second pass, in which each batch's part is replaced, follows where batches are small or a module is called
-more than once. On EfficientNet-Lite0, 256 photographs in four batches did as well as in one, and a second pass made
-no difference.
+exact. A second pass, in which each batch's part is replaced, follows where batches are small or a module is called more
+than once. On EfficientNet-Lite0, 256 photographs in four batches did as well as in one, and a second pass made no
+difference.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measure a compressed model with and without repair, and keep the better one.
 
-The repair is fitted to at most :data:`~senseapp.schedules.evaluator.REPAIR_IMAGES` of the curves' images.
-Which of the two is better is measured on images that the fit has not seen: one half of them is judged with a repair
-fitted to the other half, and the other way round; what is delivered is then fitted to all. Proof images have a veto:
-where the repaired model does worse on them, it is not delivered. Both figures are reported whichever is delivered.
+The repair is fitted to at most :data:`~senseapp.schedules.evaluator.REPAIR_IMAGES` of the curves' images. Which of the
+two is better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the
+other half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the
+repaired model does worse on them, it is not delivered. Both figures are reported whichever is delivered.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def _ratio(found: Tensor, goal: Tensor, most: float) -> Tensor:
 def correctable_layers(model: nn.Module) -> dict[str, bool]:
     """Return the layers that have a bias of their own, and whether their weight may be scaled too.
 
-    A weight that several modules share cannot be; nor can one that is standardised before use, where it would have
-    no effect.
+    A weight that several modules share cannot be; nor can one that is standardised before use, where it would have no
+    effect.
     """
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     found = {}
@@ -150,8 +150,7 @@ class LayerSite:
     """One layer, whose bias (and weight) take up what brings its output back.
 
     Zeros stay zeros, and weights that lie on a grid per output channel stay on one. ``scale`` corrects the spread as
-    well
-    as the mean; it is only true where each channel may have a scale of its own.
+    well as the mean; it is only true where each channel may have a scale of its own.
     """
 
     reads_input = False

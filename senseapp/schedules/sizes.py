@@ -32,8 +32,8 @@ class ModelSize:
         weights: numbers in the weights of compressible layers.
         zeros: how many of those are zero.
         compact_bytes: what budgets of bytes count, and no file has: the compressible weights at their bits, stored
-            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything
-            else as it was loaded. Scales of quantized weights are not counted.
+            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything else
+            as it was loaded. Scales of quantized weights are not counted.
         macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
             sparse; weights that were zero before, or that rounding made zero, count in full, as in budgets.
         average_bits: of the compressible weights.
@@ -93,8 +93,8 @@ def _size(applied: AppliedModel) -> ModelSize:
 def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
     """Return the seconds that one pass of ``image``, (N, C, H, W), takes through each model: the lower quartile.
 
-    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a
-    pass, so the faster ones tell more.
+    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a pass,
+    so the faster ones tell more.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
@@ -161,8 +161,7 @@ def small_file(
     """Return the small file by its suffix, or a sentence where it would not be below ``plain_bytes``, the plain one.
 
     There is none for a network that was neither made sparse nor quantized. ``integers`` are the quantized weights, by
-    name
-    in the plain ``state`` dict.
+    name in the plain ``state`` dict.
     """
     if not integers and not applied.reached_by(Effect.ZEROS):
         return {}, ()

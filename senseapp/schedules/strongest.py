@@ -28,9 +28,7 @@ _EXAMPLE_IMAGES = 2
 def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
     """Return which layers of ``model``, the network of the pruning run ``result``, shrink together; never touches it.
 
-    This follows an image through the network, which takes as long as the start of a run; its answer serves every
-    schedule
-    of the run.
+    Following an image through the network takes as long as the start of a run; the answer serves all schedules of it.
     """
     config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
@@ -106,9 +104,6 @@ def strongest_within(
     """Return the strongest schedule found whose measured drop is at most ``allowed_drop``, by bisection.
 
     ``gentlest`` is the target to fall back on (for bits, the larger number), ``strongest`` the one not to go beyond.
-
-    Raises:
-        InfeasibleBudget: even the gentlest target drops more; ``nearest`` is its drop.
     """
     best = make(gentlest)
     if (drop := measured_drop(best)) > allowed_drop:

@@ -29,13 +29,9 @@ def with_true_size(
 ) -> Schedule:
     """Return the gentlest schedule found whose true size meets ``target``, where only applying it tells its size.
 
-    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.accounting.Accounting`.
-
-    Args:
-        make: returns the schedule for a predicted fraction removed.
-        true_fraction: returns the fraction truly removed by a schedule.
-        target: the fraction that must truly be removed.
-        rounds: most schedules tried.
+    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.accounting.Accounting`. ``make`` returns
+    the schedule for a predicted fraction removed, ``true_fraction`` what a schedule truly removes; ``rounds`` are tried
+    at most.
 
     Raises:
         InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the most that one removed.
@@ -76,9 +72,6 @@ def truly_sized(
     """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones.
 
     ``make`` returns the schedule of pruning for a predicted fraction removed; ``groups`` shrink together in the model.
-
-    Raises:
-        InfeasibleBudget: no schedule tried saves enough; names the nearest target.
     """
     found = with_true_size(make, lambda tried: true_figures(tried, profile, groups)[budget.kind], budget.target)
     return replace(

@@ -28,17 +28,13 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
     The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
     :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
-    architecture, so it is also written as a ``.pt2`` program and as ONNX.
-
-    Args:
-        applied: the compressed model.
-        path: ends in one of :data:`CHECKPOINT_SUFFIXES`, else InvalidSpec.
-        example: images (N, C, H, W) that the network takes.
+    architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
 
     Returns:
         The files written, the state dict first, and sentences on those that could not be.
 
     Raises:
+        InvalidSpec: ``path`` ends in none of :data:`CHECKPOINT_SUFFIXES`.
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
@@ -68,9 +64,6 @@ def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: 
     """Return ``validation`` with the sizes of the files that :func:`write_compressed` wrote, as they lie on the disk.
 
     The size before is that of the state dict of ``dense``, the uncompressed model, in the same form.
-
-    Raises:
-        StorageFailed: a file cannot be read.
     """
     plain = files[0]
     with storage_errors(plain.name):

@@ -30,9 +30,8 @@ def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
 
     Pruning gives modules new parameters and sizes and never writes to the old tensors, so the old objects are put back
-    and
-    nothing is copied; so are entries of dictionaries, in which some modules keep what they computed from their weights.
-    Children, hooks and training flags are left alone, for whoever else holds on to the module.
+    and nothing is copied; so are entries of dictionaries, in which some modules keep what they computed from their
+    weights. Children, hooks and training flags are left alone, for whoever else holds on to the module.
     """
     saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
     try:

@@ -56,8 +56,7 @@ def channel_groups(
     """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
 
     What is coupled with a module of ``blocked``, which must keep its shape for the reason there, is left out. The
-    output
-    channels of ``claimed`` layers belong to groups of another kind.
+    output channels of ``claimed`` layers belong to groups of another kind.
     """
     groups: list[ChannelGroup] = []
     reasons: dict[str, str] = {}

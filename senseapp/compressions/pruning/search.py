@@ -26,12 +26,8 @@ def find_groups(
 ) -> tuple[dict[str, ChannelGroup], dict[str, str]]:
     """Return the prunable groups by first member, in execution order, and by layer why its output channels cannot go.
 
-    Args:
-        model: the network.
-        profiles: its layers by name, in execution order.
-        example: images (N, C, H, W) to follow through it.
-        trace: a watched pass over the first of them.
-        seed: of what is drawn to check the groups.
+    ``profiles`` are the layers of ``model`` by name, in execution order; ``example`` are images (N, C, H, W) to follow
+    through it, and ``trace`` watched a pass over the first of them. What checks the groups is drawn with ``seed``.
     """
     reasons = _fixed_layers(model, profiles)
     try:
@@ -107,8 +103,8 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
 def _as_torch_pruning(group: ChannelGroup, *, grouped_readers: bool) -> torch_pruning.Group:
     """Return the group in torch-pruning's own form, with the cuts that hold all channels first.
 
-    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM
-    fails on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
+    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM fails
+    on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
     """
     cuts = [cut for cut in group.cuts if grouped_readers or not _is_grouped_reader(group, cut)]
     cuts.sort(key=lambda cut: -len(set(cut.root_indices)))

@@ -30,10 +30,8 @@ def miswired(
     """Return, by index into ``groups``, why its channels are not what torch-pruning takes them for.
 
     In each group half of the units is chosen at random. A gradient that enters only where readers take in chosen
-    channels
-    must arrive at the producers in chosen channels only; one that enters where readers take in channels of no group
-    must
-    not arrive at all. The first of the images ``example``, (N, C, H, W), are those that ``trace`` watched.
+    channels must arrive at the producers in chosen channels only; one that enters where readers take in channels of no
+    group must not arrive at all. The first of the images ``example``, (N, C, H, W), are those that ``trace`` watched.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = [_half(group, generator) for group in groups]
@@ -68,8 +66,7 @@ def _run_in_segments(
 
     Return by layer what each call was given, as a function of the outputs of earlier layers, and the fresh noise that
     stands in for what it returned. Norms mix channels by their statistics, never by their wiring; noise keeps
-    activations
-    away from saturation. No layer is computed: ``trace`` knows the shapes of outputs.
+    activations away from saturation. No layer is computed: ``trace`` knows the shapes of outputs.
     """
     inputs: _Calls = {}
     outputs: _Calls = {}

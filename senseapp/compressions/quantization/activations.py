@@ -200,8 +200,7 @@ def observe_inputs(
     """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer, which keeps none.
 
     An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. A module that is
-    never
-    called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) shows nothing.
+    never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) shows nothing.
     """
     first = next(model.parameters())
     with ExitStack() as stack:

@@ -17,11 +17,9 @@ _FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The numbers that a format can hold, before they are scaled; symmetric about 0.
+    """The numbers up to ``largest`` that a format can hold, before they are scaled; symmetric about 0.
 
-    Attributes:
-        largest: the greatest of them.
-        nearest: float32 tensor to the nearest of them, elementwise; ties to even, too large ones to ``largest``.
+    ``nearest`` maps a float32 tensor to the nearest of them, elementwise; ties to even, too large ones to ``largest``.
     """
 
     largest: float
@@ -68,15 +66,8 @@ def scale_of(
     scale = max |w| / largest grid number. Source: Krishnamoorthi 2018, "Quantizing deep convolutional networks for
     efficient inference", section 2.2, with the grid −(2^(b−1) − 1) … 2^(b−1) − 1.
 
-    Args:
-        weight: any shape.
-        bits: 2 to 8, else InvalidSpec; not used by float formats.
-        number_format: a key of ``GRIDS``.
-        granularity: one scale per index of ``channel_axis``, or one for the tensor.
-        channel_axis: the axis of output channels.
-
-    Returns:
-        Shape of ``weight`` with 1 in place of every axis that a scale spans.
+    There is one scale per index of ``channel_axis`` or one for the tensor; the result has the shape of ``weight`` with
+    1 in place of every axis that a scale spans. ``bits`` are 2 to 8, else InvalidSpec, and not used by float formats.
     """
     axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
     largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()
@@ -137,7 +128,7 @@ def fake_quantize_input(
 ) -> Tensor:
     """Round activations to ``bits`` bits over the range ``low`` to ``high``, one scale for the tensor.
 
-    Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther
-    end of the range is its largest number. Values outside the range are clamped.
+    Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther end of
+    the range is its largest number. Values outside the range are clamped.
     """
     return _INPUT_ROUNDING[number_format](values, low, high, bits)

@@ -35,8 +35,8 @@ from senseapp.core.errors import InvalidDataset, MeasurementFailed
 class QuantizationCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that rounds a weight, and on request the layer's input.
 
-    Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``,
-    query, key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
+    Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``, query,
+    key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
     """
 
     def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:

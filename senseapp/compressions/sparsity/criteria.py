@@ -17,13 +17,9 @@ from senseapp.compressions.sparsity import SparsityCriterion, SparsityGranularit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreInputs:
-    """What a criterion may look at.
+    """What a criterion may look at: float32 ``weight``, (G, O/G, I/G, D, H, W), and a generator seeded for its layer.
 
-    Attributes:
-        weight: float32 (G, O/G, I/G, D, H, W).
-        generator: on the CPU, seeded for this layer.
-        input_norms: L2 norm of the input feature that each weight multiplies, broadcastable to ``weight``, where asked
-            for.
+    ``input_norms`` are the L2 norms of the input feature that each weight multiplies, broadcastable to ``weight``.
     """
 
     weight: Tensor
@@ -114,8 +110,8 @@ class Granularity:
     def arrange(self, unit_scores: Tensor, *, per_output: bool) -> Tensor:
         """Arrange the scores of units as (contests, competitors).
 
-        Units compete within their block; else, if ``per_output``, with the units of the same output channel where
-        units lie inside one; else with all units of the layer.
+        Units compete within their block; else, if ``per_output``, with the units of the same output channel where units
+        lie inside one; else with all units of the layer.
         """
         if self.block_size:
             return unit_scores.movedim(INPUT, -1).reshape(-1, self.block_size)

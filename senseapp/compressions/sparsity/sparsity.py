@@ -101,8 +101,7 @@ class SparsityCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that zeroes units of a weight.
 
     The model's own weights must not change while it lives: importances are sorted once for the layer at hand and used
-    for
-    all its levels.
+    for all its levels.
     """
 
     def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:

@@ -1,7 +1,7 @@
 """A Model Explorer overlay, and the exported graph whose nodes it names.
 
-Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files
-are made together.
+Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files are
+made together.
 """
 
 from __future__ import annotations
