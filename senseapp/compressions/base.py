@@ -38,12 +38,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a compression truly did.
+    """What a compression truly did: the level reached, and the weights zeroed or removed over all members.
 
-    Attributes:
-        achieved_level: the level reached (fraction, or bits).
-        removed_params: weights zeroed or removed, over all members; 0 for quantization.
-        removed_macs: multiply-accumulates for one image that are gone or multiply a zero weight.
+    ``removed_macs`` are multiply-accumulates for one image that are gone or multiply a zero weight.
     """
 
     achieved_level: float
@@ -69,12 +66,7 @@ class Prepared:
 
 
 class Compressor(Protocol):
-    """One compression of one model: lists what can be compressed, and compresses it for a while.
-
-    Attributes:
-        targets: in execution order of their first use.
-        not_applicable: layer name to the sentence that says why it has no measurement.
-    """
+    """One compression of one model: what can be compressed, in execution order, and why other layers cannot be."""
 
     targets: Sequence[Target]
     not_applicable: Mapping[str, str]
@@ -114,8 +106,8 @@ class WeightCompressor(ABC):
 class ChannelCompressor(Compressor, Protocol):
     """A compressor that removes channels, and can say which without removing them.
 
-    ``ratios`` are by any member of a group, whose members must agree; a ratio of 0 or of less than one channel leaves a
-    group as it is.
+    ``ratios`` are by any member of a group, whose members must agree (else InvalidSchedule, as where a layer cannot be
+    pruned); a ratio of 0 or of less than one channel leaves a group as it is.
     """
 
     def readers(self, target: Target) -> Sequence[str]:
@@ -137,25 +129,17 @@ class ChannelCompressor(Compressor, Protocol):
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
         """Remove channels of several groups for good, in place and all at once, ranked on the model as it is.
 
-        Return what each group lost, by its first member; savings of groups that share a layer overlap and do not add
-        up.
-
-        Raises:
-            InvalidSchedule: a layer that cannot be pruned has a ratio, or coupled layers have different ones.
+        Return what each lost, by its first member; savings of groups that share a layer overlap and do not add up.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionRequest:
-    """What a compressor is built from.
+    """What a compressor is built from: the network, in ``eval()`` mode, and its selected layers, in execution order.
 
-    Attributes:
-        model: the network, in ``eval()`` mode.
-        layers: those selected, in execution order.
-        calibration: batches (N, C, H, W) for data-driven criteria and activation ranges.
-        seed: of everything drawn at random.
-        trace: a pass of the model that was watched already.
+    ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is a pass of the
+    model that was watched already, if there is one.
     """
 
     model: nn.Module

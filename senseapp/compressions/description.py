@@ -21,11 +21,9 @@ BudgetKind = Literal["params", "bytes", "macs", "bits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One finer choice of a compression.
+    """One finer choice of a compression; ``choices`` are what people call each value, of a switch "on", then "off".
 
     Attributes:
-        choices: what people call each value, in the order offered; of a switch "on", then "off".
-        switch: whether it is shown as a switch.
         title: in a list of settings, where a switch's label would not do.
         when: returns whether it means anything beside the other values, by field.
         flag_of: a flag of the command line that stands for one value, by its name.
@@ -73,12 +71,7 @@ class Effect(Enum):
 
 
 class CompressionConfig(ABC):
-    """Settings of a compression: a frozen dataclass whose fields are options, see :func:`option`.
-
-    Attributes:
-        kind: the name of the compression.
-        scale: of its levels.
-    """
+    """Settings of a compression: a frozen dataclass whose fields are options, see :func:`option`."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -134,7 +127,6 @@ class CompressionDescription:
         label: the name people see.
         line: what it does, in one plain line.
         at: phrase of a level in a question, to be formatted with ``level``.
-        levels_help: what a level means.
         amount: heading of a column of levels.
         size_label: what the size that a schedule predicts is called.
         effect: what becomes of the weights.

@@ -55,13 +55,11 @@ class LevelScale(ABC):
         noun: of the compression, for error messages: ``sparsity``.
         axis: title of an axis of levels, with its unit.
         choices: levels offered, weakest first.
-        unit: of a level in files.
-        suffix: of a level in a sentence.
+        unit: of a level in files; ``suffix`` is that in a sentence.
         per_level: people's units for one engine unit: 100 for percent.
         untouched: the level that leaves a layer as it is.
         usual: the level to show first.
-        example: levels as a person may type them.
-        step: between levels that a person may set, in people's unit.
+        example: levels as a person may type them, in steps of ``step``.
         reached_format: of a level that was truly reached, which may lie between those that can be asked for.
         any_between: whether every number between two levels is a level.
     """

@@ -31,7 +31,7 @@ class AppliedModel:
 
     Attributes:
         model: the private copy, in ``eval()`` mode, without gradients.
-        before: the model as it was.
+        before: profile of the model as it was.
         after: as it is; differs in shapes where channels were removed.
         reached: the entries that were carried out, with the level truly reached.
         notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.

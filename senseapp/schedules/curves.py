@@ -28,10 +28,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What may be done to one layer or coupled group.
+    """What may be done to one layer or coupled group of ``num_params`` weights.
 
     Attributes:
-        num_params: its weights before.
         parts: the compressions applied, in that order; empty leaves the layer alone.
         zeros: weights set to zero, which stay in the tensor.
         removed_params: weights removed with their channels.
@@ -98,10 +97,9 @@ def cleaned(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCurve:
-    """What one layer (or coupled group) suffers and saves, by level.
+    """What one layer (or coupled group, called by its first member) suffers and saves, by level.
 
     Attributes:
-        layer: its name; for a group, the first member.
         members: all layers that the choice holds for.
         num_params: weights of all members.
         points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and never falling.

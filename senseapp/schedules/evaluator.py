@@ -51,11 +51,7 @@ class ProofImages:
 
 
 def load_proof_images(result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
-    """Load the images of a run again, and find those that its curves have not seen.
-
-    Raises:
-        InvalidDataset: they cannot be read any more.
-    """
+    """Load the images of a run again, and find those that its curves have not seen."""
     wanted = result.spec.sensitivity.num_samples
     if wanted is None:
         images = _load(result, model, data_roots, None)
@@ -162,17 +158,11 @@ class ScheduleEvaluator:
     ) -> ScheduleEvaluator:
         """Load the model and the images of ``result`` again, where they are not given.
 
-        Args:
-            result: the run.
-            other: how a second run compresses, whose levels schedules may hold too.
-            data_roots: folders that images may be read from; empty allows any.
-            model: loaded already.
-            images: likewise.
-            progress: told what is done; whatever it raises ends the work.
+        ``other`` is how a second run compresses, whose levels schedules may hold too; images are read from
+        ``data_roots`` only, if any are named; what ``progress`` raises ends the work.
 
         Raises:
-            InvalidInput: the model or the images cannot be loaded any more, or the model is not the one that was
-                measured.
+            InvalidInput: they cannot be loaded any more, or the model is not the one that was measured.
         """
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images

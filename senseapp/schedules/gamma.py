@@ -88,17 +88,10 @@ def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: floa
 def gamma_levels(
     deltas: ArrayLike, weights: ArrayLike, *, target: float, low: float, high: float, gamma: float = 1.0
 ) -> NDArray[np.float64]:
-    """Return one level per layer whose mean, weighted by ``weights``, is ``target``.
+    """Return one level per layer, (L,), within [low, high], whose mean, weighted by ``weights``, (L,), is ``target``.
 
-    The preferred levels are shifted together by one offset, clipped to [low, high].
-
-    Args:
-        deltas: damage of each layer at one common level, (L,); all finite.
-        weights: numbers of parameters (or MACs), (L,), with a positive sum.
-        target: the weighted mean to reach, a fraction.
-        low: least level of any layer.
-        high: greatest level of any layer.
-        gamma: 0 treats all layers alike; larger values spare fragile layers more.
+    The preferred levels for the finite damages ``deltas``, (L,), at one common level are shifted together by one
+    offset. A ``gamma`` of 0 treats all layers alike; larger values spare fragile layers more.
 
     Raises:
         InvalidSpec: limits or gamma out of range.
@@ -138,9 +131,6 @@ def layer_targets(
     Layers without a usable measurement get none. Damage counts at ``level``, by default the measured one nearest to
     ``target`` (of bits, the one in the middle), and in ``metric``, by default KL where it was measured, else the run's
     own.
-
-    Raises:
-        InvalidSchedule: nothing was measured.
     """
     curve_set = curves_of(result, metric)
     used = curve_set.description.scale.reference(result.levels, target) if level is None else level
@@ -153,11 +143,7 @@ def layer_targets(
 
 
 def scheduled_levels(problem: Problem) -> dict[str, float]:
-    """Return the level of each layer by the classic rule, shifted until the budget is met.
-
-    Raises:
-        InvalidSpec: the compression is not one of fractions, or the limits are out of range.
-    """
+    """Return the level of each layer by the classic rule, shifted until the budget is met."""
     compression, curves, target = problem.curve_set.description, problem.curve_set.curves, problem.budget.target
     if not compression.scale.any_between:
         raise InvalidSpec(

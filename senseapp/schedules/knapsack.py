@@ -52,12 +52,9 @@ def pareto_search(
 ) -> list[int] | None:
     """Return the choice of each layer of least cost that saves ``required``; None if the problem is not small.
 
-    Args:
-        costs: of the choices of each layer, each (J_i,).
-        savings: of the same choices.
-        required: what all layers together must save at least.
-        price: of one unit of saving, for the bound; any value >= 0 is valid, a good one makes the search short.
-        below: cost of a known schedule; dearer ones are not followed.
+    ``costs`` and ``savings`` are those of the choices of each layer, (J_i,). Any ``price`` >= 0 of one unit of saving
+    gives a valid bound, a good one makes the search short; schedules dearer than ``below``, a known one, are not
+    followed.
     """
     reduced = [float((cost - price * saving).min()) for cost, saving in zip(costs, savings, strict=True)]
     rest_bound = np.append(np.cumsum(reduced[::-1])[::-1], 0.0)
@@ -123,10 +120,8 @@ class _Choices:
 def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float) -> list[int]:
     """Return the index of the best choice of each layer.
 
-    Args:
-        damages: damage of the choices of each layer, each (J_i,), gentlest choice first; finite, >= 0.
-        savings: what the same choices save, in any one unit.
-        required: what all layers together must save at least.
+    ``damages`` are finite and >= 0, those of each layer (J_i,), gentlest choice first; ``savings`` are those of the
+    same choices, of which all layers together must save ``required`` at least.
 
     Raises:
         InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.

@@ -26,15 +26,7 @@ PRUNING_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One scheduling question.
-
-    Attributes:
-        curve_set: curves of all layers that can be scheduled.
-        accounting: totals that fractions refer to.
-        limits: bounds of the levels.
-        fixed: level of the fixed layers, by first member.
-        gamma: exponent of the classic rule; other methods ignore it.
-    """
+    """One scheduling question; ``fixed`` are levels by first member, ``gamma`` is for the classic rule alone."""
 
     curve_set: CurveSet
     accounting: Accounting

@@ -27,12 +27,9 @@ _NEAR = 0.005  # of the total: nearer to the budget than people can tell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """A measured schedule, and the compressed model itself.
+    """A measured schedule, and the compressed model itself, repaired if that was asked for and did better.
 
-    Attributes:
-        applied: the compressed model; repaired if that was asked for and did better.
-        example: one image that it takes, (1, C, H, W).
-        dense: the uncompressed model.
+    ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model.
     """
 
     result: ValidationResult
@@ -68,9 +65,6 @@ def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rou
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
     images have no part in that.
-
-    Raises:
-        InvalidSchedule: the schedule belongs to another model.
     """
     evaluator.progress("Compressing all layers at once")
     final, used, notes = refine(evaluator, schedule, rounds=rounds, repair=repair)

@@ -62,8 +62,6 @@ class Matching:
     """Matches a compressed network, in ``eval()`` mode, to a :class:`Reference`, and undoes it.
 
     Args:
-        model: the compressed network.
-        reference: of the network before.
         layers: names of layers whose outputs are corrected, where they have a bias, besides those that lost channels.
         kept: positions of the channels that stayed, by norm or layer that lost some.
         scale: whether each output channel of a layer may have a scale of its own.

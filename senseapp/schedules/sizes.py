@@ -29,8 +29,7 @@ class ModelSize:
 
     Attributes:
         params: all parameters, biases and norms included.
-        weights: numbers in the weights of compressible layers.
-        zeros: how many of those are zero.
+        weights: numbers in the weights of compressible layers, ``zeros`` of which are zero.
         compact_bytes: what budgets of bytes count, and no file has: the compressible weights at their bits, stored
             dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything else
             as it was loaded. Scales of quantized weights are not counted.

@@ -151,22 +151,11 @@ def trade_off(
     """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved as on its own.
 
     The range is that of the optimal method, so that curves of several methods share their targets; targets that a
-    method cannot meet are left out. Settings not named here are those of :func:`make_schedule`.
-
-    Args:
-        result: the run whose curves count.
-        kind: what the budget counts.
-        points: how many; fewer where steps are wider.
-        method: of :data:`~senseapp.schedules.methods.METHODS`.
-        limits: bounds and fixed levels.
-        gamma: exponent of the classic rule.
-        metric: what damage is counted in.
-        step: targets are multiples of it, as a slider's are; None takes any.
-        groups: what shrinks together when channels go, for true figures of pruning.
+    method cannot meet are left out. With ``step``, targets are multiples of it, as a slider's are, and may be fewer.
+    Where channels go, ``groups`` tell true figures. For the other settings see :func:`make_schedule`.
 
     Raises:
         InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot serve.
-        InvalidSchedule: nothing was measured.
     """
     if points < 2:
         raise InvalidSpec(f"A trade-off needs at least 2 points, got {points}.")

@@ -93,22 +93,14 @@ def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
 
 
 def exported_program(model: nn.Module, example: Tensor) -> bytes:
-    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails.
-
-    Raises:
-        InvalidSpec: torch cannot export this network.
-    """
+    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails."""
     buffer = io.BytesIO()
     torch.export.save(_export(model, example), buffer)
     return buffer.getvalue()
 
 
 def onnx_model(model: nn.Module, example: Tensor) -> bytes:
-    """Return ``model`` as ONNX; the number of images is free where torch can export it so.
-
-    Raises:
-        InvalidSpec: torch cannot export this network.
-    """
+    """Return ``model`` as ONNX, for any number of images where torch can export it so."""
     try:
         program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False)
         if program is None:

@@ -166,11 +166,8 @@ class ChannelGraph:
     def cuts(self, root: nn.Module, channels: Sequence[int]) -> tuple[Cut, ...]:
         """Return everything that must shrink when ``root`` loses these output channels, ``root`` first.
 
-        This is torch-pruning's ``get_pruning_group`` with a bound on the work, and without its refresh of the index
-        maps.
-
-        Raises:
-            Untraceable: the index maps lead in circles, or outside a tensor.
+        This is torch-pruning's ``get_pruning_group`` without its refresh of the index maps, and with a bound on the
+        work: Untraceable if these lead in circles, or outside a tensor.
         """
         first = self.cut(root, (), (), outputs=True).dependency
         start = starting_indices(channels)

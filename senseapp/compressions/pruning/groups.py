@@ -18,14 +18,12 @@ from senseapp.layers.profile import CONVOLUTIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelGroup:
-    """Layers whose output channels are one and the same set of channels.
+    """Layers, in execution order, whose output channels are one and the same set of channels.
 
     Attributes:
-        graph: where the cuts come from.
         cuts: everything that shrinks when all of the root's channels go, the root first.
         units: the smallest sets of root channels that can go by themselves: one channel, one channel of each
             convolution group, or one attention head.
-        members: layers that lose output channels, in execution order.
         attention: name of the attention module whose heads the units are; empty for plain channels.
     """
 

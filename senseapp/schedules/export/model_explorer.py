@@ -32,7 +32,12 @@ def schedule_values(schedule: Schedule) -> dict[str, float]:
 def model_explorer_overlay(
     values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
 ) -> tuple[str, bytes]:
-    """Return the node data (JSON) and the ``.pt2`` file that it colours; see the two functions below."""
+    """Return the node data (JSON) and the ``.pt2`` file that it colours; see the two functions below.
+
+    Raises:
+        InvalidSchedule: a layer has no node in the graph.
+        UnsupportedModel: torch.export cannot trace the network.
+    """
     nodes, graph = exported_graph(module, sample)
     return overlay_of(values, nodes, title=title), graph
 
@@ -41,9 +46,6 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
     """Return the names of the nodes of each layer, and the network as a ``.pt2`` file; one serves every overlay.
 
     The network is exported in ``eval()`` mode, on one batch ``sample`` (N, C, H, W), and left as it was.
-
-    Raises:
-        UnsupportedModel: torch.export cannot trace the network.
     """
     import torch
 
@@ -55,8 +57,7 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
 def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str) -> str:
     """Return the node data (JSON) of a graph, called ``title``, of one finite number per layer.
 
-    Raises:
-        InvalidSchedule: a layer is not among ``nodes``, from :func:`exported_graph`.
+    InvalidSchedule if a layer is not among ``nodes``, from :func:`exported_graph`.
     """
     missing = [layer for layer in values if layer not in nodes]
     if missing:
