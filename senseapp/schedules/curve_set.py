@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from senseapp.compressions import CompressionConfig, CompressionDescription, get
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
@@ -14,10 +14,14 @@ from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import smallest_visible_loss
-from senseapp.schedules.accounting import EQUAL_SIZES_NOTE, with_equal_sizes
 from senseapp.schedules.curves import CurvePoint, LayerCurve, cleaned
 
 _NAMES_SHOWN = 3
+_EQUAL_SIZES_NOTE = (
+    "The sizes of the layers are unknown, so every layer counts alike: what is removed is a mean over layers, not a "
+    "share of the weights."
+)
+_NOMINAL = 1_000_000  # weights and MACs per layer; divisible enough that no level is rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         InvalidSchedule: no layer has a finite measurement.
     """
     equal = not result.profile.sizes_known
-    result = with_equal_sizes(result)
+    result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
     config = result.spec.sensitivity.compression
     by_layer: dict[str, list[LayerMeasurement]] = {}
@@ -117,7 +121,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         notes=(
             *_notes(by_layer, name, left_alone, without_value),
             *config.schedule_notes,
-            *((EQUAL_SIZES_NOTE,) if equal else ()),
+            *((_EQUAL_SIZES_NOTE,) if equal else ()),
         ),
         visible=smallest_visible_loss(result, name) or 0.0,
         num_images=result.num_samples,
@@ -165,6 +169,28 @@ def _notes(
 
 def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > 3 else "")
+
+
+def _with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
+    """Return ``result`` with the same nominal size for every layer, where their sizes are unknown.
+
+    Shares of the total are then means over layers, which is all that can be said of an imported table.
+    """
+    if result.profile.sizes_known:
+        return result
+    layers = tuple(replace(layer, num_params=_NOMINAL, macs=_NOMINAL) for layer in result.profile.layers)
+    total = _NOMINAL * len(layers)
+
+    def sized(item: LayerMeasurement) -> LayerMeasurement:
+        removed = round(_NOMINAL * item.level)
+        return replace(item, removed_params=removed, removed_macs=removed)
+
+    return replace(
+        result,
+        profile=replace(result.profile, layers=layers, num_params=total, macs=total),
+        measurements=tuple(map(sized, result.measurements)),
+        estimates=tuple(map(sized, result.estimates)),
+    )
 
 
 def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:

@@ -12,9 +12,8 @@ from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.schedules.accounting import check_kind
 from senseapp.schedules.curve_set import damage_metric
-from senseapp.schedules.curves import Choice, LayerCurve
+from senseapp.schedules.curves import Choice, LayerCurve, check_kind
 from senseapp.schedules.gamma import level_bounds, scheduled_levels, shift_to_budget
 from senseapp.schedules.knapsack import solve
 from senseapp.schedules.problem import (

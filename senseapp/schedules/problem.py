@@ -14,9 +14,8 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import visible_words
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
-from senseapp.schedules.accounting import Accounting, check_kind
 from senseapp.schedules.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
-from senseapp.schedules.curves import Choice, LayerCurve
+from senseapp.schedules.curves import Accounting, Choice, LayerCurve, check_kind
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (

@@ -143,9 +143,9 @@ class SparsityCompressor(WeightCompressor):
         """Zero floor(``level`` · n) of the n units of ``target``; MeasurementFailed where that is none."""
         weight = self._weights[target.layer]
         with ordinary_tensors():
-            kept = self._kept(weight, level)
-            num_zeros = self._ranked(weight).num_zeros(kept)
-            sparse = self._ranked(weight).made_sparse(kept)
+            ranked, kept = self._ranked(weight), self._kept(weight, level)
+            num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # those before included
+            sparse = ranked.made_sparse(kept)
             acting = self._acting_zero_share(weight, num_zeros, sparse)
         applied = Applied(
             achieved_level=num_zeros / weight.parameter.numel(),
@@ -210,14 +210,6 @@ class _Ranked:
     shape: torch.Size
     ranking: Ranking
     _marks: _Marks | None = None
-    _has_zeros: bool | None = None
-
-    def num_zeros(self, kept: Tensor) -> int:
-        """Return how many values are zero when ``kept`` are left, those included that were zero before."""
-        if self._has_zeros is None:
-            self._has_zeros = int(self.values.count_nonzero()) < self.values.numel()
-        left = kept & (self.values != 0) if self._has_zeros else kept
-        return kept.numel() - int(left.count_nonzero())
 
     def made_sparse(self, kept: Tensor) -> _Sparse:
         if self._marks is None or self._marks.full:
