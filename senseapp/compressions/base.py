@@ -88,11 +88,7 @@ class WeightCompressor(ABC):
 
     @abstractmethod
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks.
-
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
-        """
+        """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks."""
 
     @contextmanager
     def compress(self, target: Target, level: float) -> Iterator[Applied]:
@@ -169,8 +165,7 @@ class WeightLayout:
     def split(self, weight: Tensor) -> Tensor:
         """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1.
 
-        It comes as (O, I) from a linear layer, (O, I/G, kH, kW) from a convolution, (I, O/G, kH, kW) from a transposed
-        one.
+        It is (O, I) in a linear layer, (O, I/G, kH, kW) in a convolution, (I, O/G, kH, kW) in a transposed one.
         """
         first, second, *kernel = weight.shape
         ones = (1,) * (_KERNEL_AXES - len(kernel))

@@ -203,18 +203,14 @@ def _best_pair(added: Vector, lost: Vector, owner: Positions, spare: float) -> t
     Each change meets the cheapest partner that leaves enough; no change at all is a partner too.
     """
     order = np.argsort(lost, kind="stable")
-    cheapest_so_far = order[_running_argmin(added[order])]
+    ordered = added[order]
+    is_lowest = np.append(True, ordered[1:] < np.minimum.accumulate(ordered)[:-1])
+    cheapest_so_far = order[np.maximum.accumulate(np.where(is_lowest, np.arange(len(ordered)), 0))]
     room = np.searchsorted(lost[order], spare - lost, side="right") - 1
     partner = cheapest_so_far[np.maximum(room, 0)]
     total = np.where((room >= 0) & (owner[partner] != owner), added + added[partner], np.inf)
     first = int(np.argmin(total))
     return float(total[first]), (first, int(partner[first]))
-
-
-def _running_argmin(values: Vector) -> Positions:
-    lowest = np.minimum.accumulate(values)
-    fresh = np.append(True, values[1:] < lowest[:-1])
-    return np.maximum.accumulate(np.where(fresh, np.arange(len(values)), 0))
 
 
 def _exact(choices: _Choices, kept: Positions, required: float, price: float, reach: float) -> Positions | None:

@@ -169,14 +169,10 @@ def mixed_schedule(
 ) -> Schedule:
     """Return for each layer nothing, a level of either compression, or both, with the least summed damage.
 
-    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded.
-
-    Args:
-        first: a run of a model, for instance of sparsity.
-        second: a run of the same model with a compression that goes together with it; their order does not matter.
-        budget: usually of ``bytes``, which both serve; see :func:`~senseapp.schedules.curves.weight_bytes`.
-        limits: by name of the compression; missing ones mean no limits.
-        metric: what damage is counted in, in both runs; None takes KL where both measured it.
+    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded. The two runs
+    are of one model, with compressions that go together, in any order; ``budget`` is usually of ``bytes``, which both
+    serve. ``limits`` are by name of the compression; ``metric`` is what damage is counted in, by default KL where both
+    measured it.
 
     Raises:
         InvalidSpec: the compressions do not go together, the runs share no metric, or the budget fits neither.

@@ -16,7 +16,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
 from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.refine import disagrees, refine
+from senseapp.schedules.refine import refine
 from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.sizes import latencies, sizes_of
 from senseapp.schedules.strongest import couplings_of
@@ -164,7 +164,7 @@ def _sizes(evaluator: ScheduleEvaluator, applied: AppliedModel) -> dict[str, tup
 
 def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
     found = change_in(changes, schedule.metric)
-    if found is None or not disagrees(schedule.predicted_damage, found):
+    if found is None or found.ci_low <= schedule.predicted_damage <= found.ci_high:
         return ()
     how = "more" if found.delta > schedule.predicted_damage else "less"
     predicted = METRICS[schedule.metric].change_text(schedule.predicted_damage)

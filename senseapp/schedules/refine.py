@@ -186,11 +186,6 @@ class _Channels:
             yield kept.keys(), kept
 
 
-def disagrees(predicted: float, measured: MetricChange) -> bool:
-    """Return whether the predicted damage lies outside of the interval of the measured one."""
-    return not measured.ci_low <= predicted <= measured.ci_high
-
-
 def refine(
     evaluator: ScheduleEvaluator, schedule: Schedule, *, rounds: int, repair: bool
 ) -> tuple[Schedule, int, tuple[str, ...]]:
@@ -209,7 +204,9 @@ def refine(
     best, used = schedule, 1
     first, repairs = _damage(evaluator, schedule, repair)
     damage = first
-    while used < rounds and damage is not None and _worth_a_round(best, damage):
+    while used < rounds and damage is not None:
+        if not (best.predicted_damage < damage.ci_low and damage.delta > _NEGLIGIBLE):
+            break
         evaluator.progress(f"Round {used + 1} of at most {rounds}: measuring the layers around the compressed model")
         again = _solved_again(evaluator, best, damage, repairs)
         if again is None:
@@ -222,10 +219,6 @@ def refine(
     if used == 1 or first is None or damage is None:
         return schedule, 1, ()
     return best, used, (_sentence(schedule, best, first, damage, used),)
-
-
-def _worth_a_round(schedule: Schedule, damage: MetricChange) -> bool:
-    return schedule.predicted_damage < damage.ci_low and damage.delta > _NEGLIGIBLE
 
 
 def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: MetricChange, used: int) -> str:

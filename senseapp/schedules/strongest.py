@@ -51,16 +51,9 @@ def strongest_schedule(
 ) -> StrongestFound:
     """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
 
-    Drops are measured on the curves' images, so that the proof images can still judge the outcome.
-
-    Args:
-        evaluator: the model and the images.
-        kind: the budget that is tightened.
-        allowed_drop: in the unit of ``metric``: a fraction for top-1, nats for loss and KL.
-        metric: what must not drop; empty takes the run's own.
-        repair: repair each schedule where it does better so, before it is measured.
-        limits: bounds and fixed levels.
-        rounds: schedules measured between the gentlest and the strongest.
+    Drops are measured on the curves' images, so that the proof images can still judge the outcome, in the unit of
+    ``metric`` (a fraction for top-1, nats for loss and KL), by default the run's own. With ``repair``, schedules are
+    repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the strongest.
 
     Raises:
         InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
@@ -69,13 +62,8 @@ def strongest_schedule(
     targets = [point.target for point in trade_off(evaluator.result, kind, limits=limits)]
     if not targets:
         raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
-    trials = _Trials(
-        evaluator,
-        kind,
-        metric or evaluator.result.metric,
-        repair,
-        couplings_of(evaluator.dense.model, evaluator.result),
-    )
+    groups = couplings_of(evaluator.dense.model, evaluator.result)
+    trials = _Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups)
 
     def make(target: float) -> Schedule:
         return make_schedule(evaluator.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)

@@ -29,9 +29,9 @@ def with_true_size(
 ) -> Schedule:
     """Return the gentlest schedule found whose true size meets ``target``, where only applying it tells its size.
 
-    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.curves.Accounting`. ``make`` returns
-    the schedule for a predicted fraction removed, ``true_fraction`` what a schedule truly removes; ``rounds`` are tried
-    at most.
+    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.curves.Accounting`. ``make`` returns the
+    schedule for a predicted fraction removed, ``true_fraction`` what a schedule truly removes; ``rounds`` are tried at
+    most.
 
     Raises:
         InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the most that one removed.

@@ -189,7 +189,8 @@ def _gradients(
         axis = _channel_axis(module, tensor)
         mask = torch.zeros(tensor.shape[axis], device=tensor.device)
         mask[read.get(module, [])] = 1.0
-        entering.append(noise * _along(1.0 - mask if elsewhere else mask, tensor, axis))
+        shape = [-1 if place == axis else 1 for place in range(tensor.dim())]
+        entering.append(noise * (1.0 - mask if elsewhere else mask).view(shape))
     inputs = [tensor for _, tensor, _ in noises]
     leaves = [(module, leaf) for module, calls in outputs.items() for leaf in calls]
     gradients = torch.autograd.grad(
@@ -216,12 +217,6 @@ def _channel_axis(module: nn.Module, tensor: Tensor) -> int:
         return tensor.dim() - 1
     assert isinstance(module, CONVOLUTIONS)
     return tensor.dim() - 1 - len(module.kernel_size)
-
-
-def _along(vector: Tensor, tensor: Tensor, axis: int) -> Tensor:
-    shape = [1] * tensor.dim()
-    shape[axis] = -1
-    return vector.view(shape)
 
 
 IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {

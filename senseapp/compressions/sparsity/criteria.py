@@ -47,14 +47,6 @@ def layer_generator(seed: int, layer: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} {layer}".encode()))
 
 
-def _magnitude(inputs: ScoreInputs) -> Tensor:
-    return inputs.weight.abs()
-
-
-def _squared_magnitude(inputs: ScoreInputs) -> Tensor:
-    return inputs.weight.square()
-
-
 def _random(inputs: ScoreInputs) -> Tensor:
     # Means over units are exchangeable too, so that units of any size go in random order.
     return torch.rand(inputs.weight.shape, generator=inputs.generator).to(inputs.weight.device)
@@ -68,8 +60,8 @@ def _wanda(inputs: ScoreInputs) -> Tensor:
 
 
 CRITERIA: Mapping[SparsityCriterion, Criterion] = {
-    "magnitude": Criterion(score=_magnitude),
-    "squared_magnitude": Criterion(score=_squared_magnitude),
+    "magnitude": Criterion(score=lambda inputs: inputs.weight.abs()),
+    "squared_magnitude": Criterion(score=lambda inputs: inputs.weight.square()),
     "random": Criterion(score=_random),
     "wanda": Criterion(score=_wanda, per_output=True, looks_at_inputs=True),
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from senseapp.compressions import Effect, get, names
 from senseapp.core.errors import InvalidSchedule
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.schedule import Schedule
 
 _NAMES_SHOWN = 3
 
@@ -81,21 +81,18 @@ def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
             f"{profile.title} ({shown}). Choose the schedule that was made for this model."
         )
     for entry in schedule.entries:
-        _check_level(entry)
-
-
-def _check_level(entry: ScheduleEntry) -> None:
-    if entry.compression == "none":
-        return
-    if entry.compression not in names():
-        raise InvalidSchedule(
-            f"The compression of {entry.layer} must be one of {', '.join(names())} or none, got {entry.compression!r}."
-        )
-    scale = get(entry.compression).scale
-    if not scale.allows(entry.level):
-        raise InvalidSchedule(
-            f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
-        )
+        if entry.compression == "none":
+            continue
+        if entry.compression not in names():
+            raise InvalidSchedule(
+                f"The compression of {entry.layer} must be one of {', '.join(names())} or none, "
+                f"got {entry.compression!r}."
+            )
+        scale = get(entry.compression).scale
+        if not scale.allows(entry.level):
+            raise InvalidSchedule(
+                f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
+            )
 
 
 def json_text(values: object) -> str:

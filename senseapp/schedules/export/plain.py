@@ -72,14 +72,6 @@ def _csv(schedule: Schedule, profile: ModelProfile) -> str:
     return stream.getvalue()
 
 
-def _json(schedule: Schedule, profile: ModelProfile) -> str:
-    return json_text(_payload_of(schedule))
-
-
-def _yaml(schedule: Schedule, profile: ModelProfile) -> str:
-    return yaml.safe_dump(_payload_of(schedule), sort_keys=False, allow_unicode=True)
-
-
 CSV = ExportFormat(
     name="csv",
     title="CSV",
@@ -93,7 +85,7 @@ JSON = ExportFormat(
     title="JSON",
     reader="senseapp apply and your own scripts: the whole schedule, levels in percent or bits.",
     suffix=".json",
-    render=_json,
+    render=lambda schedule, profile: json_text(_payload_of(schedule)),
     mixes=True,
 )
 YAML = ExportFormat(
@@ -101,7 +93,7 @@ YAML = ExportFormat(
     title="YAML",
     reader="senseapp apply and your own scripts: the same content as the JSON.",
     suffix=".yaml",
-    render=_yaml,
+    render=lambda schedule, profile: yaml.safe_dump(_payload_of(schedule), sort_keys=False, allow_unicode=True),
     mixes=True,
 )
 
