@@ -130,18 +130,13 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
 
 def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionConfig) -> list[CurvePoint]:
     """Return the measured points, gentlest first; damage may still be negative or not finite."""
-    points = []
-    for item in items:
-        change = item.change(metric)
-        if item.status is Status.MEASURED and change is not None:
-            points.append(
-                CurvePoint(
-                    level=item.level,
-                    damage=change.delta,
-                    removed_params=item.removed_params,
-                    removed_macs=item.removed_macs,
-                )
-            )
+    points = [
+        CurvePoint(
+            level=item.level, damage=change.delta, removed_params=item.removed_params, removed_macs=item.removed_macs
+        )
+        for item in items
+        if item.status is Status.MEASURED and (change := item.change(metric)) is not None
+    ]
     return sorted(points, key=lambda point: config.scale.strength(point.level))
 
 

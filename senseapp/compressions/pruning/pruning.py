@@ -100,15 +100,11 @@ class PruningCompressor:
             ratio = max(given, default=0.0)
             if num_zeroed(ratio, len(self._groups[target.layer].units)):
                 removals[target.layer] = self._units(target, ratio)
-        self._require_prunable(ratios)
-        return removals
-
-    def _require_prunable(self, ratios: Mapping[str, float]) -> None:
         members = {member for target in self.targets for member in target.members}
-        for name, ratio in ratios.items():
-            if ratio and name not in members:
-                reason = self.not_applicable.get(name, "there is no such layer among those selected.")
-                raise InvalidSchedule(f"{name} has a pruning ratio of {ratio:g} but cannot be pruned: {reason}")
+        for name in (name for name, ratio in ratios.items() if ratio and name not in members):
+            reason = self.not_applicable.get(name, "there is no such layer among those selected.")
+            raise InvalidSchedule(f"{name} has a pruning ratio of {ratios[name]:g} but cannot be pruned: {reason}")
+        return removals
 
     def _target(self, group: ChannelGroup) -> Target:
         owners = [group.graph.owner(cut) for cut in group.cuts]
