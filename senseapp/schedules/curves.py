@@ -66,7 +66,7 @@ class Choice:
         kept = self.num_params - self.removed_params
         return weight_bytes(self.num_params) - weight_bytes(kept, zeros=self.zeros, bits=self.bits)
 
-    def beside(self, other: Choice) -> Choice:
+    def combined_with(self, other: Choice) -> Choice:
         """Return this choice and ``other`` for the same layer together; their damage adds up."""
         return replace(
             self,

@@ -36,7 +36,7 @@ def check_bounds(low: float, high: float) -> None:
         )
 
 
-def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
+def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
     """Return the preferred levels, moved together and clipped to the limits, with the least offset that saves enough.
 
     Raises:
@@ -90,8 +90,9 @@ def gamma_levels(
 ) -> NDArray[np.float64]:
     """Return one level per layer, (L,), within [low, high], whose mean, weighted by ``weights``, (L,), is ``target``.
 
-    The preferred levels for the finite damages ``deltas``, (L,), at one common level are shifted together by one
-    offset. A ``gamma`` of 0 treats all layers alike; larger values spare fragile layers more.
+    The preferred levels for the finite damages ``deltas``, (L,), at one common level are moved by one offset. A
+    ``gamma`` of
+    0 treats all layers alike; larger values spare fragile layers more.
 
     Raises:
         InvalidSpec: limits or gamma out of range.
@@ -161,7 +162,9 @@ def scheduled_levels(problem: Problem) -> dict[str, float]:
         high=high,
         gamma=problem.gamma,
     )
-    return shift_to_budget(problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)})
+    return offset_to_budget(
+        problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)}
+    )
 
 
 def _damages(curve_set: CurveSet, level: float) -> list[float]:

@@ -14,7 +14,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.curves import Choice, LayerCurve, check_kind
-from senseapp.schedules.gamma import level_bounds, scheduled_levels, shift_to_budget
+from senseapp.schedules.gamma import level_bounds, offset_to_budget, scheduled_levels
 from senseapp.schedules.knapsack import solve
 from senseapp.schedules.problem import (
     Problem,
@@ -95,7 +95,7 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
     curves = problem.curve_set.curves
     if problem.curve_set.description.scale.any_between and all(curve.continuous for curve in curves):
         low, _ = level_bounds(problem)
-        return shift_to_budget(problem, {curve.layer: low for curve in curves})
+        return offset_to_budget(problem, {curve.layer: low for curve in curves})
     free = [curve for curve in curves if curve.layer not in problem.fixed]
     common = (
         [level for level in free[0].grid() if all(_allowed(problem, curve, level) for curve in free)] if free else [0.0]
@@ -226,7 +226,7 @@ def _paired_choices(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]
     first, second = map(choices_by_layer, problems)
     merged = {**first, **second}
     for layer in first.keys() & second.keys():
-        merged[layer] = tuple(one.beside(other) for one in first[layer] for other in second[layer])
+        merged[layer] = tuple(one.combined_with(other) for one in first[layer] for other in second[layer])
     return merged
 
 

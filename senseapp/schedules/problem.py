@@ -203,7 +203,7 @@ def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, floa
                 f"{entry.layer} was not measured with {entry.compression} in this run, so its savings are unknown."
             )
         choice, earlier = curve.choice(entry.level), choices.get(entry.layer)
-        choices[entry.layer] = choice if earlier is None else earlier.beside(choice)
+        choices[entry.layer] = choice if earlier is None else earlier.combined_with(choice)
     first = next(iter(curve_sets.values()))
     return Accounting.of(first.profile, first.curves).figures(choices.values())
 

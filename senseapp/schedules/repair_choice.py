@@ -93,7 +93,8 @@ def _better(
         held_out = _added(held_out, evaluator.sums(applied, others))
     repaired = _changes(held_out) if on_curves else evaluator.measure(applied, images)
     better, reason = _verdict(metric, _changes(without), _changes(held_out), "held-out images")
-    if better and not on_curves and _is_worse(metric, changes, repaired):
+    plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
+    if better and not on_curves and (math.isnan(mended) or mended > plain):
         better = False
         reason = _verdict(metric, changes, repaired, "proof images")[1] + " On held-out images it was better."
     if not better:
@@ -129,11 +130,6 @@ def _changes(sums: Sums) -> Changes:
 
 def _of(metric: str, changes: Changes) -> MetricChange:
     return change_in(changes, metric) or changes[0]
-
-
-def _is_worse(metric: str, changes: Changes, repaired: Changes) -> bool:
-    before, after = _of(metric, changes).delta, _of(metric, repaired).delta
-    return math.isnan(after) or after > before
 
 
 def _verdict(metric: str, changes: Changes, repaired: Changes, where: str) -> tuple[bool, str]:

@@ -186,19 +186,15 @@ class SparsityCompressor(WeightCompressor):
     def _ranked(self, weight: LayerWeight) -> _Ranked:
         layer = weight.profile.name
         if self._latest is None or self._latest.layer != layer:
-            values = weight.parameter.detach()
+            values, criterion, norms = weight.parameter.detach(), self._criterion, None
             split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
-            self._latest = _Ranked(layer, values, split.shape, self._rank(weight, split))
+            if criterion.looks_at_inputs:
+                norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
+            inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
+            scores = self._granularity.unit_scores(criterion.score(inputs))
+            ranking = Ranking(self._granularity.arrange(scores, per_output=criterion.per_output))
+            self._latest = _Ranked(layer, values, split.shape, ranking)
         return self._latest
-
-    def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
-        layer = weight.profile.name
-        norms = None
-        if self._criterion.looks_at_inputs:
-            norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
-        inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
-        scores = self._granularity.unit_scores(self._criterion.score(inputs))
-        return Ranking(self._granularity.arrange(scores, per_output=self._criterion.per_output))
 
 
 @dataclass(slots=True)

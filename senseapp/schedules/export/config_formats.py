@@ -54,21 +54,16 @@ def _nni3(schedule: Schedule, profile: ModelProfile) -> str:
     return json_text(entries)
 
 
-NNI2 = ExportFormat(
-    name="nni2",
-    title="NNI 2",
-    reader="NNI 2.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
-    suffix=".nni2.json",
-    compressions=_NNI_COMPRESSIONS,
-    render=_nni2,
-)
-NNI3 = ExportFormat(
-    name="nni3",
-    title="NNI 3",
-    reader="NNI 3.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
-    suffix=".nni3.json",
-    compressions=_NNI_COMPRESSIONS,
-    render=_nni3,
+NNI2, NNI3 = (
+    ExportFormat(
+        name=f"nni{version}",
+        title=f"NNI {version}",
+        reader=f"NNI {version}.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
+        suffix=f".nni{version}.json",
+        compressions=_NNI_COMPRESSIONS,
+        render=render,
+    )
+    for version, render in ((2, _nni2), (3, _nni3))
 )
 
 
