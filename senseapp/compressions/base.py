@@ -213,16 +213,11 @@ class LayerWeight:
         return WeightLayout(groups=groups, transposed=self.profile.channel_axis == 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundWeights:
-    """The weights that can be compressed one by one, in execution order, and why those of other layers cannot be."""
+def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> tuple[dict[str, LayerWeight], dict[str, str]]:
+    """Return by layer, in execution order, the weights that can be compressed, and why those of the others cannot be.
 
-    weights: dict[str, LayerWeight]
-    not_applicable: dict[str, str]
-
-
-def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> FoundWeights:
-    """Find the weight of each layer; leave out those that never run, are tied to an earlier one, or are derived."""
+    These never run, are tied to an earlier one, or are derived from other parameters.
+    """
     owners = _owners(model)
     weights: dict[str, LayerWeight] = {}
     not_applicable: dict[str, str] = {}
@@ -245,7 +240,7 @@ def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> FoundWeigh
             first_user[identity] = profile.name
             target = Target(layer=profile.name, members=(profile.name,), modules=owners[identity])
             weights[profile.name] = LayerWeight(profile=profile, module=module, attribute=attribute, target=target)
-    return FoundWeights(weights=weights, not_applicable=not_applicable)
+    return weights, not_applicable
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[str, ...]]:

@@ -179,20 +179,16 @@ def mixed_schedule(
         InvalidSchedule: the runs are of two models.
         InfeasibleBudget: nothing meets the budget; names the nearest target.
     """
-    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
-    problems = _problems_of(results, budget, limits or {}, _shared_metric(first, second, metric))
-    picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
-    return _assembled(picked, problems, first.profile)
-
-
-def _shared_metric(first: SensitivityResult, second: SensitivityResult, metric: str | None) -> str:
     name = damage_metric(first, metric)
     if name != damage_metric(second, metric):
         raise InvalidSpec(
             f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
             "Name a metric that both measured."
         )
-    return name
+    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
+    problems = _problems_of(results, budget, limits or {}, name)
+    picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
+    return _assembled(picked, problems, first.profile)
 
 
 def _problems_of(

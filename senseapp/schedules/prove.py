@@ -17,7 +17,7 @@ from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.refine import refine
-from senseapp.schedules.repair_choice import Measured, measured
+from senseapp.schedules.repair_choice import measured
 from senseapp.schedules.sizes import latencies, sizes_of
 from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import true_figures, truly_sized
@@ -70,9 +70,14 @@ def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rou
     final, used, notes = refine(evaluator, schedule, rounds=rounds, repair=repair)
     applied = evaluator.apply(final)
     evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
-    found = measured(evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof)
+    proof = evaluator.images.proof
+    found = measured(evaluator, applied, final.metric, repair=repair, images=proof)
     sizes = _sizes(evaluator, applied)
-    uniform, uniform_note = _uniform(evaluator, final, applied, repair)
+    evaluator.progress("Measuring a uniform schedule of equal cost")
+    rival, rival_note = _uniform(evaluator, final, applied)
+    uniform = None
+    if rival is not None:
+        uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=repair, images=proof)
     return Proven(
         result=ValidationResult(
             schedule=final,
@@ -93,7 +98,7 @@ def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rou
                 *_short_of_budget(evaluator, final, applied),
                 *applied.notes,
                 *found.notes,
-                *((uniform_note,) if uniform_note else ()),
+                *((rival_note,) if rival_note else ()),
             ),
         ),
         applied=applied,
@@ -108,20 +113,7 @@ def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: Budge
     return after.figure(kind, before)
 
 
-def _uniform(
-    evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel, repair: bool
-) -> tuple[Measured | None, str]:
-    evaluator.progress("Measuring a uniform schedule of equal cost")
-    uniform, note = _uniform_of_equal_cost(evaluator, schedule, applied)
-    if uniform is None:
-        return None, note
-    proof = evaluator.images.proof
-    return measured(evaluator, evaluator.apply(uniform), schedule.metric, repair=repair, images=proof), note
-
-
-def _uniform_of_equal_cost(
-    evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel
-) -> tuple[Schedule | None, str]:
+def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[Schedule | None, str]:
     """Return the uniform schedule that costs as much as ``schedule`` truly does, or why there is none.
 
     Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.

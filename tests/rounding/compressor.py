@@ -22,9 +22,8 @@ from tests.rounding import RoundingConfig
 
 class RoundingCompressor(WeightCompressor):
     def __init__(self, config: RoundingConfig, request: CompressionRequest) -> None:
-        found = find_weights(request.model, request.layers)
         self._nearest = config.mode == "nearest"
-        self._weights, self.not_applicable = found.weights, found.not_applicable
+        self._weights, self.not_applicable = find_weights(request.model, request.layers)
         self.targets = tuple(weight.target for weight in self._weights.values())
 
     def prepare(self, target: Target, level: float) -> Prepared:

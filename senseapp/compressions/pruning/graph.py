@@ -38,7 +38,11 @@ def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for table, before in saved:
-            _restore(table, before)
+            for name in table.keys() - before.keys():
+                del table[name]
+            for name, value in before.items():
+                if name != "training" and table.get(name, _ABSENT) is not value:  # only what differs
+                    table[name] = value
 
 
 def _tables(module: nn.Module) -> list[dict[str, Any]]:
@@ -46,15 +50,6 @@ def _tables(module: nn.Module) -> list[dict[str, Any]]:
     attributes = vars(module)
     own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
     return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
-
-
-def _restore(table: dict[str, Any], before: dict[str, Any]) -> None:
-    """Make ``table`` equal to ``before`` again, touching only what differs."""
-    for name in table.keys() - before.keys():
-        del table[name]
-    for name, value in before.items():
-        if name != "training" and table.get(name, _ABSENT) is not value:
-            table[name] = value
 
 
 MAX_STEPS_PER_DEPENDENCY = 4

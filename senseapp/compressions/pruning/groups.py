@@ -64,7 +64,9 @@ def channel_groups(
             continue
         try:
             cuts = _cuts_from_widest_root(graph, graph.model.get_submodule(name))
-            members = tuple(member for member in layers if member in set(_producers(graph, cuts)))
+            producing = (cut for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut))
+            producers = {graph.names[cut.layer] for cut in producing}
+            members = tuple(member for member in layers if member in producers)
         except Untraceable as reason:
             reasons[name] = str(reason)
             continue
@@ -75,10 +77,6 @@ def channel_groups(
         except Untraceable as reason:
             reasons.update(dict.fromkeys({name, *members} - taken, str(reason)))
     return groups, reasons
-
-
-def _producers(graph: ChannelGraph, cuts: Sequence[Cut]) -> list[str]:
-    return [graph.names[cut.layer] for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut)]
 
 
 def _cuts_from_widest_root(graph: ChannelGraph, module: nn.Module) -> tuple[Cut, ...]:

@@ -65,9 +65,8 @@ def find_groups(
 
 def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dict[str, str]:
     """Return the layers whose weight cannot be replaced by a smaller one, with the reason."""
-    found = find_weights(model, tuple(profiles.values()))
-    reasons = dict(found.not_applicable)
-    for name, weight in found.weights.items():
+    weights, reasons = find_weights(model, tuple(profiles.values()))
+    for name, weight in weights.items():
         if len(weight.target.modules) > 1:
             reasons[name] = "Its weight is shared with another layer, so neither can lose channels by itself."
     for name, module in model.named_modules():
@@ -140,15 +139,13 @@ def _run_in_segments(
 
         if is_layer(module) and module in graph:
             return answered_by_noise
-        return _unchanged if isinstance(module, _NORMS) or mixes_neighbours(module) else forward
+        if isinstance(module, _NORMS) or mixes_neighbours(module):
+            return lambda given, *_args, **_kwargs: given
+        return forward
 
     with wrapped_forwards(graph.model, cut_open):
         graph.model(example)
     return inputs, outputs
-
-
-def _unchanged(given: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
-    return given
 
 
 def _read(

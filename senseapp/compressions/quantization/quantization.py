@@ -41,8 +41,7 @@ class QuantizationCompressor(WeightCompressor):
 
     def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:
         self._config = config
-        found = find_weights(request.model, request.layers)
-        self._weights, self._reasons = found.weights, found.not_applicable
+        self._weights, self._reasons = find_weights(request.model, request.layers)
         self._observers: dict[str, MinMaxObserver] = {}
         if config.activations:
             self._observe(request)

@@ -108,8 +108,7 @@ class SparsityCompressor(WeightCompressor):
         self._granularity = GRANULARITIES[config.granularity]
         self._criterion = CRITERIA[config.criterion]
         self._seed, self._model = request.seed, request.model
-        found = find_weights(request.model, request.layers)
-        self._weights, self._reasons = found.weights, found.not_applicable
+        self._weights, self._reasons = find_weights(request.model, request.layers)
         self._leave_out_indivisible()
         self._norms = self._gather_norms(request)
         self.not_applicable: Mapping[str, str] = self._reasons
