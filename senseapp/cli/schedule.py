@@ -72,10 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.schedules.export.registry import (  # loads yaml, which the other commands do without
-        ZIP_FORMAT,
-        export_format,
-    )
+    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if arguments.format != ZIP_FORMAT:
         export_format(arguments.format)

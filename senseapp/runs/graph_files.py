@@ -89,10 +89,7 @@ def write_target_file(
         InvalidInput: the network, where it is needed, cannot be loaded or exported.
         StorageFailed: a file cannot be written.
     """
-    from senseapp.schedules.export.registry import (  # loads yaml and what else the formats need
-        ZIP_FORMAT,
-        export_format,
-    )
+    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:
         return _write({path: zipped_formats(schedule, result, lambda: _zipped_overlay(schedule, result.spec.model))})
