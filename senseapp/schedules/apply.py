@@ -27,10 +27,9 @@ def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedModel:
-    """A compressed model; its weights hold what the schedule says.
+    """A compressed private copy of a model, in ``eval()`` mode; its weights hold what the schedule says.
 
     Attributes:
-        model: the private copy, in ``eval()`` mode, without gradients.
         before: profile of the model as it was.
         after: as it is; differs in shapes where channels were removed.
         reached: the entries that were carried out, with the level truly reached.

@@ -26,16 +26,13 @@ _NOMINAL = 1_000_000  # weights and MACs per layer; divisible enough that no lev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSet:
-    """The curves of one run.
+    """The curves of the layers that can be scheduled, in execution order, of one run.
 
     Attributes:
-        curves: of the layers that can be scheduled, in execution order.
         metric: the one that damage is counted in.
-        compression: its name.
         left_alone: one entry per layer (or group) without a usable measurement: its members.
         notes: sentences on everything left out or estimated.
         visible: the smallest damage that the images can show; 0 where that is unknown.
-        num_images: measured on.
     """
 
     curves: tuple[LayerCurve, ...]
@@ -60,10 +57,8 @@ class CurveSet:
 def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
     """Return the metric to count damage in: ``metric``, else a divergence that was measured, else the run's own.
 
-    KL adds up over layers better than accuracy, and is far less noisy on few images.
-
-    Raises:
-        InvalidSpec: ``metric`` was not measured; names those that were.
+    KL adds up over layers better than accuracy, and is far less noisy on few images. InvalidSpec if ``metric`` was not
+    measured.
     """
     measured = result.shown_metrics
     if metric is None:
@@ -74,12 +69,9 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
 
 
 def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
-    """Build the curve of every layer (or coupled group) that has a finite measurement.
+    """Build the curve of every layer (or coupled group) that has a finite measurement; InvalidSchedule if none has.
 
     Layers of unknown size (imported figures) count alike.
-
-    Raises:
-        InvalidSchedule: no layer has a finite measurement.
     """
     equal = not result.profile.sizes_known
     result = _with_equal_sizes(result)
@@ -189,11 +181,7 @@ def _with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
 
 
 def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
-    """Require that every layer with bounds of its own can be scheduled, and that its bounds are levels.
-
-    Raises:
-        InvalidSchedule: a name is not a layer that can be scheduled, or a bound is out of range.
-    """
+    """Raise InvalidSchedule unless layers with bounds of their own can be scheduled, and the bounds are levels."""
     for name, bounds in limits.layers.items():
         curve = curve_set.curve_of(name)
         if curve is None:
@@ -209,9 +197,7 @@ def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
 def fixed_levels(curve_set: CurveSet, limits: Limits) -> dict[str, float]:
     """Return the fixed level of each fixed curve, by the name of its first member.
 
-    Raises:
-        InvalidSchedule: a name is not a layer that can be scheduled, two members of a group are fixed to different
-            levels, or a level is out of range.
+    InvalidSchedule if a layer cannot be scheduled, a group has two levels, or a level is out of range.
     """
     levels: dict[str, float] = {}
     for name, wanted in limits.fixed.items():

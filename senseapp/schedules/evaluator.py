@@ -37,12 +37,9 @@ _ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofImages:
-    """The images of a run, in two parts.
+    """The images of a run: those that its curves were measured on, and those to prove a schedule on.
 
-    Attributes:
-        curves: those that the curves were measured on; calibration images are taken from them.
-        proof: those to prove a schedule on: others, where there are enough.
-        note: one sentence on which these are.
+    The latter are others, where there are enough; ``note`` says which. Calibration images are taken from the former.
     """
 
     curves: ImageSet

@@ -37,11 +37,7 @@ def check_bounds(low: float, high: float) -> None:
 
 
 def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
-    """Return the preferred levels, moved together and clipped to the limits, with the least offset that saves enough.
-
-    Raises:
-        InfeasibleBudget: all layers at their maximum save too little, or at their minimum too much; names the nearest.
-    """
+    """Return the preferred levels, moved by the least common offset that saves enough, and clipped to the limits."""
     low, high = level_bounds(problem)
     free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
     bounds = {curve.layer: problem.limits.bounds_of(curve.members, low=low, high=high) for curve in free}
@@ -91,8 +87,7 @@ def gamma_levels(
     """Return one level per layer, (L,), within [low, high], whose mean, weighted by ``weights``, (L,), is ``target``.
 
     The preferred levels for the finite damages ``deltas``, (L,), at one common level are moved by one offset. A
-    ``gamma`` of
-    0 treats all layers alike; larger values spare fragile layers more.
+    ``gamma`` of 0 treats all layers alike; larger values spare fragile layers more.
 
     Raises:
         InvalidSpec: limits or gamma out of range.
@@ -124,18 +119,15 @@ def layer_targets(
     low: float = 0.0,
     high: float = 0.9,
     gamma: float = 1.0,
-    level: float | None = None,
     metric: str | None = None,
 ) -> dict[str, float]:
     """Return a fraction per layer, group members included, whose mean weighted by parameters is ``target``.
 
-    Layers without a usable measurement get none. Damage counts at ``level``, by default the measured one nearest to
-    ``target`` (of bits, the one in the middle), and in ``metric``, by default KL where it was measured, else the run's
-    own.
+    Layers without a usable measurement get none. Damage counts at the measured level nearest to ``target`` (of bits,
+    the one in the middle), and in ``metric``, by default KL where it was measured, else the run's own.
     """
     curve_set = curves_of(result, metric)
-    used = curve_set.description.scale.reference(result.levels, target) if level is None else level
-    deltas = _damages(curve_set, used)
+    deltas = _damages(curve_set, curve_set.description.scale.reference(result.levels, target))
     weights = [curve.num_params for curve in curve_set.curves]
     levels = gamma_levels(deltas, weights, target=target, low=low, high=high, gamma=gamma)
     return {

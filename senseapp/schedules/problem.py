@@ -184,12 +184,10 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
 
 
 def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, float]:
-    """Return what ``schedule`` saves, in the unit of each budget kind, predicted from measured costs.
-
-    ``results`` are the runs that measured its layers; two for a mixed schedule.
+    """Return what ``schedule`` saves, in the unit of each budget kind, from the costs that ``results`` measured.
 
     Raises:
-        InvalidSchedule: a layer was not measured with its compression in any of the runs.
+        InvalidSchedule: a layer was not measured with its compression in any of these runs.
     """
     curve_sets = {curve_set.compression: curve_set for curve_set in map(curves_of, results)}
     choices: dict[str, Choice] = {}
@@ -211,10 +209,7 @@ def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, floa
 def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
     """Return the schedule of levels that a person chose, predicted by ``result``; layers not named are left alone.
 
-    ``levels`` map layers to fractions or bits, 0 for none.
-
-    Raises:
-        InvalidSchedule: a layer has no usable measurement, or a level is out of range.
+    ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule where a layer cannot have its level.
     """
     curve_set = curves_of(result, metric)
     fixed = fixed_levels(curve_set, Limits(fixed=levels))

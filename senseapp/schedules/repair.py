@@ -31,10 +31,9 @@ Part = tuple[int, int]
 
 
 class Reference:
-    """What passes each BatchNorm and each layer with a bias of the uncompressed network, on calibration images.
+    """What passes each BatchNorm and each layer with a bias of the uncompressed network, on calibration ``batches``.
 
     Attributes:
-        batches: the calibration images, (N, C, H, W) on the model's device.
         widths: channels by norm and layer.
         shapes: of the weight of each layer with a bias.
         norms: names of the norms.

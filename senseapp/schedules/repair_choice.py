@@ -28,11 +28,9 @@ Changes = tuple[MetricChange, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a compressed model loses, and which form of it is the better one.
+    """What a compressed model loses, without repair and, where there was one, with it, and which form is better.
 
     Attributes:
-        changes: without repair.
-        repaired: with repair; empty where there was none.
         delivered: which of the two the model is left in.
         reason: one sentence on why; empty where no repair was asked for.
         notes: sentences on what the repair did.

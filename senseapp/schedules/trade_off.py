@@ -122,12 +122,9 @@ def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradeOffPoint:
-    """One schedule of the trade-off.
+    """One schedule of the trade-off: its target, which gives it again, and its predicted damage, summed over layers.
 
-    Attributes:
-        target: fraction removed, or average bits; asking :func:`make_schedule` for it gives this schedule.
-        damage: predicted, summed over layers.
-        figure: what the schedule truly removes, or its average bits; it may be more than was asked for.
+    ``figure`` is what it truly removes, or its average bits; it may be more than was asked for.
     """
 
     kind: BudgetKind

@@ -29,9 +29,7 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
     :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
     architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
-
-    Returns:
-        The files written, the state dict first, and sentences on those that could not be.
+    Return the files written, the state dict first, and sentences on those that could not be.
 
     Raises:
         InvalidSpec: ``path`` ends in none of :data:`CHECKPOINT_SUFFIXES`.

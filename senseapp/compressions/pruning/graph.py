@@ -183,7 +183,10 @@ class ChannelGraph:
         pending, seen, steps = [(first, start)], set(), 0
         while pending:
             dependency, indices = pending.pop()
-            self._check(dependency, indices)
+            positions = {index.idx for index in indices}
+            if len(positions) < len(indices) or max(positions) >= self._width(dependency):
+                name = node_name(dependency.target)
+                raise Untraceable(f"torch-pruning loses track of its channels on the way to {name}.")
             yield dependency, indices
             for following in dependency.target.dependencies:
                 if not following.is_triggered_by(dependency.handler):
@@ -196,13 +199,6 @@ class ChannelGraph:
             steps += 1
             if steps > self._max_steps:
                 raise Untraceable("torch-pruning follows its channels in circles.")
-
-    def _check(self, dependency: Any, indices: list[Any]) -> None:
-        positions = {index.idx for index in indices}
-        if len(positions) < len(indices) or max(positions) >= self._width(dependency):
-            raise Untraceable(
-                f"torch-pruning loses track of its channels on the way to {node_name(dependency.target)}."
-            )
 
     def _width(self, dependency: Any) -> float:
         """Return the number of channels on the axis that a dependency shrinks; infinite where that is not known."""

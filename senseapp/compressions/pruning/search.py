@@ -229,8 +229,7 @@ IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
 def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[int]:
     """Return the units of ``group`` from the least to the most important, the mean over a unit's channels.
 
-    Raises:
-        MeasurementFailed: the criterion finds nothing to look at in this group.
+    MeasurementFailed if the criterion finds nothing to look at in this group.
     """
     importance = IMPORTANCES[config.criterion]()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():

@@ -54,11 +54,8 @@ class MinMaxObserver:
 class HistogramObserver(MinMaxObserver):
     """Counts values in a fixed number of bins, over a range that doubles when a value falls outside.
 
-    When the range doubles, neighbouring bins are added up, so counts stay exact.
-
-    Attributes:
-        counts: float64 (NUM_BINS,).
-        low, high: ends of the binned range; they enclose every finite value seen.
+    ``counts``, float64 (NUM_BINS,), stay exact then, as neighbouring bins are added up; the ends ``low`` and ``high``
+    enclose every finite value seen.
     """
 
     def __init__(self) -> None:

@@ -133,8 +133,8 @@ GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
 class InputNorms:
     """L2 norm of each input feature of one layer, over images and positions.
 
-    Attributes:
-        squared: sums of squares, float64 (S, I): one row per input, 3 for attention (query, key, value); None at first.
+    ``squared`` are sums of squares, float64 (S, I): one row per input, 3 for attention (query, key, value); None at
+    first.
     """
 
     def __init__(self, num_kernel_axes: int) -> None:

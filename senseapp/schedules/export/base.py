@@ -19,8 +19,7 @@ class ExportFormat:
     """One target format: who reads it, what it can say, and how it is written.
 
     Attributes:
-        name: what ``--format`` takes.
-        title: the name people see.
+        name: what ``--format`` takes; people see ``title``.
         reader: one line on which tool reads it, and how.
         suffix: of the file name, with its dot; unique, so that a zip holds one file per format.
         compressions: the names of those that the format can express; None for any.
