@@ -38,10 +38,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a compression truly did: the level reached, and the weights zeroed or removed over all members.
-
-    ``removed_macs`` are multiply-accumulates for one image that are gone or multiply a zero weight.
-    """
+    """What a compression truly did, over all members; MACs are those of one image that are gone or multiply a zero."""
 
     achieved_level: float
     removed_params: int = 0
@@ -163,10 +160,7 @@ class WeightLayout:
     transposed: bool = False
 
     def split(self, weight: Tensor) -> Tensor:
-        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1.
-
-        It is (O, I) in a linear layer, (O, I/G, kH, kW) in a convolution, (I, O/G, kH, kW) in a transposed one.
-        """
+        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1."""
         first, second, *kernel = weight.shape
         ones = (1,) * (_KERNEL_AXES - len(kernel))
         grouped = weight.reshape(self.groups, first // self.groups, second, *ones, *kernel)
@@ -214,10 +208,7 @@ class LayerWeight:
 
 
 def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> tuple[dict[str, LayerWeight], dict[str, str]]:
-    """Return by layer, in execution order, the weights that can be compressed, and why those of the others cannot be.
-
-    These never run, are tied to an earlier one, or are derived from other parameters.
-    """
+    """Return the weights that can be compressed by layer, in execution order, and why those of others cannot be."""
     owners = _owners(model)
     weights: dict[str, LayerWeight] = {}
     not_applicable: dict[str, str] = {}

@@ -100,10 +100,7 @@ class LevelScale(ABC):
 
     @abstractmethod
     def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
-        """Interpolate damage at ``wanted`` levels, (L,), from pairs (level, damage), gentlest first.
-
-        Beyond the strongest measurement damage stays at its last value.
-        """
+        """Interpolate damage at ``wanted``, (L,), from (level, damage), gentlest first; constant beyond the last."""
 
     @abstractmethod
     def reference(self, levels: Sequence[float], target: float) -> float:

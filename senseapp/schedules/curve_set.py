@@ -55,11 +55,7 @@ class CurveSet:
 
 
 def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
-    """Return the metric to count damage in: ``metric``, else a divergence that was measured, else the run's own.
-
-    KL adds up over layers better than accuracy, and is far less noisy on few images. InvalidSpec if ``metric`` was not
-    measured.
-    """
+    """Return ``metric``, if it was measured; by default KL, which adds up over layers best, else the run's own."""
     measured = result.shown_metrics
     if metric is None:
         return divergence_among(measured) or result.metric
@@ -69,10 +65,7 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
 
 
 def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
-    """Build the curve of every layer (or coupled group) that has a finite measurement; InvalidSchedule if none has.
-
-    Layers of unknown size (imported figures) count alike.
-    """
+    """Build the curve of every layer (or group) with a finite measurement; layers of unknown size count alike."""
     equal = not result.profile.sizes_known
     result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
@@ -159,10 +152,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def _with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
-    """Return ``result`` with the same nominal size for every layer, where their sizes are unknown.
-
-    Shares of the total are then means over layers, which is all that can be said of an imported table.
-    """
+    """Return ``result`` with one nominal size for layers of unknown size: shares are then means over layers."""
     if result.profile.sizes_known:
         return result
     layers = tuple(replace(layer, num_params=_NOMINAL, macs=_NOMINAL) for layer in result.profile.layers)
@@ -195,10 +185,7 @@ def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
 
 
 def fixed_levels(curve_set: CurveSet, limits: Limits) -> dict[str, float]:
-    """Return the fixed level of each fixed curve, by the name of its first member.
-
-    InvalidSchedule if a layer cannot be scheduled, a group has two levels, or a level is out of range.
-    """
+    """Return the fixed level of each fixed curve, by its first member; InvalidSchedule if it cannot have it."""
     levels: dict[str, float] = {}
     for name, wanted in limits.fixed.items():
         curve = curve_set.curve_of(name)

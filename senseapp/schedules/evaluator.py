@@ -106,10 +106,7 @@ def ignore_progress(_sentence: str) -> None:
 
 @dataclass(slots=True)
 class Progress:
-    """Reports each step and, within a step over many images, how many are done.
-
-    ``report`` takes one sentence at a time; it may stop the work by raising.
-    """
+    """Reports each step, and how many of its images are done; ``report`` may stop the work by raising."""
 
     report: Callable[[str], None] = ignore_progress
     step: str = ""
@@ -259,10 +256,7 @@ class ScheduleEvaluator:
             return sentences_on(matching, fitted=matching.fit(), count=len(self.repair_images))
 
     def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
-        """Return the change of every metric on ``images``, by default those for proofs.
-
-        Each image is paired with itself through the uncompressed model.
-        """
+        """Return the change of every metric, image by image, on ``images``, by default those for proofs."""
         sums = self.sums(applied, self.images.proof if images is None else images)
         return tuple(change_of(name, values) for name, values in sums.items())
 

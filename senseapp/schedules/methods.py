@@ -45,10 +45,7 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
 
 
 class ChoiceTable:
-    """Damage and saving of every choice of every layer.
-
-    Layers are in order of their names, so that the solution does not depend on the order in which they come.
-    """
+    """Damage and saving of every choice of every layer, in order of names, so that no other order matters."""
 
     def __init__(self, choices: Mapping[str, Sequence[Choice]], kind: BudgetKind) -> None:
         self.choices = dict(sorted(choices.items()))

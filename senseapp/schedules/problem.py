@@ -58,10 +58,7 @@ def build_problem(
     metric: str | None = None,
     check_budget: bool = True,
 ) -> Problem:
-    """Build the problem of one run.
-
-    ``check_budget`` is false for one run of a mixed schedule, which need not serve the budget alone.
-    """
+    """Build the problem of one run; one of a mixed schedule need not serve the budget alone (``check_budget``)."""
     curve_set = curves_of(result, metric)
     if check_budget:
         check_kind(budget.kind, [curve_set.compression])

@@ -48,10 +48,7 @@ def validate(
     data_roots: tuple[Path, ...] = (),
     progress: Callable[[str], None] = ignore_progress,
 ) -> Proven:
-    """Load the model and the images of ``result`` again and prove ``schedule`` on them; see :func:`prove`.
-
-    ``other`` is how a second run compresses, whose levels are in the schedule too.
-    """
+    """Load model and images of ``result`` again and prove ``schedule``; ``other`` is how a second run compresses."""
     progress("Loading the model and the images")
     evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
     return prove(evaluator, schedule, repair=repair, rounds=rounds)

@@ -69,14 +69,14 @@ class ConditionalSensitivity:
         self.levels: Levels = {layer: level for layer, level in given.items() if self._trial.can(layer, level)}
         self._baseline = BaselineOutputs(dense.baseline(), dense.images.labels, (schedule.metric,))
         self._reference = evaluator.reference if repair else None
-        self._batches = _first_batches(self._reference, len(dense.images)) if self._reference else ()
+        sizes = [len(batch) for batch in self._reference.batches] if self._reference else []
+        self._batches = [
+            index for index in range(len(sizes)) if not index or sum(sizes[: index + 1]) <= len(dense.images)
+        ]  # as many as hold these images, one at least
 
     @classmethod
     def open(cls, evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool) -> ConditionalSensitivity | None:
-        """Return None where a round would take too long.
-
-        ``schedule`` is of the run's own compression; ``repair`` measures after repair.
-        """
+        """Return None where a round would take too long; ``repair`` measures after repair."""
         curves = evaluator.images.curves
         trial = replace(evaluator.dense, images=curves.subset(range(min(_TRIAL_IMAGES, len(curves)))))
         trial.baseline()  # times the passes
@@ -121,12 +121,6 @@ class ConditionalSensitivity:
         return change_of(self._metric, moments[self._metric])
 
 
-def _first_batches(reference: Reference, count: int) -> tuple[int, ...]:
-    """Return the positions of as many batches as hold ``count`` images, one at least."""
-    sizes = [len(batch) for batch in reference.batches]
-    return tuple(index for index in range(len(sizes)) if not index or sum(sizes[: index + 1]) <= count)
-
-
 def _compressor(evaluator: ScheduleEvaluator) -> Compressor:
     spec = evaluator.result.spec.sensitivity
     measured = {member for item in evaluator.result.shown for member in (item.layer, *item.members)}
@@ -140,10 +134,7 @@ def _compressor(evaluator: ScheduleEvaluator) -> Compressor:
 
 
 class _Weights:
-    """Compresses weights of several layers for a while.
-
-    It keeps the last compressed weight of each layer: most stay the same from trial to trial.
-    """
+    """Compresses weights of several layers for a while, and keeps the last of each: most stay the same."""
 
     def __init__(self, compressor: WeightCompressor) -> None:
         self._compressor = compressor

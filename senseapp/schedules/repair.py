@@ -97,10 +97,7 @@ class Matching:
         return tuple(name for name in self._used() if name not in self._reference.norms)
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Match the network, as it was at first, on these of the reference's batches, or on all of them.
-
-        Return whether every new value is finite; if not, nothing is changed.
-        """
+        """Match the network as it was at first on all or some batches; if not finite, undo and return False."""
         chosen = range(len(self._reference.batches)) if batches is None else batches
         self.undo()
         found: dict[str, dict[Part, Moments]] = {name: {} for name in self._sites}

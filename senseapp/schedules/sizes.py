@@ -205,10 +205,7 @@ class IntegerWeight:
 
 
 def as_integers(weight: Tensor, *, bits: int, channel_axis: int) -> IntegerWeight | None:
-    """Return ``weight`` as integers of ``bits`` bits and scales; None if it lies on no such grid.
-
-    One scale for the tensor is tried before one for each index of ``channel_axis``, integers before the 8-bit floats.
-    """
+    """Return ``weight`` as integers and scales, one if possible, else one per channel; None if it is on no grid."""
     if weight.dtype is not torch.float32 or not weight.numel():
         return None
     wanted = weight.detach().cpu().contiguous()
@@ -230,10 +227,7 @@ def as_integers(weight: Tensor, *, bits: int, channel_axis: int) -> IntegerWeigh
 
 
 def _scales(rows: Tensor, nearest: Callable[[Tensor], Tensor], peaks: range | tuple[float, ...]) -> Tensor | None:
-    """Return a scale for each row of which all its numbers are multiples, float32 (rows,); None if a row has none.
-
-    ``peaks`` are the numbers that the largest of a row may stand for, the usual one first.
-    """
+    """Return scales (rows,) that rows are multiples of, trying ``peaks`` for their largest; None if one has none."""
     largest = rows.abs().amax(1)
     best, error = torch.ones_like(largest), torch.full_like(largest, torch.inf)
     for peak in peaks:

@@ -26,10 +26,7 @@ _EXAMPLE_IMAGES = 2
 
 
 def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
-    """Return which layers of ``model``, the network of the pruning run ``result``, shrink together; never touches it.
-
-    Following an image through the network takes as long as the start of a run; the answer serves all schedules of it.
-    """
+    """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
     config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
         return ()

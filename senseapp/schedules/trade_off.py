@@ -69,10 +69,7 @@ def _strongest_up_to(make: Callable[[float], Schedule], asked: float) -> tuple[S
 def truly_sized(
     make: Callable[[float], Schedule], profile: ModelProfile, groups: Sequence[CoupledGroup], budget: ResourceBudget
 ) -> Schedule:
-    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones.
-
-    ``make`` returns the schedule of pruning for a predicted fraction removed; ``groups`` shrink together in the model.
-    """
+    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones."""
     found = with_true_size(make, lambda tried: true_figures(tried, profile, groups)[budget.kind], budget.target)
     return replace(
         found,

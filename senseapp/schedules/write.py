@@ -59,10 +59,7 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
 
 
 def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:
-    """Return ``validation`` with the sizes of the files that :func:`write_compressed` wrote, as they lie on the disk.
-
-    The size before is that of the state dict of ``dense``, the uncompressed model, in the same form.
-    """
+    """Return ``validation`` with the sizes of the files written, and of ``dense`` in the form of the first."""
     plain = files[0]
     with storage_errors(plain.name):
         sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}

@@ -214,10 +214,7 @@ def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:
 
 
 def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return, by layer that reads the group, the input channels that the units are.
-
-    A depthwise convolution inside the group only passes its channels on and is not counted as a reader.
-    """
+    """Return the input channels that the units are, by reader; depthwise convolutions only pass theirs on."""
     graph, channels = group.graph, group.channels(units)
     return {
         graph.names[cut.layer]: positions_of(cut, channels)
@@ -227,10 +224,7 @@ def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[
 
 
 def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:
-    """Return what shrinks with ``group``, and by which share when all of its units go.
-
-    ``other_macs`` are, by module, multiply-accumulates of two activations for one image.
-    """
+    """Return what shrinks with ``group``, and by which share when all of its units go."""
     graph, channels = group.graph, group.channels(range(len(group.units)))
     axes: dict[tuple[str, Literal["out", "in"]], float] = {}
     for cut in (cut for cut in group.cuts if is_layer(cut.module)):

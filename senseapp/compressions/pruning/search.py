@@ -177,10 +177,7 @@ def _gradients(
     *,
     elsewhere: bool,
 ) -> dict[nn.Module, Tensor]:
-    """Return, by producer, the gradient energy (channels,) of noise that enters at these input channels.
-
-    With ``elsewhere`` it enters at all the others instead.
-    """
+    """Return the energy (channels,), by producer, of gradients of noise at these input channels, or ``elsewhere``."""
     entering = []
     for module, tensor, noise in noises:
         axis = _channel_axis(module, tensor)
@@ -227,10 +224,7 @@ IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
 
 
 def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[int]:
-    """Return the units of ``group`` from the least to the most important, the mean over a unit's channels.
-
-    MeasurementFailed if the criterion finds nothing to look at in this group.
-    """
+    """Return the units of ``group``, least important first, by the mean over the channels of each."""
     importance = IMPORTANCES[config.criterion]()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
         torch.manual_seed(layer_generator(seed, group.members[0]).initial_seed())

@@ -44,10 +44,7 @@ class MinMaxObserver:
         return (self._low, self._high) if self._finite and self._low <= self._high else None
 
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
-        """Return the lower and upper end of the range, or None if nothing finite was seen.
-
-        ``rounding`` maps (values, low, high) to the values after quantization over that range.
-        """
+        """Return both ends, None if nothing finite was seen; ``rounding`` quantizes (values, low, high)."""
         return self.extremes
 
 

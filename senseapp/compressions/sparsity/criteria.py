@@ -131,11 +131,7 @@ GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
 
 
 class InputNorms:
-    """L2 norm of each input feature of one layer, over images and positions.
-
-    ``squared`` are sums of squares, float64 (S, I): one row per input, 3 for attention (query, key, value); None at
-    first.
-    """
+    """L2 norms of the input features of a layer; ``squared`` is float64 (S, I), S = 3 for attention, or None at first."""
 
     def __init__(self, num_kernel_axes: int) -> None:
         self._num_kernel_axes = num_kernel_axes

@@ -55,10 +55,7 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
 
 
 def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str) -> str:
-    """Return the node data (JSON) of a graph, called ``title``, of one finite number per layer.
-
-    InvalidSchedule if a layer is not among ``nodes``, from :func:`exported_graph`.
-    """
+    """Return the node data (JSON) of a graph called ``title``: one finite number for each of some layers."""
     missing = [layer for layer in values if layer not in nodes]
     if missing:
         raise InvalidSchedule(
