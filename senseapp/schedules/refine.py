@@ -30,7 +30,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
-from senseapp.schedules.repair import Matching, Reference
+from senseapp.schedules.repair import Matching
 from senseapp.schedules.repair_choice import measured
 from senseapp.schedules.trade_off import true_figures, truly_sized
 

@@ -131,7 +131,7 @@ GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
 
 
 class InputNorms:
-    """L2 norms of the input features of a layer; ``squared`` is float64 (S, I), S = 3 for attention, or None at first."""
+    """L2 norms of the input features of a layer; ``squared``: float64 (S, I), S = 3 for attention, or None."""
 
     def __init__(self, num_kernel_axes: int) -> None:
         self._num_kernel_axes = num_kernel_axes
