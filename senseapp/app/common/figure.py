@@ -18,6 +18,7 @@ import streamlit as st
 
 from senseapp.app.charts.axes import PICK, ROW_STEP
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
 from senseapp.app.frames.fragility import LegendEntry
@@ -61,7 +62,7 @@ def chart_downloads(
         for ending, (make, label, mime) in files.items():
             st.download_button(
                 label,
-                make,
+                download(make),
                 file_name=f"{fmt.file_stem(title)}.{ending}",
                 mime=mime,
                 key=f"{key}.{ending}",
