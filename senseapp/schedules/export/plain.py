@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from senseapp.core.csv_cells import csv_text, plain_cell
 from senseapp.core.errors import InvalidSchedule, first_line_of
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -24,13 +25,11 @@ _TRUTH = {"true": True, "false": False}
 
 
 def _csv(schedule: Schedule, profile: ModelProfile) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ROW_FIELDS, lineterminator="\n")
-    writer.writeheader()
-    for entry in schedule.entries:
-        row = row_of(entry)
-        writer.writerow(row | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()})
-    return stream.getvalue()
+    rows = (
+        row_of(entry) | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()}
+        for entry in schedule.entries
+    )
+    return csv_text(ROW_FIELDS, ([row[name] for name in ROW_FIELDS] for row in rows))
 
 
 def rows_from_csv(text: str) -> list[dict[str, Any]]:
@@ -50,7 +49,8 @@ def rows_from_csv(text: str) -> list[dict[str, Any]]:
             raise InvalidSchedule(
                 f"Line {reader.line_num} of this CSV needs {len(ROW_FIELDS)} values, the last one true or false."
             )
-        rows.append(row | {"members": row["members"].split(), "locked": _TRUTH[row["locked"].lower()]})
+        cells = {name: plain_cell(text) for name, text in row.items()}
+        rows.append(cells | {"members": cells["members"].split(), "locked": _TRUTH[cells["locked"].lower()]})
     return rows
 
 
