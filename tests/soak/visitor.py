@@ -152,6 +152,7 @@ class Visitor:
         """
         message, asked = BackMsg(), uuid.uuid4().hex
         message.backend_operation_request.request_id = asked
+        message.backend_operation_request.session_id = self.session_id
         message.backend_operation_request.deferred_file.file_id = file_id
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[asked] = answer
