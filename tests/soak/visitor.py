@@ -110,6 +110,25 @@ class Visitor:
         state = WidgetState(id=self.element(kind, label).id, trigger_value=True)
         return await self._rerun(state)
 
+    def send_file(self, content: bytes, name: str = "file") -> tuple[str, str]:
+        """Send a file for this page's session, and return the path and the id that it got.
+
+        Raises:
+            OSError: it was refused.
+        """
+        file_id = str(uuid.uuid4())
+        path = f"/_stcore/upload_file/{self.session_id}/{file_id}"
+        _put(self._url, path, name, content, self.cookies)
+        return path, file_id
+
+    def elements(self) -> list[Any]:
+        """Return what the page shows."""
+        return list(self._elements.values())
+
+    async def say(self, state: WidgetState) -> float:
+        """Say that a widget is in some state, whether the page has it or not."""
+        return await self._rerun(state)
+
     async def set(self, kind: str, label: str, **value: Any) -> float:
         """Set a widget, as ``set("number_input", "Images", double_value=16)``, and return the seconds to the answer."""
         state = WidgetState(id=self.element(kind, label).id)
@@ -124,9 +143,8 @@ class Visitor:
     async def upload(self, label: str, name: str, content: bytes) -> float:
         """Send a file as the uploader's own script does, and return the seconds until the page has answered."""
         started = time.perf_counter()
-        field, file_id = self.element("file_uploader", label), str(uuid.uuid4())
-        path = f"/_stcore/upload_file/{self.session_id}/{file_id}"
-        await asyncio.to_thread(_put, self._url, path, name, content, self.cookies)
+        field = self.element("file_uploader", label)
+        path, file_id = await asyncio.to_thread(self.send_file, content, name)
         state = WidgetState(id=field.id)
         info = state.file_uploader_state_value.uploaded_file_info.add(name=name, size=len(content), file_id=file_id)
         info.file_urls.file_id, info.file_urls.upload_url, info.file_urls.delete_url = file_id, path, path
