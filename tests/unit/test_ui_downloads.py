@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from streamlit.web.server.starlette.starlette_app_utils import generate_xsrf_token_string
 
-from senseapp.app.common import logouts as common_logouts
+from senseapp.app import logins
 from senseapp.app.common.download import Asker, Download
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
 from senseapp.core.errors import NotFound
@@ -95,7 +95,7 @@ def test_with_login_only_the_person_who_asked_gets_it(server: Server, monkeypatc
     url = server.offer(lambda: "secret", owner="https://login|ann")
     claims = {"is_logged_in": True, "iss": "https://login", "sub": "bob"}
     assert server.get(url).status_code == 404
-    monkeypatch.setattr(common_logouts, "login_claims", lambda cookies: claims)
+    monkeypatch.setattr(logins, "login_claims", lambda cookies: claims)
     assert server.get(url).status_code == 404
     claims["sub"] = "ann"
     assert server.get(url).text == "secret"

@@ -14,8 +14,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from senseapp.app.common import logouts as common_logouts
-from senseapp.app.common.logouts import Logouts
+from senseapp.app import logins
+from senseapp.app.logins import Logouts
 from senseapp.app.server import guards
 from senseapp.app.server.guards import EndedLogins, SameOrigin, is_own_origin
 
@@ -51,7 +51,7 @@ def test_configured_names_and_origins_may_connect(monkeypatch: pytest.MonkeyPatc
 def payloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cookies whose signature is their first letter."""
     monkeypatch.setattr(
-        common_logouts, "login_payload", lambda cookies: cookies.get("_streamlit_user", "").removeprefix("s").encode()
+        logins, "login_payload", lambda cookies: cookies.get("_streamlit_user", "").removeprefix("s").encode()
     )
 
 

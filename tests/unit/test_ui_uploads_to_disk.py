@@ -17,7 +17,7 @@ from streamlit import config
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.web.server.starlette.starlette_routes import create_upload_routes
 
-from senseapp.app.common import logouts as common_logouts
+from senseapp.app import logins
 from senseapp.app.uploads import to_disk
 from senseapp.app.uploads.registry import Upload, UploadRegistry
 from senseapp.app.uploads.to_disk import FormFile, UploadsToDisk
@@ -167,7 +167,7 @@ def test_with_login_only_the_person_whose_page_asked_may_send(server: Server, mo
     url = "/_stcore/upload_file/session-ann/file-1"
     assert server.put(form(b"few"), url=url) == 403
     claims = {"is_logged_in": True, "iss": "https://login", "sub": "bob"}
-    monkeypatch.setattr(common_logouts, "login_claims", lambda cookies: claims)
+    monkeypatch.setattr(logins, "login_claims", lambda cookies: claims)
     assert server.put(form(b"few"), url=url) == 403
     claims["sub"] = "ann"
     assert server.put(form(b"few"), url=url) == 204

@@ -8,7 +8,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.backend import Visitor, login_providers, visitor
 from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, run_script
 from senseapp.app.common.state import RUN_PARAMETER
-from senseapp.app.system import system_panel
+from senseapp.app.common.system import system_panel
 from senseapp.core.errors import SenseError
 
 _OPEN_BY_LINK = ("run", "results", "schedule")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 
-from senseapp.app.common.logouts import logouts, owner_of
+from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.jobs import RunState

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from senseapp.app.common.download import Asker, Download, new_file
-from senseapp.app.common.logouts import logouts
+from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
 from senseapp.core.disk import storage_errors
 from senseapp.runs.service import LOCAL_OWNER

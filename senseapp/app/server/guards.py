@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from senseapp.app.common.logouts import logouts
+from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import LOGIN_COOKIE, LOGOUT_ROUTE, allowed_origins, server_address
 
 _POLICY_VIOLATION = 1008

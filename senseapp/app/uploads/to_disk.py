@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from senseapp.app.common.logouts import logouts
+from senseapp.app.logins import logouts
 from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
 from senseapp.runs.disk_space import UploadLimits
