@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -115,6 +115,7 @@ def read_in_pieces(body: bytes, sizes: list[int]) -> tuple[bytes, bytes]:
     return content, reader.without_content()
 
 
+@settings(deadline=None)
 @given(sizes=st.lists(st.integers(1, 400), max_size=20), num_bytes=st.integers(0, 700))
 def test_a_form_reads_alike_however_the_network_cuts_it(sizes: list[int], num_bytes: int) -> None:
     assert read_in_pieces(form(noise(num_bytes), "größe.pth"), sizes) == (noise(num_bytes), form(b"", "größe.pth"))
