@@ -1,7 +1,4 @@
-"""How much disk space runs may take, and removing the ones that nobody has touched for long.
-
-How much people may upload, where it goes, and removing what nobody needs any more.
-"""
+"""Disk quotas of runs and uploads, room for new ones, and removal of those that are no longer needed."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
     remove_new_files()
     deliver_downloads(download_registry().deliver)
-    sweeping = asyncio.create_task(_sweep(), name="sweep-uploads")
+    sweeping = asyncio.create_task(_sweep(), name="sweep-sessions")
     readying = asyncio.create_task(_get_ready(), name="get-ready")
     yield
     await _stopped(readying)
@@ -88,7 +88,7 @@ def _log_with_the_rest() -> None:
 
 
 async def _sweep() -> None:
-    """Remove the uploads of sessions that have ended, and what else they left in memory, every now and then."""
+    """Remove the files of sessions that have ended, and what else they left in memory, every minute."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         await to_thread.run_sync(upload_registry().close_ended, is_connected)

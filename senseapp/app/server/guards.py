@@ -1,4 +1,4 @@
-"""Middleware that keeps requests out which claim what they may not: foreign origins, and logins that were ended."""
+"""Middleware against connections of foreign origins and against cookies of ended logins."""
 
 from __future__ import annotations
 

@@ -133,7 +133,9 @@ class UploadsToDisk:
         """Serve one request."""
         found = UPLOAD_ROUTE.search(scope["path"]) if scope["type"] == "http" else None
         if found is not None and scope["method"] == "DELETE":
-            await to_thread.run_sync(self._registry.drop, found["session"], found["file"])
+            service = self._registry.service_of(found["session"])
+            if service is not None and _is_of(scope, service):
+                await to_thread.run_sync(self._registry.drop, found["session"], found["file"])
         elif found is not None and scope["method"] == "PUT":
             receive = self._storing(scope, receive, found["session"], found["file"])
         await self._app(scope, receive, send)
