@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from senseapp.compressions import get, names
+from senseapp.core.csv_cells import csv_text, plain_cell
 from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
@@ -25,6 +26,7 @@ _FORMAT_NAME = "senseapp-schedule"
 _VERSION = 1
 _ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
 _NONE = "none"
+_MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
 _TRUTH = {"true": True, "false": False}
 _ACHIEVED_MEANS = (
     "Predicted from the layers' costs: fractions removed of weights, of bytes if zeros are stored sparse and weights "
@@ -64,12 +66,11 @@ def _payload_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def _csv(schedule: Schedule, profile: ModelProfile) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, _ROW_FIELDS, lineterminator="\n")
-    writer.writeheader()
-    for entry in schedule.entries:
-        writer.writerow(_row_of(entry) | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()})
-    return stream.getvalue()
+    rows = (
+        _row_of(entry) | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()}
+        for entry in schedule.entries
+    )
+    return csv_text(_ROW_FIELDS, ([row[name] for name in _ROW_FIELDS] for row in rows))
 
 
 CSV = ExportFormat(
@@ -137,19 +138,30 @@ def _rows_from_csv(text: str) -> list[dict[str, Any]]:
             raise InvalidSchedule(
                 f"Line {reader.line_num} of this CSV needs {len(_ROW_FIELDS)} values, the last one true or false."
             )
-        rows.append(row | {"members": row["members"].split(), "locked": _TRUTH[row["locked"].lower()]})
+        cells = {name: plain_cell(text) for name, text in row.items()}
+        rows.append(cells | {"members": cells["members"].split(), "locked": _TRUTH[cells["locked"].lower()]})
     return rows
 
 
 def _plain_values(content: str) -> object:
     try:
-        values: object = json.loads(content) if content.lstrip().startswith("{") else yaml.safe_load(content)
+        values: object = json.loads(content) if content.lstrip().startswith("{") else _plain_yaml(content)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InvalidSchedule(
             f"This schedule file cannot be read ({first_line_of(error)}). "
             "Choose a JSON, YAML or CSV file that senseapp wrote."
         ) from error
     return values
+
+
+def _plain_yaml(content: str) -> object:
+    """Read YAML without aliases, anchors and tags: a few lines of them stand for gigabytes, or name other types."""
+    if len(content) > _MOST_YAML_CHARACTERS:
+        raise ValueError(f"more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
+    for event in yaml.parse(content, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise ValueError("it holds aliases, anchors or tags, which senseapp does not write")
+    return yaml.safe_load(content)
 
 
 def _schedule_from_rows(rows: list[dict[str, Any]], model: str) -> Schedule:
