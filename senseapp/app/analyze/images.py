@@ -16,6 +16,7 @@ import streamlit as st
 from senseapp.app.analyze.class_mapping import confirm_classes
 from senseapp.app.analyze.preprocessing import choose_preprocessing
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.uploads import upload_field
 from senseapp.app.words import format as fmt
@@ -206,7 +207,7 @@ def _archive(draft: DataSpec) -> DataSpec | None:
     if path is None:
         st.download_button(
             "Download a sample zip",
-            sample_zip,
+            download(sample_zip),
             file_name="senseapp-sample.zip",
             mime="application/zip",
             key="analyze.data.sample",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 
+from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.jobs import RunState
@@ -71,10 +72,10 @@ def visitor() -> Visitor:
         return Visitor(owner=LOCAL_OWNER)
     if not st.user.is_logged_in:
         return Visitor(owner=_NOBODY)
-    issuer, subject = (str(st.user.get(claim) or "") for claim in ("iss", "sub"))
-    if not issuer or not subject:
+    owner = owner_of(st.user.to_dict())
+    if not owner or logouts().covers(st.context.cookies):
         return Visitor(owner=_NOBODY)
-    return Visitor(owner=f"{issuer}|{subject}", name=_name_of(subject))
+    return Visitor(owner=owner, name=_name_of(str(st.user["sub"])))
 
 
 def login_providers() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
 from senseapp.records.jobs import RunRecord
@@ -17,7 +18,7 @@ from senseapp.runs.service import Service
 def report_button(
     record: RunRecord, result: SensitivityResult, *, key: str, schedules: tuple[Schedule, ...] = ()
 ) -> None:
-    """Offer the report of a run; it is made when it is clicked, in a thread that Streamlit runs.
+    """Offer the report of a run; it is made when it is clicked, in a thread of its own.
 
     Args:
         record: of the run.
@@ -28,7 +29,7 @@ def report_button(
     service = backend.service()
     st.download_button(
         "Download report",
-        lambda: make_report(service, record, result, schedules),
+        download(lambda: make_report(service, record, result, schedules)),
         file_name=f"{fmt.file_stem(record.title) or 'report'}.html",
         mime="text/html",
         key=key,
