@@ -7,6 +7,7 @@ undefined numbers, which JSON has no form for, are written as the strings ``"inf
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -39,6 +40,8 @@ def _float_to_json(value: float) -> float | str:
 
 
 _converter.register_unstructure_hook(float, _float_to_json)
+_converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value).decode())
+_converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 
 
 def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:

@@ -88,6 +88,10 @@ class RunMismatch(InvalidInput):
     """The folder already holds an unfinished run with other settings."""
 
 
+class ReadingStopped(InvalidInput):
+    """A file kept the process that reads it busy for too long, or ended it."""
+
+
 class OutOfMemory(SenseError):
     """A run needs more memory than it may take."""
 

@@ -25,8 +25,9 @@ from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.labels import label_entries, written_labels
 from senseapp.models.loaded import Preprocessing
+from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Targets, Task
+from senseapp.tasks import CLASSIFICATION, Targets, Task
 
 
 def survey_images(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.models.checkpoint import Checkpoint, read_checkpoint
-from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith, Shape, weights_only
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith, weights_only
 from senseapp.models.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.models.recognise import (
     BY_ORDER_NOTE,
@@ -27,6 +27,7 @@ from senseapp.models.recognise import (
     ordered_weights,
     recognise,
 )
+from senseapp.records.inputs import MatchReport, Mismatch
 from senseapp.records.spec import ModelSpec
 
 _TRAINING_ONLY_PREFIXES = ("AuxLogits.", "aux1.", "aux2.")

@@ -33,6 +33,9 @@ from senseapp.models.fingerprint import (
     weights_only,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 BY_ORDER_NOTE = (
     "Names are unknown; order and shapes fit {title}. This is a guess: the accuracy of the uncompressed network on "
     "your images confirms or refutes it."

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.models.recognise import Candidate
+from senseapp.records.inputs import MatchReport
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.session import load_engine
-
-if TYPE_CHECKING:
-    from senseapp.models.fitting import MatchReport
-    from senseapp.models.recognise import Candidate
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReport:

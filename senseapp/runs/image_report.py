@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from senseapp.metrics import METRICS
-from senseapp.records.preparation import PreparationChoice
+from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.spec import RunSpec
 from senseapp.runs.session import load_engine
 from senseapp.tasks import Task, task_named

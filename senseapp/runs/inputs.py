@@ -52,8 +52,9 @@ class Inputs:
             InvalidInput: the model cannot be used, or no layer is selected.
         """
         check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self._owner))
-        with self._backend.looking:
-            return find_pruning_groups(spec)
+        if not spec.sensitivity.compression.description.removes_channels:
+            return ()
+        return self._backend.answer(FindGroups(spec=spec)).groups
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds.
@@ -63,7 +64,7 @@ class Inputs:
         """
         model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
         check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
-        return identify_checkpoint(path, use_ema=use_ema)
+        return self._backend.answer(IdentifyCheckpoint(path=path, use_ema=use_ema))
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds.
@@ -72,7 +73,7 @@ class Inputs:
             InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
         """
         check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
-        return compare_checkpoint(model)
+        return self._backend.answer(CompareCheckpoint(model=model))
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose what each of its labels means to ``model``.
@@ -84,15 +85,14 @@ class Inputs:
         """
         roots = self._backend.readable_folders(self._owner)
         check_paths(RunSpec(model=model, data=data), roots)
-        load_engine()
-        from senseapp.data.pictures import survey_images  # torch loads on first use, not when the app starts
-
-        survey = survey_images(
-            data,
-            num_classes=self.model_card(model).num_classes,
-            task=task_named(model.task),
-            class_names=self._backend.cards.class_names(model),
-            data_roots=roots,
+        survey = self._backend.answer(
+            SurveyImages(
+                data=data,
+                task=model.task,
+                num_classes=self.model_card(model).num_classes,
+                class_names=self._backend.cards.class_names(model),
+                data_roots=tuple(map(str, roots)),
+            )
         )
         counts = self._backend.image_counts
         counts[replace(data, class_map=())] = survey.num_images
@@ -108,8 +108,17 @@ class Inputs:
         """
         roots = self._backend.readable_folders(self._owner)
         check_paths(spec, roots)
-        with self._backend.looking:
-            return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
+        return self._backend.answer(
+            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots)))
+        )
+
+    def read_schedule(self, text: str | bytes, profile: ModelProfile) -> Schedule:
+        """Read a schedule file of senseapp's own, for the model of ``profile``.
+
+        Raises:
+            InvalidSchedule: it is no such file, or for another model.
+        """
+        return self._backend.answer(ReadSchedule(text=text_of(text), profile=profile))
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
         if not (spec.data.path or spec.data.name):

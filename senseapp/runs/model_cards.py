@@ -9,7 +9,8 @@ import functools
 import hashlib
 import threading
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,11 +24,21 @@ _KEPT = 64
 _Key: TypeAlias = tuple[ModelSpec, float, int]
 
 
-def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
-    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What is known about a model before a run.
 
-    Returns:
-        The profile, and the names of the model's outputs (empty where unknown).
+    Attributes:
+        profile: its layers and their cost.
+        class_names: of its outputs; empty where unknown.
+    """
+
+    profile: ModelProfile
+    class_names: tuple[str, ...] = ()
+
+
+def load_card(model: ModelSpec) -> ModelCard:
+    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
 
     Raises:
         InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
@@ -48,13 +59,18 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
         pretrained=loaded.pretrained,
         notes=loaded.notes,
     )
-    return profile, loaded.class_names
+    return ModelCard(profile=profile, class_names=loaded.class_names)
 
 
 class ModelCards:
-    """Profiles by model; a checkpoint that changed on disk is read again."""
+    """Profiles by model; a checkpoint that changed on disk is read again.
 
-    def __init__(self) -> None:
+    Args:
+        load: describes a model that is not known yet.
+    """
+
+    def __init__(self, load: Callable[[ModelSpec], ModelCard] = load_card) -> None:
+        self._describe = load
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         self._profiles: OrderedDict[_Key, ModelProfile] = OrderedDict()
@@ -92,12 +108,12 @@ class ModelCards:
                 self._profiles.popitem(last=False)
 
     def _load(self, model: ModelSpec) -> ModelProfile:
-        profile, class_names = load_card(model)
-        self.keep(model, profile)
-        self._class_names[_key(model)] = class_names
+        card = self._describe(model)
+        self.keep(model, card.profile)
+        self._class_names[_key(model)] = card.class_names
         while len(self._class_names) > _KEPT:
             self._class_names.popitem(last=False)
-        return profile
+        return card.profile
 
     def _known(self, model: ModelSpec) -> ModelProfile | None:
         key = _key(model)

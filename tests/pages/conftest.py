@@ -18,7 +18,7 @@ from senseapp.app.common import backend as ui_backend
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.image_report import PreviewReport, SeenPicture
+from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.runs.inputs import Inputs
 from senseapp.runs.service import LOCAL_OWNER, Service
 from tests.pages.records import opener, profile

@@ -23,7 +23,7 @@ from senseapp.records.spec import ModelSpec
 from senseapp.runs.checkpoint_report import CheckpointReport
 
 if TYPE_CHECKING:
-    from senseapp.models.fitting import MatchReport
+    from senseapp.records.inputs import MatchReport
     from senseapp.models.recognise import Candidate
 
 

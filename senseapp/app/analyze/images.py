@@ -24,7 +24,8 @@ from senseapp.core.errors import SenseError
 from senseapp.data.downloads import is_downloaded
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.image_report import PreviewReport, SeenPicture, sample_zip
+from senseapp.records.inputs import PreviewReport, SeenPicture
+from senseapp.runs.image_report import sample_zip
 from senseapp.tasks import task_named
 
 _LONGEST_NAME = 16

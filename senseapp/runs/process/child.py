@@ -96,6 +96,13 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
     talk.say("done")
 
 
+def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
+    from senseapp.runs.questions import answer_here  # what runs do without
+
+    with MemoryGuard(request["job_mb"]).job():
+        talk.say("answer", answer_here(request["question"]))
+
+
 @contextmanager
 def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]:
     """Make passes on the cluster at ``address`` inside the block."""
@@ -107,7 +114,11 @@ def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]
         yield RayExecutor(cluster, app.phase)
 
 
-_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {"warm": _warm, "task": _carry_out}
+_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {
+    "warm": _warm,
+    "task": _carry_out,
+    "question": _answer,
+}
 
 
 def main() -> None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.core.errors import SenseError
 from senseapp.runs.process.process import JobProcess, cluster_lost
-from senseapp.runs.process.tasks import carry_out_in
+from senseapp.runs.process.tasks import ask_in, carry_out_in
 from senseapp.runs.tasks import RunTask, TaskContext
+
+if TYPE_CHECKING:
+    from senseapp.runs.questions import Question
+
+
+AnswerT = TypeVar("AnswerT")
+_MOST_QUESTIONS = 2  # at a time: each takes memory
 
 
 class JobProcesses:
@@ -26,6 +34,7 @@ class JobProcesses:
         self._job_mb = job_mb
         self._start = start
         self._lock = threading.Lock()
+        self._asking = threading.BoundedSemaphore(_MOST_QUESTIONS)
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
         self._closed = False
@@ -62,6 +71,19 @@ class JobProcesses:
             done = True
         finally:
             self._give_back(process, done)
+
+    def answer(self, question: Question[AnswerT]) -> AnswerT:
+        """Answer a question in one of the processes, see :func:`~senseapp.runs.process.tasks.ask_in`; may wait.
+
+        Raises:
+            SenseError: the file or model cannot be used, or the process was stopped or lost.
+        """
+        with self._asking:
+            process = self._take()
+            try:
+                return ask_in(process, question, job_mb=self._job_mb)
+            finally:
+                self._give_back(process, process.alive)
 
     def close(self) -> None:
         """End all processes, those at work too."""

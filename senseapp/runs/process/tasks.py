@@ -8,12 +8,14 @@ was measured is on the disk.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from senseapp.core.codec import decode, encode, register
+from senseapp.core.errors import ProcessLost, ReadingStopped
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.runs.execution import Measurement
 from senseapp.runs.process.process import JobProcess, Line
@@ -29,6 +31,10 @@ from senseapp.runs.tasks import (
 )
 from senseapp.store.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from senseapp.runs.questions import Question
+
+AnswerT = TypeVar("AnswerT")
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind) for kind in (Measurement, HistogramTask, StrongestSearch, Verification)
 }
@@ -71,6 +77,42 @@ def carry_out_in(
     )
     while (line := process.hear(*_TOLD, progress=context.observer.phase)).kind != "done":
         _pass_on(line, process, context.observer, context.earlier_runs)
+
+
+def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0) -> AnswerT:
+    """Have ``process`` answer a question, and end it where that takes too long.
+
+    Args:
+        process: does nothing else meanwhile.
+        question: what to find out.
+        job_mb: memory that it may take.
+
+    Raises:
+        InvalidInput: the file or model cannot be used.
+        ReadingStopped: the process was busy for too long, or ended.
+        RuntimeError: it failed for a reason that nobody foresaw.
+    """
+    process.ask("warm")
+    process.warm.wait()
+    end = time.monotonic() + question.seconds
+
+    def watch(_: str) -> None:
+        if time.monotonic() > end:
+            process.kill()
+            raise ReadingStopped(
+                f"{question.subject} kept the process that reads it busy for {question.seconds:.0f} s, so it was "
+                "stopped. Choose another file, or save this one again with the program that made it."
+            )
+
+    process.ask("question", {"question": encode(question), "job_mb": job_mb})
+    try:
+        answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
+    except ProcessLost as error:
+        raise ReadingStopped(
+            f"{question.subject} ended the process that read it, most often because it needs more memory than there "
+            "is. Choose another file."
+        ) from error
+    return answer
 
 
 def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
