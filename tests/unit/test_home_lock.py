@@ -18,6 +18,9 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.runs.backend import Backend, backend_at
 from senseapp.runs.service import Service
+from tests.asynchronous import run_async
+from tests.soak.served import served
+from tests.soak.visitor import Visitor
 
 HOLDER = "import sys, pathlib; from senseapp.core.home import lock_home; lock_home(pathlib.Path(sys.argv[1]))\n"
 HOLDER += "print('held', flush=True); sys.stdin.read()"
@@ -65,3 +68,15 @@ def test_uploads_of_a_server_that_was_killed_go_at_the_next_start(tmp_path: Path
     backend_at(tmp_path)
     assert not any(path.exists() for path in ghosts)
     backend_at(tmp_path).close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a folder that not even root can write to")
+def test_a_server_of_a_home_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    async def errors_of(url: str, page: str) -> list[str]:
+        async with Visitor(url, page) as visitor:
+            return [each.alert.body for each in visitor.elements() if each.WhichOneof("type") == "alert"]
+
+    with served(tmp_path, SENSEAPP_HOME="/sys/senseapp") as server:
+        for page in ("system", "runs"):
+            assert "its folder is writable" in run_async(errors_of(server.url, page))[0]

@@ -7,9 +7,11 @@ switched off before the first visitor comes.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 from senseapp.app.server.application import APP_SCRIPT, application
@@ -35,7 +37,8 @@ def serve(arguments: list[str]) -> None:
     _keep_home()
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
     os.environ.update(measuring_environment())  # for this process's threads, and for processes that it starts
-    log_to(home(), _secrets())
+    with suppress(StorageFailed):  # the log goes to standard error alone, and pages say what is wrong
+        log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
     ignore_pages_folder()
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
@@ -48,7 +51,7 @@ def _keep_home() -> None:
     except HomeInUse as error:
         raise SystemExit(str(error)) from error
     except StorageFailed:  # pages say what is wrong
-        return
+        logging.getLogger(__name__).exception("the home cannot be used")
 
 
 def _secrets() -> list[str]:
