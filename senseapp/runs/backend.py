@@ -80,7 +80,6 @@ class Backend:
         self._tasks: dict[str, RunTask] = {}
         self._assigning = threading.Lock()
         self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
-        self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
         self.rate_limiter = RateLimiter(
             {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.recognise import Candidate
 from senseapp.records.inputs import MatchReport
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.session import load_engine
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReport:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
-from senseapp.runs.checkpoint_report import CheckpointReport, compare_checkpoint, identify_checkpoint
+from senseapp.runs.checkpoint_report import CheckpointReport
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
-from senseapp.runs.image_report import PreviewReport, preview_images
-from senseapp.runs.pruning_groups import find_pruning_groups
-from senseapp.runs.session import load_engine
+from senseapp.runs.questions import (
+    CompareCheckpoint,
+    FindGroups,
+    IdentifyCheckpoint,
+    PreviewImages,
+    ReadSchedule,
+    SurveyImages,
+)
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.time_estimate import work_of
-from senseapp.tasks import task_named
-
-if TYPE_CHECKING:
-    from senseapp.data.pictures import ImageSurvey
-    from senseapp.models.fitting import MatchReport
-
 
 _KEPT_COUNTS = 512
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
@@ -112,13 +112,13 @@ class Inputs:
             PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots)))
         )
 
-    def read_schedule(self, text: str | bytes, profile: ModelProfile) -> Schedule:
+    def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a schedule file of senseapp's own, for the model of ``profile``.
 
         Raises:
             InvalidSchedule: it is no such file, or for another model.
         """
-        return self._backend.answer(ReadSchedule(text=text_of(text), profile=profile))
+        return self._backend.answer(ReadSchedule(content=content, profile=profile))
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
         if not (spec.data.path or spec.data.name):

@@ -232,14 +232,14 @@ class ReadSchedule(Question[Schedule]):
     """What does a schedule file say?"""
 
     answer_type: ClassVar[type[Any]] = Schedule
-    text: str
+    content: bytes
     profile: ModelProfile
 
     def answer(self) -> Schedule:
         """Read it."""
         from senseapp.schedules.export.plain import read_schedule  # loads yaml, which other questions do without
 
-        return read_schedule(self.text, self.profile)
+        return read_schedule(self.content, self.profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

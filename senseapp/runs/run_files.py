@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
@@ -11,28 +12,68 @@ from senseapp.core.errors import InvalidFile, SenseError
 from senseapp.records.jobs import RunState
 from senseapp.records.model_files import CHECKPOINT
 from senseapp.records.schedule import ValidationResult
+from senseapp.records.spec import RunSpec
 from senseapp.runs.leaderboard import headline
-from senseapp.store.run_file_reading import ReadRunFile
+from senseapp.store.run_file_reading import ReadRunFile, read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 
 _ORIGIN = "Imported from a run file; what is in it was measured elsewhere."
 
 
-def keep_run_file(store: RunStore, read: ReadRunFile, *, owner: str) -> str:
-    """Make a finished run of a file that was found sound, and return its id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedRun:
+    """A run whose records were found sound and written anew, in a folder that is to become the run's own.
+
+    Attributes:
+        title: of the run.
+        spec: its settings.
+        headline: its result in one sentence.
+        num_measurements: in its result.
+    """
+
+    title: str
+    spec: RunSpec
+    headline: str
+    num_measurements: int
+
+
+def unpack_run_file(stream: BinaryIO, folder: Path, *, most_bytes: int) -> UnpackedRun:
+    """Check a run file and write what is in it into an empty ``folder``.
+
+    Args:
+        stream: the file.
+        folder: where the records and compressed models go.
+        most_bytes: that everything in it may have together, unpacked.
 
     Raises:
-        InvalidFile: a compressed model in it is not one.
+        InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
+        StorageFailed: the folder cannot be written to.
+    """
+    read = read_run_file(stream, most_bytes=most_bytes)
+    sentence = _headline(read)
+    _fill(RunFolder(folder), read)
+    return UnpackedRun(
+        title=read.head.title,
+        spec=read.result.spec,
+        headline=sentence,
+        num_measurements=len(read.result.measurements),
+    )
+
+
+def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> str:
+    """Make a finished run of what was unpacked into ``folder``, which is empty then, and return its id.
+
+    Raises:
         StorageFailed: it cannot be stored.
     """
-    sentence = _headline(read)
-    record = store.create(read.result.spec, owner=owner, title=read.head.title)
+    record = store.create(run.spec, owner=owner, title=run.title)
     try:
-        _fill(store.folder(record.run_id), read)
-        store.update(record.run_id, headline=sentence, origin=_ORIGIN)
-        count = len(read.result.measurements)
-        store.set_state(record.run_id, RunState.DONE, done=count, total=count)
+        with storage_errors("the run"):
+            for path in folder.iterdir():
+                path.rename(store.folder(record.run_id).path / path.name)
+        store.update(record.run_id, headline=run.headline, origin=_ORIGIN)
+        store.set_state(record.run_id, RunState.DONE, done=run.num_measurements, total=run.num_measurements)
     except SenseError:
         store.remove(record.run_id)
         raise

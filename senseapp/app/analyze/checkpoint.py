@@ -23,8 +23,8 @@ from senseapp.records.spec import ModelSpec
 from senseapp.runs.checkpoint_report import CheckpointReport
 
 if TYPE_CHECKING:
-    from senseapp.records.inputs import MatchReport
     from senseapp.models.recognise import Candidate
+    from senseapp.records.inputs import MatchReport
 
 
 _SHOWN = 6

@@ -23,8 +23,8 @@ from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.data.downloads import is_downloaded
 from senseapp.records.image_sets import IMAGE_SETS
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.records.inputs import PreviewReport, SeenPicture
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.image_report import sample_zip
 from senseapp.tasks import task_named
 

@@ -31,7 +31,6 @@ from senseapp.runs.leaderboard import LeaderboardRow
 from senseapp.runs.service import LOCAL_OWNER, Service
 from senseapp.runs.settings import configured_data_roots
 
-
 _NOBODY = ""
 
 
