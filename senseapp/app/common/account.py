@@ -25,7 +25,7 @@ def admit(page: str) -> None:
         st.title("senseapp cannot work here", anchor=False)
         complain(str(error))
         st.stop()
-    if came.is_known:
+    if came.owner:
         _account(came)
     elif page not in _OPEN_BY_LINK or not _has_link():
         _login_page()

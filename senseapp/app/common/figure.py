@@ -1,9 +1,4 @@
-"""A chart with its question as title, reading help, text alternative, save menu and, if long, a scroll bar.
-
-The download menu of a chart: its picture in two forms, and the numbers behind it.
-A row of labelled figures that wraps on narrow screens.
-Measured or estimated, on how many images, with which interval: the line that is on every view of a run.
-"""
+"""Charts with title, reading help, text alternative and save menu; rows of labelled figures; the provenance line."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import streamlit as st
 
@@ -83,9 +84,10 @@ def session() -> Session:
     return found
 
 
-def remember_run(run_id: str) -> None:
-    """Make ``run_id`` the run that the pages show, also after a click in the sidebar."""
+def go_to(page: str, run_id: str) -> NoReturn:
+    """Open ``page`` with this run, which the pages then show also after a click in the sidebar."""
     session().last_run = run_id
+    st.switch_page(page, query_params={RUN_PARAMETER: run_id})
 
 
 def current_run() -> str:
@@ -94,7 +96,7 @@ def current_run() -> str:
     if run_id and st.query_params.get(RUN_PARAMETER) != run_id:
         st.query_params[RUN_PARAMETER] = run_id
     if run_id:
-        remember_run(run_id)
+        session().last_run = run_id
     return run_id
 
 
