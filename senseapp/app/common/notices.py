@@ -110,10 +110,7 @@ def answer_or_wait(
 
 
 def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
-    """Show ``sentence`` until ``answer`` returns something or raises, then run the page again.
-
-    A sentence that changes is given as a function.
-    """
+    """Show ``sentence`` (or what it returns) until ``answer`` returns something or raises, then rerun the page."""
     st.fragment(_wait, run_every=_POLL_SECONDS)(answer, sentence)
 
 

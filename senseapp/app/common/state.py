@@ -17,12 +17,7 @@ _ANALYZE = "analyze."
 
 @dataclass(slots=True)
 class LayerEdits:
-    """What a person has set for single layers of one run's schedule, in engine units.
-
-    Attributes:
-        fixed: layer to the level that it is locked at.
-        bounds: layer to its own least and greatest level.
-    """
+    """Settings of single layers of a schedule, in engine units: level locked at, and least and greatest level."""
 
     fixed: dict[str, float] = field(default_factory=dict)
     bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
@@ -30,12 +25,7 @@ class LayerEdits:
 
 @dataclass(slots=True)
 class OpenBlocks:
-    """What is open in the module tree of one run.
-
-    Attributes:
-        names: blocks whose inside is shown; None before the tree was drawn.
-        shown: the picked layer that blocks were opened for; another one opens its own.
-    """
+    """Open blocks of a run's module tree (None before it was drawn), and the picked layer they were opened for."""
 
     names: frozenset[str] | None = None
     shown: str = ""

@@ -168,7 +168,7 @@ def stopped(record: RunRecord) -> None:
         icon=":material/tune:",
         help="Opens Analyze with this run's settings filled in.",
     )
-    here = cluster_address() and row.button(
+    here = bool(cluster_address()) and row.button(
         "Go on on this machine",
         key="run.resume_here",
         icon=":material/computer:",
