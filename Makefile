@@ -70,6 +70,10 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.kills 50
 	$(BIN)/python -m tests.soak.crowd 20
 	$(BIN)/python -m tests.soak.day
+	$(BIN)/python -m tests.soak.uploads
+	$(BIN)/python -m tests.soak.downloads
+	$(BIN)/python -m tests.soak.two_people
+	$(BIN)/python -m tests.soak.cli_fuzz
 
 # The pins of requirements become lower bounds; pip's own configuration still holds. docs/UPGRADES.md keeps what was found.
 upgrade-check: $(BIN)/python

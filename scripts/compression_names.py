@@ -17,17 +17,7 @@ from senseapp import compressions
 _ROOT = Path(__file__).resolve().parent.parent
 _SEARCHED = ("senseapp", "pages", "app.py")
 _OWN_FOLDERS = {"compressions"}
-_OTHER_TOOLS = {
-    "distiller",
-    "distiller_table",
-    "distiller_reading",
-    "fasterai",
-    "modelopt",
-    "nni",
-    "sparseml",
-    "torch_pruning",
-    "torchao",
-}
+_OTHER_TOOLS = {"config_formats", "distiller_reading", "distiller_table", "fraction_formats"}
 """Folders and modules that read or write files of other tools."""
 _TYPE_TESTS = {"isinstance", "issubclass"}
 

@@ -28,6 +28,7 @@ from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.report.document import build_report
 from senseapp.compressions import QuantizationConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.service import Service
 
@@ -75,12 +76,14 @@ def main(names: list[str]) -> None:
 @contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
     """Measure the demo twice, make a report, and serve the app on all of it until the pictures are taken."""
-    service = Service.at(folder / "home")
+    backend = Backend(folder / "home")
+    service = Service(backend)
     zeros, bits = (service.start(spec, title=title) for title, spec in (("Demo, zeros", ZEROS), ("Demo, bits", BITS)))
     while not all(service.run(run_id).state.finished for run_id in (zeros, bits)):
         time.sleep(0.2)
     result = service.result(zeros)
     assert result is not None
+    backend.close()
     report = folder / "report.html"
     report.write_text(
         build_report(ReportContents(title="Demo, zeros", result=result, headline=headline(result))), "utf-8"

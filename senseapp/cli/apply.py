@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.progress_bar import phases
+from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidSchedule
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_at_most(path)
     except OSError as error:
         raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
 

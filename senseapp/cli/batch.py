@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.core.disk import replace_file
+from senseapp.core.disk import read_at_most, replace_file
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.records.measurement import SensitivityResult
 from senseapp.runs.leaderboard import LeaderboardRow, leaderboard_csv, leaderboard_row, ranked
@@ -84,7 +84,7 @@ def run_batch(
 
 def _listed(file: Path) -> list[tuple[str, str | None]]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_at_most(file).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSpec(
             f"The list of models {file} cannot be read. Give a text file with one model in each line."

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, RunMismatch
 from senseapp.records.profile import ModelProfile
 from senseapp.runs.leaderboard import headline
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_at_most(path).decode("utf-8-sig")
     except OSError as error:
         raise InvalidFile(f"{path} cannot be read: {error.strerror}. Check the path.") from error
     except UnicodeDecodeError as error:

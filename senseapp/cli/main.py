@@ -50,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 BAD_INPUT = 2
+_LONGEST = 2000  # characters of a message
 INTERRUPTED = 130
 
 
@@ -65,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments = build_parser().parse_args(argv)
             arguments.run(arguments)
         except SenseError as error:
-            print(f"senseapp: {' '.join(str(error).split())}", file=sys.stderr)
-            return BAD_INPUT
+            return _refused(str(error))
         except KeyboardInterrupt:
             print(
                 "senseapp: Interrupted. What was measured is kept; the same command goes on from there.",
@@ -75,4 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return INTERRUPTED
         except BrokenPipeError:  # the reader, ``head`` perhaps, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:  # a path that the system refuses, such as one that is too long
+            return _refused(f"A file cannot be used: {error.strerror or error}: {error.filename or 'it has no name'}")
     return 0
+
+
+def _refused(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"senseapp: {line if len(line) <= _LONGEST else f'{line[:_LONGEST]} …'}", file=sys.stderr)
+    return BAD_INPUT

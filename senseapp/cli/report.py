@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.disk import read_at_most, replace_file, storage_errors
 from senseapp.core.errors import InvalidSchedule
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
@@ -66,7 +66,7 @@ def _schedule(path: Path, result: SensitivityResult) -> Schedule:
     from senseapp.schedules.export.plain import read_schedule
 
     try:
-        content = path.read_bytes()
+        content = read_at_most(path)
     except OSError as error:
         raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
     return read_schedule(content, result.profile)

@@ -72,8 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         InvalidInput: the run, the budget or the format cannot be used.
         NotFound: the folder holds no finished run.
     """
-    from senseapp.schedules.export.archive import ZIP_FORMAT
-    from senseapp.schedules.export.registry import export_format  # loads yaml, which the other commands do without
+    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if arguments.format != ZIP_FORMAT:
         export_format(arguments.format)
@@ -105,10 +104,11 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
     if not result.spec.sensitivity.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
-    from senseapp.schedules.strongest import schedule_of_true_size
+    from senseapp.schedules.strongest import couplings_of
+    from senseapp.schedules.trade_off import truly_sized
 
-    budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
-    return schedule_of_true_size(make, result, load_model(result.spec.model).module, budget)
+    groups = couplings_of(load_model(result.spec.model).module, result)
+    return truly_sized(make, result.profile, groups, ResourceBudget(kind=arguments.budget, target=arguments.target))
 
 
 def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
@@ -135,7 +135,7 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
-    from senseapp.schedules.mixed import mixed_schedule
+    from senseapp.schedules.methods import mixed_schedule
 
     partner = RunFolder(arguments.partner).load_result()
     require_same_model(result.spec.model, partner.spec.model)

@@ -1,21 +1,36 @@
-"""Undocumented names of Streamlit: sessions, uploads held in memory, and the routes and page of its server."""
+"""Undocumented names of Streamlit: sessions, cookies, uploads and downloads, the routes and page of its server."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import streamlit
-from streamlit import runtime
+from streamlit import config, runtime
+from streamlit.runtime.media_file_manager import MediaFileManager
+from streamlit.runtime.media_file_storage import MediaFileStorage, MediaFileStorageError
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.url_util import make_url_path
+from streamlit.web.server.starlette.starlette_app_utils import decode_xsrf_token_string
+from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME, XSRF_COOKIE_NAME
+from streamlit.web.server.starlette.starlette_websocket import _get_signed_cookie_with_chunks
 
 UPLOAD_ROUTE = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 """Where browsers PUT what a file uploader takes, and DELETE what is taken back; may have a base path before it."""
 
 PRIVATE_ROUTES = ("/_stcore/metrics", "/_stcore/agent")
 """Where metrics are, and the interface for agents, which answers even where it is switched off."""
+
+LOGIN_COOKIE = USER_COOKIE_NAME
+"""Says who is logged in, signed; a long one goes on in cookies of this name with a number."""
+
+LOGOUT_ROUTE = "/auth/logout"
+"""Where browsers are sent to lose :data:`LOGIN_COOKIE`; may have a base path before it."""
 
 LOGGERS = ("streamlit", "uvicorn", "websockets")
 """First parts of the names of the loggers of Streamlit and of the server in it."""
@@ -50,3 +65,60 @@ def inline_scripts() -> list[str]:
     """Return the scripts that Streamlit's page holds itself, for the security policy to name by their hashes."""
     index = Path(streamlit.__file__).parent / "static" / "index.html"
     return _INLINE_SCRIPT.findall(index.read_text(encoding="utf-8"))
+
+
+def login_payload(cookies: Mapping[str, str]) -> bytes:
+    """Return what :data:`LOGIN_COOKIE` holds, as JSON; nothing where it is missing or its signature is wrong."""
+    return _get_signed_cookie_with_chunks(dict(cookies), LOGIN_COOKIE) or b""
+
+
+def login_claims(cookies: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what the login provider said of whoever sends ``cookies``; nothing of somebody who is not logged in."""
+    claims = json.loads(login_payload(cookies) or b"{}")
+    return claims if isinstance(claims, dict) and claims.get("is_logged_in") else {}
+
+
+def browser_key(cookies: Mapping[str, str]) -> bytes:
+    """Return the secret that Streamlit gives each browser against forged requests; nothing of one that has none."""
+    return decode_xsrf_token_string(cookies.get(XSRF_COOKIE_NAME, ""))[0] or b""
+
+
+def address_of(path: str) -> str:
+    """Return the path of an address of this server, below its base path if it has one."""
+    return make_url_path(config.get_option("server.baseUrlPath") or "", path)
+
+
+def allowed_origins() -> tuple[str, ...]:
+    """Return the origins, beside that of the page's own address, that may connect."""
+    return tuple(config.get_option("server.corsAllowedOrigins") or ())
+
+
+def server_address() -> str:
+    """Return the name that this server was told it has; nothing where it was not told."""
+    return str(config.get_option("browser.serverAddress")) if config.is_manually_set("browser.serverAddress") else ""
+
+
+Made = Callable[[], Any]
+"""What a download button was given to call when it is pressed."""
+
+
+class _Downloads(MediaFileManager):
+    """Streamlit's files of pages, without those that download buttons make."""
+
+    def __init__(self, storage: MediaFileStorage, deliver: Callable[[Made, str, str], str]) -> None:
+        super().__init__(storage)
+        self._deliver = deliver
+
+    def execute_deferred(self, file_id: str) -> str:
+        with self._lock:
+            asked = self._deferred_callables.get(file_id)
+        if asked is None:
+            raise MediaFileStorageError("There is no such download.")
+        return self._deliver(asked["callable"], asked["filename"] or "download", asked["mimetype"] or "")
+
+
+def deliver_downloads(deliver: Callable[[Made, str, str], str]) -> None:
+    """Let ``deliver`` make an address of what a pressed button calls, its file name and its type."""
+    if runtime.exists():
+        running = runtime.get_instance()
+        running._media_file_mgr = _Downloads(running.media_file_mgr._storage, deliver)

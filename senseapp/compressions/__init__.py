@@ -8,14 +8,16 @@ from senseapp.compressions.description import (
     CompressionConfig,
     CompressionDescription,
     Effect,
+    Option,
     all_descriptions,
     get,
     names,
+    option,
+    options_of,
     register,
     unregister,
 )
 from senseapp.compressions.levels import DENSE_BITS, BitScale, FractionScale, LevelScale, parse_numbers, tidy_level
-from senseapp.compressions.option import Option, option, options_of
 from senseapp.compressions.pruning import PRUNING, PruningConfig
 from senseapp.compressions.quantization import QUANTIZATION, QuantizationConfig
 from senseapp.compressions.sparsity import SPARSITY, SparsityConfig

@@ -1,8 +1,4 @@
-"""What every compression promises to the code that measures it.
-
-Finding the weight of a layer, and putting another tensor in its place for a while.
-One shape for every kind of weight, so that granularities are written once.
-"""
+"""What every compression promises to the code that measures it, and the weights of layers that it acts on."""
 
 from __future__ import annotations
 
@@ -29,8 +25,8 @@ class Target:
     Attributes:
         layer: the name it is reported by; for a group, the first member in execution order.
         members: compressible layers that change together, ``layer`` included.
-        modules: dotted names of every module whose parameters, buffers or input change (norms included);
-            everything that runs before the first use of any of them is unchanged.
+        modules: dotted names of every module whose parameters, buffers or input change (norms included); everything
+            that runs before the first use of any of them is unchanged.
         group: id of the group; empty for a single layer.
     """
 
@@ -42,13 +38,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a compression truly did.
-
-    Attributes:
-        achieved_level: the level reached (fraction, or bits).
-        removed_params: weights zeroed or removed, over all members; 0 for quantization.
-        removed_macs: multiply-accumulates for one image that are gone or multiply a zero weight.
-    """
+    """What a compression truly did, over all members; MACs are those of one image that are gone or multiply a zero."""
 
     achieved_level: float
     removed_params: int = 0
@@ -63,7 +53,7 @@ class Prepared:
         applied: what it does.
         active: returns a context inside which the model is compressed; may be entered as often as wanted.
         weight: returns what stands in for the layer's weight inside; None where anything else changes there.
-        release: lets go of the memory that only spares computing a little again, until it is needed.
+        release: frees the memory of what can be computed again quickly.
     """
 
     applied: Applied
@@ -73,12 +63,7 @@ class Prepared:
 
 
 class Compressor(Protocol):
-    """One compression of one model: lists what can be compressed, and compresses it for a while.
-
-    Attributes:
-        targets: in execution order of their first use.
-        not_applicable: layer name to the sentence that says why it has no measurement.
-    """
+    """One compression of one model: what can be compressed, in execution order, and why other layers cannot be."""
 
     targets: Sequence[Target]
     not_applicable: Mapping[str, str]
@@ -92,25 +77,30 @@ class Compressor(Protocol):
         ...
 
 
-@runtime_checkable
-class WeightCompressor(Compressor, Protocol):
-    """A compressor that changes the values of weights (and inputs) but no shape."""
+class WeightCompressor(ABC):
+    """A :class:`Compressor` that changes the values of weights (and inputs) but no shape."""
 
+    targets: Sequence[Target]
+    not_applicable: Mapping[str, str]
+
+    @abstractmethod
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks.
+        """Compute the compressed weight once, for any number of :meth:`Prepared.active` blocks."""
 
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
-        """
-        ...
+    @contextmanager
+    def compress(self, target: Target, level: float) -> Iterator[Applied]:
+        """Compress ``target`` to ``level`` inside."""
+        prepared = self.prepare(target, level)
+        with prepared.active():
+            yield prepared.applied
 
 
 @runtime_checkable
 class ChannelCompressor(Compressor, Protocol):
     """A compressor that removes channels, and can say which without removing them.
 
-    Where it takes ``ratios``, they are by any member of a group, whose members must agree; a ratio of 0 or of less than
-    one channel leaves a group as it is.
+    ``ratios`` are by any member of a group, whose members must agree (else InvalidSchedule, as where a layer cannot be
+    pruned); a ratio of 0 or of less than one channel leaves a group as it is.
     """
 
     def readers(self, target: Target) -> Sequence[str]:
@@ -118,11 +108,7 @@ class ChannelCompressor(Compressor, Protocol):
         ...
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, torch.Tensor]]:
-        """Return what ``level`` would do, and which input channels (indices) each reader would lose.
-
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
-        """
+        """Return what ``level`` would do, and which input channels (indices) each reader would lose."""
         ...
 
     def couplings(self) -> tuple[CoupledGroup, ...]:
@@ -130,35 +116,23 @@ class ChannelCompressor(Compressor, Protocol):
         ...
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
-
-        Raises:
-            InvalidSchedule: as :meth:`prune` would.
-        """
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some."""
         ...
 
     def prune(self, ratios: Mapping[str, float]) -> dict[str, Applied]:
         """Remove channels of several groups for good, in place and all at once, ranked on the model as it is.
 
-        Returns:
-            What each group lost, by its first member. Savings of groups that share a layer overlap and do not add up.
-
-        Raises:
-            InvalidSchedule: a layer that cannot be pruned has a ratio, or coupled layers have different ones.
+        Return what each lost, by its first member; savings of groups that share a layer overlap and do not add up.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionRequest:
-    """What a compressor is built from.
+    """What a compressor is built from: the network, in ``eval()`` mode, and its selected layers, in execution order.
 
-    Attributes:
-        model: the network, in ``eval()`` mode.
-        layers: the layers selected, in execution order.
-        calibration: batches (N, C, H, W) that data-driven criteria and activation ranges may look at.
-        seed: of everything drawn at random.
-        trace: a pass of the model that was watched already; None lets those who need one watch it.
+    ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is a pass of the
+    model that was watched already, if there is one.
     """
 
     model: nn.Module
@@ -170,8 +144,8 @@ class CompressionRequest:
 
 def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:
     """Return the compressor that the description of ``config`` names."""
-    built: Compressor = config.description.load_compressor()(config, request)
-    return built
+    compressor: Compressor = config.description.load_compressor()(config, request)
+    return compressor
 
 
 GROUP, OUTPUT, INPUT, DEPTH, ROW, COLUMN = range(6)
@@ -180,22 +154,13 @@ _KERNEL_AXES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightLayout:
-    """How a layer keeps its weight.
-
-    Attributes:
-        groups: of a grouped convolution; 1 elsewhere.
-        transposed: whether input channels come first, as in ConvTranspose: (I, O/G, ...).
-    """
+    """How a layer keeps its weight: in how many ``groups``, and whether input channels come first (I, O/G, ...)."""
 
     groups: int = 1
     transposed: bool = False
 
     def split(self, weight: Tensor) -> Tensor:
-        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1.
-
-        A linear weight (O, I) gives (1, O, I, 1, 1, 1), a convolution's (O, I/G, kH, kW) gives
-        (G, O/G, I/G, 1, kH, kW), a transposed convolution's (I, O/G, kH, kW) the same.
-        """
+        """Return ``weight`` as (G, O/G, I/G, D, H, W), contiguous; axes that it lacks have length 1."""
         first, second, *kernel = weight.shape
         ones = (1,) * (_KERNEL_AXES - len(kernel))
         grouped = weight.reshape(self.groups, first // self.groups, second, *ones, *kernel)
@@ -215,13 +180,9 @@ _STORED_PARTS = frozenset({"orig", "v", "g"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeight:
-    """The weight of one selected layer.
+    """The weight of one selected layer, called ``attribute`` in ``module``.
 
-    Attributes:
-        profile: the layer.
-        module: the module that owns the weight; its inputs are the layer's inputs.
-        attribute: the weight's name in ``module``.
-        target: what is compressed; its ``modules`` name every owner of the weight if it is tied.
+    The inputs of ``module`` are the layer's inputs; ``target.modules`` name every owner of the weight if it is tied.
     """
 
     profile: LayerProfile
@@ -246,21 +207,8 @@ class LayerWeight:
         return WeightLayout(groups=groups, transposed=self.profile.channel_axis == 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundWeights:
-    """What can be compressed one by one.
-
-    Attributes:
-        weights: by layer name, in execution order.
-        not_applicable: layer name to the sentence that says why its weight cannot be compressed.
-    """
-
-    weights: dict[str, LayerWeight]
-    not_applicable: dict[str, str]
-
-
-def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> FoundWeights:
-    """Find the weight of each layer; leave out those that never run, are tied to an earlier one, or are derived."""
+def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> tuple[dict[str, LayerWeight], dict[str, str]]:
+    """Return the weights that can be compressed by layer, in execution order, and why those of others cannot be."""
     owners = _owners(model)
     weights: dict[str, LayerWeight] = {}
     not_applicable: dict[str, str] = {}
@@ -283,7 +231,7 @@ def find_weights(model: nn.Module, layers: Sequence[LayerProfile]) -> FoundWeigh
             first_user[identity] = profile.name
             target = Target(layer=profile.name, members=(profile.name,), modules=owners[identity])
             weights[profile.name] = LayerWeight(profile=profile, module=module, attribute=attribute, target=target)
-    return FoundWeights(weights=weights, not_applicable=not_applicable)
+    return weights, not_applicable
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[str, ...]]:
@@ -306,25 +254,6 @@ def _is_derived(module: nn.Module, attribute: str) -> bool:
     )
 
 
-class PreparedCompressor(ABC):
-    """Compresses by preparing first; what all compressions of weights share."""
-
-    @abstractmethod
-    def prepare(self, target: Target, level: float) -> Prepared:
-        """Compute the compressed weight of ``target``; see :class:`~senseapp.compressions.base.WeightCompressor`."""
-
-    @contextmanager
-    def compress(self, target: Target, level: float) -> Iterator[Applied]:
-        """Compress ``target`` to ``level`` inside.
-
-        Raises:
-            MeasurementFailed: this target cannot be compressed to this level, with the reason.
-        """
-        prepared = self.prepare(target, level)
-        with prepared.active():
-            yield prepared.applied
-
-
 @contextmanager
 def ordinary_tensors() -> Iterator[None]:
     """Compute without a graph, yet with tensors that may stand in for parameters, also inside ``inference_mode``."""
@@ -336,8 +265,8 @@ def ordinary_tensors() -> Iterator[None]:
 def swapped(parameter: nn.Parameter, compressed: Tensor) -> Iterator[None]:
     """Let ``parameter`` hold ``compressed`` (same shape and dtype) inside; give its own storage back on exit.
 
-    The parameter stays the same object, so optimizers, tied modules and names keep pointing at it, and its own
-    values, strides and address are never written to.
+    The parameter stays the same object, so optimizers, tied modules and names keep pointing at it, and its own values,
+    strides and address are never written to.
     """
     original = parameter.data
     parameter.data = compressed

@@ -1,20 +1,65 @@
-"""One description for each compression; the engine, the pages and the command line derive everything from it."""
+"""The description of a compression, its settings and their options; everything else is derived from these."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from senseapp.compressions.levels import LevelScale
-from senseapp.compressions.option import options_of
 from senseapp.core.errors import InvalidSpec
+
+ValueT = TypeVar("ValueT", bound=str | bool)
+_KEY = "option"
 
 BudgetKind = Literal["params", "bytes", "macs", "bits"]
 """What a budget counts: weights that are not zero, bytes of weights, multiply-accumulates, or average bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One finer choice of a compression; ``choices`` are what people call each value, of a switch "on", then "off".
+
+    Attributes:
+        title: in a list of settings, where a switch's label would not do.
+        when: returns whether it means anything beside the other values, by field.
+        flag_of: a flag of the command line that stands for one value, by its name.
+    """
+
+    label: str
+    help: str
+    choices: Mapping[Any, str]
+    switch: bool
+    title: str
+    when: Callable[[Mapping[str, Any]], bool]
+    flag_of: Mapping[str, Any]
+
+
+def option(
+    default: ValueT,
+    *,
+    label: str,
+    help: str,
+    choices: Mapping[ValueT, str],
+    switch: bool = False,
+    title: str = "",
+    when: Callable[[Mapping[str, Any]], bool] = lambda values: True,
+    flag_of: Mapping[str, ValueT] | None = None,
+) -> ValueT:
+    """Return a dataclass field with an :class:`Option`; its type is that of its default, as for ``field``."""
+    about = Option(
+        label=label, help=help, choices=choices, switch=switch, title=title or label, when=when, flag_of=flag_of or {}
+    )
+    found: ValueT = field(default=default, metadata={_KEY: about})
+    return found
+
+
+def options_of(settings: Any) -> dict[str, Option]:
+    """Return the options of a settings class or value by the name of their field, in the order declared."""
+    return {each.name: each.metadata[_KEY] for each in fields(settings) if _KEY in each.metadata}
 
 
 class Effect(Enum):
@@ -26,12 +71,7 @@ class Effect(Enum):
 
 
 class CompressionConfig(ABC):
-    """Settings of a compression: a frozen dataclass whose fields are options, see :mod:`senseapp.compressions.option`.
-
-    Attributes:
-        kind: the name of the compression.
-        scale: of its levels.
-    """
+    """Settings of a compression: a frozen dataclass whose fields are options, see :func:`option`."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -84,11 +124,9 @@ class CompressionDescription:
     """Everything that is known of one compression.
 
     Attributes:
-        config: its settings.
         label: the name people see.
         line: what it does, in one plain line.
         at: phrase of a level in a question, to be formatted with ``level``.
-        levels_help: what a level means.
         amount: heading of a column of levels.
         size_label: what the size that a schedule predicts is called.
         effect: what becomes of the weights.
@@ -142,7 +180,7 @@ class CompressionDescription:
     @property
     def equal_cost(self) -> BudgetKind:
         """The budget in which a schedule without one is compared with a uniform schedule."""
-        return {Effect.ZEROS: "params", Effect.CHANNELS: "macs", Effect.BITS: "bits"}[self.effect]  # type: ignore[return-value]
+        return "macs" if self.removes_channels else self.budgets[0]
 
     def load_compressor(self) -> Callable[..., Any]:
         """Import and return the factory of its compressor."""
@@ -165,15 +203,10 @@ def unregister(name: str) -> None:
 
 
 def get(name: str) -> CompressionDescription:
-    """Return a compression by its name.
-
-    Raises:
-        InvalidSpec: there is none; names those that there are.
-    """
-    try:
-        return _registered[name]
-    except KeyError:
-        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.") from None
+    """Return a compression by its name; raise InvalidSpec, with the names that there are, if there is none."""
+    if name not in _registered:
+        raise InvalidSpec(f"The compression must be one of {', '.join(_registered)}, got {name!r}.")
+    return _registered[name]
 
 
 def names() -> tuple[str, ...]:

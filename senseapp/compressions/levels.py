@@ -1,7 +1,7 @@
 """Scales of compression levels: what a level is, how people write it, and how damage runs between two of them.
 
 The engine counts a level as a fraction (of weights or channels) or as a number of bits; people and files say percent
-and bits. Everything that depends on which of the two it is belongs to the scale of the compression.
+and bits.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ _LOG_FLOOR = 1e-12  # damage below this is no damage; keeps its logarithm finite
 
 
 def parse_numbers(text: str, *, what: str) -> tuple[float, ...]:
-    """Read ``"25,50,75"``.
-
-    Raises:
-        InvalidSpec: an entry is not a number, or there is none.
-    """
+    """Read ``"25,50,75"``; raise InvalidSpec where an entry is not a number, or there is none."""
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     try:
         numbers = tuple(float(entry) for entry in entries)
@@ -59,16 +55,12 @@ class LevelScale(ABC):
         noun: of the compression, for error messages: ``sparsity``.
         axis: title of an axis of levels, with its unit.
         choices: levels offered, weakest first.
-        default: levels chosen at first.
-        unit: of a level in files.
-        suffix: of a level in a sentence.
+        unit: of a level in files; ``suffix`` is that in a sentence.
         per_level: people's units for one engine unit: 100 for percent.
         untouched: the level that leaves a layer as it is.
         usual: the level to show first.
-        example: levels as a person may type them.
-        step: between levels that a person may set, in people's unit.
+        example: levels as a person may type them, in steps of ``step``.
         reached_format: of a level that was truly reached, which may lie between those that can be asked for.
-        stronger_is_lower: whether a lower level compresses more.
         any_between: whether every number between two levels is a level.
     """
 
@@ -108,21 +100,14 @@ class LevelScale(ABC):
 
     @abstractmethod
     def damage(self, measured: tuple[tuple[float, float], ...], wanted: Sequence[float]) -> NDArray[np.float64]:
-        """Interpolate damage at ``wanted`` levels, (L,), from pairs (level, damage), gentlest first.
-
-        Beyond the strongest measurement damage stays at its last value.
-        """
+        """Interpolate damage at ``wanted``, (L,), from (level, damage), gentlest first; constant beyond the last."""
 
     @abstractmethod
     def reference(self, levels: Sequence[float], target: float) -> float:
         """Return the one of ``levels`` whose damage tells layers apart best where ``target`` is aimed at."""
 
     def check(self, levels: Iterable[float]) -> None:
-        """Require that every level can be measured.
-
-        Raises:
-            InvalidSpec: one cannot; names the rule and examples.
-        """
+        """Raise InvalidSpec, with the rule and examples, unless every level can be measured."""
         for level in levels:
             if not self.allows(level):
                 raise InvalidSpec(
@@ -131,11 +116,7 @@ class LevelScale(ABC):
                 )
 
     def fixed(self, level: float, layer: str) -> float:
-        """Return the level of a layer that a person fixed; 0 and the untouched level leave it alone.
-
-        Raises:
-            InvalidSchedule: it is out of range.
-        """
+        """Return the level of a layer that a person fixed, 0 or the untouched level for none; else InvalidSchedule."""
         if level in (0, self.untouched):
             return self.untouched
         if not self.allows(level):
@@ -163,11 +144,7 @@ class LevelScale(ABC):
         return round(number / self.per_level, _SHOWN_DIGITS + 2)
 
     def parse(self, text: str, *, what: str) -> tuple[float, ...]:
-        """Read levels as people write them: ``25,50`` percent, ``8,4`` bits.
-
-        Raises:
-            InvalidSpec: an entry is not a number, or there is none.
-        """
+        """Read levels as people write them: ``25,50`` percent, ``8,4`` bits; see :func:`parse_numbers`."""
         return tuple(self.from_shown(number) for number in parse_numbers(text, what=what))
 
     def text(self, level: float) -> str:

@@ -1,7 +1,8 @@
-"""Writing files so that a crash leaves either the old or the new content, and saying plainly when it fails."""
+"""Reading files that end, and writing files so that a crash leaves either the old or the new content."""
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from senseapp.core.errors import StorageFailed
+
+MOST_TEXT_BYTES = 100_000_000
 
 
 @contextmanager
@@ -25,6 +28,19 @@ def storage_errors(what: str) -> Iterator[None]:
             f"senseapp cannot use {what}: {error.strerror or error}. "
             "Check that the disk has space and that its folder is writable, then try again."
         ) from error
+
+
+def read_at_most(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """Return the content of a file of text; devices have no end.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
+    with path.open("rb") as stream:
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
 
 
 def fsync_folder(folder: Path) -> None:

@@ -23,6 +23,7 @@
     ├── QuotaExceeded           a person's or the server's disk quota would be passed
     ├── RateLimited             a person asks for too much in a minute
     └── StorageFailed           the disk or the database refuses to read or write
+        └── HomeInUse           another server works in this folder
 
 A message gives the rule, what was expected, what came, and what to do. People see the message;
 the trace goes to the log.
@@ -121,6 +122,10 @@ class RateLimited(SenseError):
 
 class StorageFailed(SenseError):
     """The disk or the database refuses to read or write: full, read-only, locked or damaged."""
+
+
+class HomeInUse(StorageFailed):
+    """Another server works in the folder that holds the runs; names it."""
 
 
 def first_line_of(error: BaseException, most: int = 200) -> str:

@@ -1,11 +1,24 @@
-"""Where senseapp keeps its runs."""
+"""Where senseapp keeps its runs, and the lock by which one server at a time serves them."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 import platformdirs
+
+from senseapp.core.disk import storage_errors
+from senseapp.core.errors import HomeInUse
+
+_LOCK_NAME = "server.lock"
+_held: dict[Path, TextIO] = {}
+_holding = threading.Lock()
 
 
 def home() -> Path:
@@ -13,4 +26,54 @@ def home() -> Path:
     configured = os.environ.get("SENSEAPP_HOME", "").strip()
     return (
         Path(configured).expanduser() if configured else Path(platformdirs.user_data_dir("senseapp", appauthor=False))
+    )
+
+
+def lock_home(folder: Path) -> None:
+    """Keep ``folder`` for this process until it ends, however it ends; again does nothing.
+
+    Raises:
+        HomeInUse: another process serves it.
+        StorageFailed: the folder cannot be used.
+    """
+    folder = folder.expanduser().resolve()
+    with _holding:
+        if folder in _held or sys.platform == "win32":
+            return
+        with storage_errors(f"the folder {folder.name}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / _LOCK_NAME).open("a+", encoding="utf-8")
+        if not _locked(file):
+            with file:
+                raise HomeInUse(_holder(file))
+        _held[folder] = file
+        with suppress(OSError):  # a full disk; the lock holds all the same
+            file.truncate(0)
+            json.dump({"pid": os.getpid(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}, file)
+            file.flush()
+
+
+def _locked(file: TextIO) -> bool:
+    import fcntl  # not on every platform
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _holder(file: TextIO) -> str:
+    """Say which process holds the lock."""
+    file.seek(0)
+    try:
+        told = json.load(file)
+        who = f"process {told['pid']}, since {told['since']}"
+    except (ValueError, KeyError, TypeError):
+        who = "a process that could not say which it is"
+    return (
+        f"Another senseapp server works in this folder already: {who}. "
+        "Stop it first, or set SENSEAPP_HOME to another folder."
     )

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from senseapp.core.errors import StorageFailed
+from senseapp.core.home import lock_home
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.runs.disk_space import remove_untouched
+from senseapp.runs.disk_space import remove_untouched, sweep_uploads
 from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
@@ -250,14 +251,19 @@ _shared_lock = threading.Lock()
 def backend_at(home: Path) -> Backend:
     """Return this process's backend of ``home``, made on first use and closed when the process ends.
 
+    The home is this process's alone, so that uploads without a run are those of a server that has ended.
+
     Raises:
-        StorageFailed: the home cannot be used.
+        StorageFailed: the home cannot be used, or another process works in it.
         InvalidSpec: a setting of the server makes no sense.
     """
     key = home.expanduser().resolve()
     with _shared_lock:
         if key not in _shared:
-            _shared[key] = Backend(key, settings=ServerSettings.configured())
+            lock_home(key)
+            made = Backend(key, settings=ServerSettings.configured())
+            sweep_uploads(key / "uploads", is_read=made.store.reads_upload, unused_seconds=0)
+            _shared[key] = made
             atexit.register(_shared[key].close)
         return _shared[key]
 

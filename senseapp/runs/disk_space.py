@@ -1,14 +1,13 @@
-"""How much disk space runs may take, and removing the ones that nobody has touched for long.
-
-How much people may upload, where it goes, and removing what nobody needs any more.
-"""
+"""Disk quotas of runs and uploads, room for new ones, and removal of those that are no longer needed."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,33 +123,49 @@ class UploadLimits:
         return self.file_mb * _MB
 
 
-def reserve_upload(folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits) -> Path:
-    """Make the file that an upload of ``num_bytes`` will be written to, and return its path.
+def reserve_upload(
+    folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits, announced_bytes: int = 0
+) -> Path:
+    """Make the file that an upload will be written to, ``num_bytes`` large, and return its path.
 
-    It lies in a folder of its own, whose name cannot be guessed, and has its full size at once, without taking up
-    the disk: uploads that come at the same time count against the quotas from their beginning. Before that, uploads
-    that are hours old and that no run reads are removed.
+    It lies in a folder of its own, whose name cannot be guessed, and has its size without taking up the disk: uploads
+    that come at the same time count against the quotas. Before that, uploads that are hours old and that no run reads
+    are removed.
 
     Args:
         folder: of this person; its neighbours are everybody else's.
-        num_bytes: size of the new file.
+        num_bytes: size of the new file; :func:`extend_upload` makes it larger.
         is_read: see :data:`IsRead`.
         limits: see :class:`UploadLimits`.
+        announced_bytes: size that the sender announces: it must fit in, and is not reserved.
 
     Raises:
         QuotaExceeded: the file is too large, or a quota would be passed.
         StorageFailed: the disk refuses.
     """
-    if num_bytes > limits.file_bytes:
-        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {num_bytes // _MB:,} MB.")
+    wanted = max(num_bytes, announced_bytes)
+    if wanted > limits.file_bytes:
+        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {wanted // _MB:,} MB.")
     with storage_errors("the folder uploads"):
         sweep_uploads(folder.parent, is_read=is_read)
-        _check_quotas(folder, num_bytes, limits)
+        _check_quotas(folder, wanted, limits)
         path = folder / uuid.uuid4().hex / "upload"
         path.parent.mkdir(parents=True)
         with path.open("xb") as stream:
             stream.truncate(num_bytes)
     return path
+
+
+def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
+    """Reserve ``num_bytes`` more for an upload.
+
+    Raises:
+        QuotaExceeded: a quota would be passed.
+        StorageFailed: the disk refuses.
+    """
+    with storage_errors("the folder uploads"):
+        _check_quotas(path.parent.parent, num_bytes, limits)
+        os.truncate(path, path.stat().st_size + num_bytes)
 
 
 def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
@@ -174,13 +189,17 @@ def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def sweep_uploads(everybodys: Path, *, is_read: IsRead) -> None:
-    """Remove what was uploaded or last written hours ago and that no run reads."""
-    oldest = time.time() - _UNUSED_SECONDS
+def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = _UNUSED_SECONDS) -> None:
+    """Remove what was last written at least ``unused_seconds`` ago and that no run reads."""
+    oldest = time.time() - unused_seconds
     for path in everybodys.glob("*/*/*"):
-        if path.lstat().st_mtime < oldest:
+        if path.lstat().st_mtime <= oldest:
             discard_upload(path, path.parent.parent, is_read=is_read)
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    found = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            found += path.lstat().st_size if path.is_file() else 0
+    return found

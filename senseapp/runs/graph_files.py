@@ -89,8 +89,7 @@ def write_target_file(
         InvalidInput: the network, where it is needed, cannot be loaded or exported.
         StorageFailed: a file cannot be written.
     """
-    from senseapp.schedules.export.archive import ZIP_FORMAT
-    from senseapp.schedules.export.registry import export_format  # loads yaml and what else the formats need
+    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:
         return _write({path: zipped_formats(schedule, result, lambda: _zipped_overlay(schedule, result.spec.model))})
@@ -116,7 +115,7 @@ def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Calla
     Raises:
         InvalidSchedule: the schedule belongs to another model.
     """
-    from senseapp.schedules.export.archive import build_zip  # loads yaml and what else the formats need
+    from senseapp.schedules.export.registry import build_zip  # loads yaml and what else the formats need
 
     try:
         return build_zip(schedule, result.profile, extra=overlay())[0]

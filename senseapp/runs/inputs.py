@@ -12,7 +12,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.checkpoint_report import CheckpointReport, compare_checkpoint, identify_checkpoint
-from senseapp.runs.disk_space import UploadLimits, discard_upload, reserve_upload
+from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.image_report import PreviewReport, preview_images
 from senseapp.runs.pruning_groups import find_pruning_groups
 from senseapp.runs.session import load_engine
@@ -138,8 +138,10 @@ class Inputs:
         work = work_of(profile, settings, num_images=count, selected=selected)
         return self._backend.speeds.predict(work, kind=kind_of(spec))
 
-    def reserve_upload(self, num_bytes: int) -> Path:
-        """Return a new file among this person's uploads, for ``num_bytes`` that are about to come.
+    def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
+        """Return a new file of ``num_bytes`` among this person's uploads, for what is about to come.
+
+        What the sender announces must fit in; it is not reserved.
 
         Raises:
             QuotaExceeded: the file is too large, or a quota would be passed.
@@ -153,7 +155,18 @@ class Inputs:
                 num_bytes,
                 is_read=self._backend.store.reads_upload,
                 limits=UploadLimits.configured(),
+                announced_bytes=announced_bytes,
             )
+
+    def extend_upload(self, path: Path, num_bytes: int) -> None:
+        """Reserve ``num_bytes`` more for an upload of this person.
+
+        Raises:
+            QuotaExceeded: a quota would be passed.
+            StorageFailed: the disk refuses.
+        """
+        with self._backend.receiving:
+            extend_upload(path, num_bytes, limits=UploadLimits.configured())
 
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this person, unless a run reads it."""

@@ -5,12 +5,11 @@ A result in one sentence that a manager can read out.
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
@@ -191,19 +190,16 @@ def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
     """Return the rows as a table with the columns ``run,model,compression,...``; unknown figures are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for row in rows:
-        known = "" if row.bytes_removable is None else f"{row.bytes_removable:.4f}"
-        writer.writerow(
-            [
-                *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
-                *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
-                *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
-            ]
-        )
-    return text.getvalue()
+    return csv_text(_COLUMNS, map(_cells, rows))
+
+
+def _cells(row: LeaderboardRow) -> list[str | int | None]:
+    known = "" if row.bytes_removable is None else f"{row.bytes_removable:.4f}"
+    return [
+        *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
+        *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
+        *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
+    ]
 
 
 def _cannot_be_told(result: SensitivityResult, metric: str) -> str:

@@ -6,13 +6,12 @@ The per-layer targets that every run comes with, before anybody has chosen a bud
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from senseapp.compressions import DENSE_BITS
+from senseapp.core.csv_cells import csv_text
 from senseapp.core.disk import replace_file
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.metrics import MetricChange
@@ -60,12 +59,8 @@ def _row(
 
 
 def sensitivity_csv(result: SensitivityResult) -> str:
-    """Return :func:`sensitivity_rows` as CSV text."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(sensitivity_rows(result))
-    return stream.getvalue()
+    """Return :func:`sensitivity_rows` as CSV text; see :mod:`senseapp.core.csv_cells`."""
+    return csv_text(COLUMNS, (row.values() for row in sensitivity_rows(result)))
 
 
 _TARGET_BITS = 4.0

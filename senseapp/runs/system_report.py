@@ -16,17 +16,19 @@ from pathlib import Path
 import psutil
 
 from senseapp import __version__
+from senseapp.core.errors import StorageFailed
 from senseapp.runs.settings import ServerSettings
 from senseapp.store.run_store import RunStore
 
+_LEAST_FREE_BYTES = 100_000_000
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskReport:
-    """Bytes on the disk of the senseapp home."""
+    """Bytes on the disk of the senseapp home; of runs None while the database cannot be read."""
 
-    runs_bytes: int
+    runs_bytes: int | None
     uploads_bytes: int
     logs_bytes: int
     free_bytes: int
@@ -52,6 +54,7 @@ class SystemReport:
         workers, max_queue: how many may run and wait.
         disk: see :class:`DiskReport`.
         up_seconds: since the server started.
+        problems: what is wrong with the database or the disk, in sentences.
     """
 
     versions: tuple[tuple[str, str], ...]
@@ -72,18 +75,23 @@ class SystemReport:
     max_queue: int
     disk: DiskReport
     up_seconds: float
+    problems: tuple[str, ...] = ()
 
 
 def system_report(
     home: Path,
-    store: RunStore,
+    store: RunStore | None,
     settings: ServerSettings,
     *,
     running: int,
     waiting: int,
     job_pids: Sequence[int] = (),
 ) -> SystemReport:
-    """Return how the server is right now; takes milliseconds, and never loads torch."""
+    """Return how the server is right now; takes milliseconds, and never loads torch.
+
+    A disk or a database that refuses is told in the report; ``store`` None stands for a home that cannot be used.
+    """
+    disk, problems = _disk(home, store)
     process, memory = psutil.Process(), psutil.virtual_memory()
     torch = sys.modules.get("torch")
     jobs = [taken for pid in job_pids if (taken := _memory_of(pid))]
@@ -104,8 +112,9 @@ def system_report(
         waiting=waiting,
         workers=settings.workers,
         max_queue=settings.max_queue,
-        disk=_disk(home, store),
+        disk=disk,
         up_seconds=time.time() - process.create_time(),
+        problems=problems,
     )
 
 
@@ -134,15 +143,27 @@ def _device() -> str:
     return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "processor (no accelerator found)"
 
 
-def _disk(home: Path, store: RunStore) -> DiskReport:
-    usage = shutil.disk_usage(home)
-    return DiskReport(
-        runs_bytes=store.bytes_used(),
+def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ...]]:
+    usage = shutil.disk_usage(next(folder for folder in (home, *home.absolute().parents) if folder.is_dir()))
+    problems: list[str] = []
+    if usage.free < _LEAST_FREE_BYTES:
+        problems.append(
+            f"The disk has {usage.free // 1_000_000} MB left: what runs and uploads write will fail. Free some space, "
+            "or delete runs that nobody needs."
+        )
+    runs_bytes = None
+    try:
+        runs_bytes = store.bytes_used() if store is not None else None
+    except StorageFailed as error:
+        problems.append(str(error))
+    report = DiskReport(
+        runs_bytes=runs_bytes,
         uploads_bytes=_bytes_in(home / "uploads"),
         logs_bytes=_bytes_in(home / "logs"),
         free_bytes=usage.free,
         total_bytes=usage.total,
     )
+    return report, tuple(problems)
 
 
 def _bytes_in(folder: Path) -> int:
@@ -151,6 +172,6 @@ def _bytes_in(folder: Path) -> int:
         for name in names:
             try:
                 total += (Path(parent) / name).lstat().st_size
-            except FileNotFoundError:  # removed meanwhile
+            except OSError:  # removed meanwhile
                 continue
     return total

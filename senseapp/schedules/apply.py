@@ -27,11 +27,10 @@ def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedModel:
-    """A compressed model; its weights hold what the schedule says.
+    """A compressed private copy of a model, in ``eval()`` mode; its weights hold what the schedule says.
 
     Attributes:
-        model: the private copy, in ``eval()`` mode, without gradients.
-        before: the model as it was.
+        before: profile of the model as it was.
         after: as it is; differs in shapes where channels were removed.
         reached: the entries that were carried out, with the level truly reached.
         notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.
@@ -76,14 +75,8 @@ def apply_schedule(
     """Return a copy of ``model`` with every layer of ``schedule`` compressed as it was measured.
 
     Sparsity leaves zeros in the weights, quantization leaves the rounded values, pruning leaves smaller tensors.
-
-    Args:
-        model: the network; never touched.
-        schedule: what to do.
-        profile: of ``model``.
-        configs: how each kind of compression is carried out, see :func:`configs_for`.
-        calibration: batches (N, C, H, W) for data-driven criteria and activation ranges; at least one.
-        seed: of the run.
+    ``configs`` say how each kind is carried out, see :func:`configs_for`; ``calibration`` are batches (N, C, H, W), at
+    least one, for data-driven criteria and activation ranges.
 
     Raises:
         InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
@@ -91,61 +84,54 @@ def apply_schedule(
     check_schedule(schedule, profile)
     applying = _Applying(copy.deepcopy(model).eval().requires_grad_(False), profile, tuple(calibration), seed)
     for kind in sorted({entry.compression for entry in schedule.entries} - {"none"}, key=lambda kind: get(kind).order):
-        applying.apply([entry for entry in schedule.entries if entry.compression == kind], configs[kind])
-    return applying.applied(profile)
+        entries, config = [entry for entry in schedule.entries if entry.compression == kind], configs[kind]
+        if config.description.removes_channels:
+            applying.prune(entries, config)
+        else:
+            applying.change_weights(entries, config)
+    return AppliedModel(
+        model=applying.model,
+        before=profile,
+        after=applying.profile,
+        reached=tuple(applying.reached),
+        notes=tuple(applying.notes),
+        kept_channels=applying.kept,
+        rounded_inputs=tuple(applying.rounded_inputs),
+    )
 
 
 class _Applying:
     """The copy while it is being compressed."""
 
     def __init__(self, model: nn.Module, profile: ModelProfile, calibration: tuple[Tensor, ...], seed: int) -> None:
-        self._model, self._profile = model, profile
+        self.model, self.profile = model, profile
         self._calibration, self._seed = calibration, seed
-        self._reached: list[ScheduleEntry] = []
-        self._notes: list[str] = []
-        self._kept: dict[str, tuple[int, ...]] = {}
-        self._rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
-
-    def applied(self, before: ModelProfile) -> AppliedModel:
-        """Return what was done."""
-        return AppliedModel(
-            model=self._model,
-            before=before,
-            after=self._profile,
-            reached=tuple(self._reached),
-            notes=tuple(self._notes),
-            kept_channels=self._kept,
-            rounded_inputs=tuple(self._rounded_inputs),
-        )
-
-    def apply(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
-        """Carry out the entries of one kind."""
-        if config.description.removes_channels:
-            self._prune(entries, config)
-        else:
-            self._change_weights(entries, config)
+        self.reached: list[ScheduleEntry] = []
+        self.notes: list[str] = []
+        self.kept: dict[str, tuple[int, ...]] = {}
+        self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
 
     def _request(self, names: set[str]) -> CompressionRequest:
-        layers = tuple(layer for layer in self._profile.layers if layer.name in names)
-        return CompressionRequest(model=self._model, layers=layers, calibration=self._calibration, seed=self._seed)
+        layers = tuple(layer for layer in self.profile.layers if layer.name in names)
+        return CompressionRequest(model=self.model, layers=layers, calibration=self._calibration, seed=self._seed)
 
-    def _prune(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
+    def prune(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
         ratios = {entry.layer: entry.level for entry in entries}
-        request = self._request({layer.name for layer in self._profile.layers})
+        request = self._request({layer.name for layer in self.profile.layers})
         compressor = cast(ChannelCompressor, build_compressor(config, request))
-        self._kept = compressor.kept_channels(ratios)
+        self.kept = compressor.kept_channels(ratios)
         done = compressor.prune(ratios)
         for entry in entries:
             if entry.layer in done:
-                self._reached.append(replace(entry, level=done[entry.layer].achieved_level))
+                self.reached.append(replace(entry, level=done[entry.layer].achieved_level))
             else:
-                self._notes.append(f"{entry.layer} keeps all channels: {100 * entry.level:g} % is less than one.")
-        smaller = profile_model(self._model, self._calibration[0][:1])
-        self._profile = replace(
-            smaller, title=self._profile.title, pretrained=self._profile.pretrained, notes=self._profile.notes
+                self.notes.append(f"{entry.layer} keeps all channels: {100 * entry.level:g} % is less than one.")
+        smaller = profile_model(self.model, self._calibration[0][:1])
+        self.profile = replace(
+            smaller, title=self.profile.title, pretrained=self.profile.pretrained, notes=self.profile.notes
         )
 
-    def _change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
+    def change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
         compressor = cast(WeightCompressor, build_compressor(config, self._request({e.layer for e in entries})))
         targets = {target.layer: target for target in compressor.targets}
         for entry in entries:
@@ -155,14 +141,14 @@ class _Applying:
             try:
                 prepared = compressor.prepare(targets[entry.layer], entry.level)
             except MeasurementFailed as error:
-                self._notes.append(f"{entry.layer} was left as it is. {error}")
+                self.notes.append(f"{entry.layer} was left as it is. {error}")
                 continue
-            parameter = self._model.get_parameter(self._profile.layer(entry.layer).parameter)
+            parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
             with prepared.active():
                 compressed = parameter.data
             parameter.data = compressed
-            self._reached.append(replace(entry, level=prepared.applied.achieved_level))
+            self.reached.append(replace(entry, level=prepared.applied.achieved_level))
             if prepared.weight is None:
-                self._rounded_inputs.append(prepared.active)
-        if self._rounded_inputs:
-            self._notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")
+                self.rounded_inputs.append(prepared.active)
+        if self.rounded_inputs:
+            self.notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")

@@ -1,40 +1,38 @@
-"""From the measurements of a run to clean curves, with a sentence for everything left out.
-
-Whether the limits that a person sets fit the curves of a run.
-"""
+"""The clean curves of a run, with a sentence for everything left out, and the limits that they allow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from senseapp.compressions import CompressionConfig, CompressionDescription, get
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.wording import plural
 from senseapp.metrics import divergence_among
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import smallest_visible_loss
-from senseapp.schedules.accounting import EQUAL_SIZES_NOTE, with_equal_sizes
 from senseapp.schedules.curves import CurvePoint, LayerCurve, cleaned
 
 _NAMES_SHOWN = 3
+_EQUAL_SIZES_NOTE = (
+    "The sizes of the layers are unknown, so every layer counts alike: what is removed is a mean over layers, not a "
+    "share of the weights."
+)
+_NOMINAL = 1_000_000  # weights and MACs per layer; divisible enough that no level is rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSet:
-    """The curves of one run.
+    """The curves of the layers that can be scheduled, in execution order, of one run.
 
     Attributes:
-        curves: of the layers that can be scheduled, in execution order.
         metric: the one that damage is counted in.
-        compression: its name.
-        profile: the model.
         left_alone: one entry per layer (or group) without a usable measurement: its members.
         notes: sentences on everything left out or estimated.
         visible: the smallest damage that the images can show; 0 where that is unknown.
-        num_images: measured on.
     """
 
     curves: tuple[LayerCurve, ...]
@@ -57,13 +55,7 @@ class CurveSet:
 
 
 def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
-    """Return the metric to count damage in: ``metric``, else a divergence that was measured, else the run's own.
-
-    KL adds up over layers better than accuracy, and is far less noisy on few images.
-
-    Raises:
-        InvalidSpec: ``metric`` was not measured; names those that were.
-    """
+    """Return ``metric``, if it was measured; by default KL, which adds up over layers best, else the run's own."""
     measured = result.shown_metrics
     if metric is None:
         return divergence_among(measured) or result.metric
@@ -73,32 +65,36 @@ def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
 
 
 def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
-    """Build the curve of every layer (or coupled group) that has a finite measurement.
-
-    Layers of unknown size (imported figures) count alike.
-
-    Raises:
-        InvalidSpec: ``metric`` was not measured.
-        InvalidSchedule: no layer has a finite measurement.
-    """
+    """Build the curve of every layer (or group) with a finite measurement; layers of unknown size count alike."""
     equal = not result.profile.sizes_known
-    result = with_equal_sizes(result)
+    result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
     config = result.spec.sensitivity.compression
     by_layer: dict[str, list[LayerMeasurement]] = {}
     for item in result.shown:
         by_layer.setdefault(item.layer, []).append(item)
     curves, left_alone, without_value = [], [], []
-    for layer in sorted(by_layer, key=_execution_order(result.profile)):
+    place = {layer.name: index for index, layer in enumerate(result.profile.layers)}
+    for layer in sorted(by_layer, key=lambda name: place.get(name, len(place))):
         items = by_layer[layer]
+        members = items[0].members or (layer,)
         points = _points(items, name, config)
         finite = [point for point in points if math.isfinite(point.damage)]
         if len(finite) < len(points):
             without_value.append(layer)
         if finite:
-            curves.append(_curve(items[0], finite, config, result.profile))
+            curves.append(
+                LayerCurve(
+                    layer=layer,
+                    members=members,
+                    compression=config.kind,
+                    num_params=sum(result.profile.layer(member).num_params for member in members),
+                    points=cleaned(finite),
+                    continuous=config.only_level is None,
+                )
+            )
         else:
-            left_alone.append(_members(items[0]))
+            left_alone.append(members)
     if not curves:
         raise InvalidSchedule(f"No layer has a finite measurement of {name}, so there is nothing to schedule.")
     return CurveSet(
@@ -110,51 +106,23 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         notes=(
             *_notes(by_layer, name, left_alone, without_value),
             *config.schedule_notes,
-            *((EQUAL_SIZES_NOTE,) if equal else ()),
+            *((_EQUAL_SIZES_NOTE,) if equal else ()),
         ),
         visible=smallest_visible_loss(result, name) or 0.0,
         num_images=result.num_samples,
     )
 
 
-def _execution_order(profile: ModelProfile) -> Callable[[str], int]:
-    place = {layer.name: index for index, layer in enumerate(profile.layers)}
-    return lambda name: place.get(name, len(place))
-
-
-def _members(item: LayerMeasurement) -> tuple[str, ...]:
-    return item.members or (item.layer,)
-
-
 def _points(items: Sequence[LayerMeasurement], metric: str, config: CompressionConfig) -> list[CurvePoint]:
     """Return the measured points, gentlest first; damage may still be negative or not finite."""
-    points = []
-    for item in items:
-        change = item.change(metric)
-        if item.status is Status.MEASURED and change is not None:
-            points.append(
-                CurvePoint(
-                    level=item.level,
-                    damage=change.delta,
-                    removed_params=item.removed_params,
-                    removed_macs=item.removed_macs,
-                )
-            )
+    points = [
+        CurvePoint(
+            level=item.level, damage=change.delta, removed_params=item.removed_params, removed_macs=item.removed_macs
+        )
+        for item in items
+        if item.status is Status.MEASURED and (change := item.change(metric)) is not None
+    ]
     return sorted(points, key=lambda point: config.scale.strength(point.level))
-
-
-def _curve(
-    item: LayerMeasurement, points: Sequence[CurvePoint], config: CompressionConfig, profile: ModelProfile
-) -> LayerCurve:
-    members = _members(item)
-    return LayerCurve(
-        layer=item.layer,
-        members=members,
-        compression=config.kind,
-        num_params=sum(profile.layer(member).num_params for member in members),
-        points=cleaned(points),
-        continuous=config.only_level is None,
-    )
 
 
 def _notes(
@@ -166,12 +134,10 @@ def _notes(
     notes = []
     if left_alone:
         names = [members[0] for members in left_alone]
-        what = (
-            "1 layer has no usable measurement and is"
-            if len(names) == 1
-            else (f"{len(names)} layers have no usable measurement and are")
+        have, are = ("has", "is") if len(names) == 1 else ("have", "are")
+        notes.append(
+            f"{plural(len(names), 'layer')} {have} no usable measurement and {are} left alone: {_shown(names)}."
         )
-        notes.append(f"{what} left alone: {_shown(names)}.")
     if without_value:
         notes.append(f"Levels at which {metric} was not a finite number were not considered: {_shown(without_value)}.")
     values = [item for items in by_layer.values() for item in items if item.status is Status.MEASURED]
@@ -185,12 +151,27 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > 3 else "")
 
 
-def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
-    """Require that every layer with bounds of its own can be scheduled, and that its bounds are levels.
+def _with_equal_sizes(result: SensitivityResult) -> SensitivityResult:
+    """Return ``result`` with one nominal size for layers of unknown size: shares are then means over layers."""
+    if result.profile.sizes_known:
+        return result
+    layers = tuple(replace(layer, num_params=_NOMINAL, macs=_NOMINAL) for layer in result.profile.layers)
+    total = _NOMINAL * len(layers)
 
-    Raises:
-        InvalidSchedule: a name is not a layer that can be scheduled, or a bound is out of range.
-    """
+    def sized(item: LayerMeasurement) -> LayerMeasurement:
+        removed = round(_NOMINAL * item.level)
+        return replace(item, removed_params=removed, removed_macs=removed)
+
+    return replace(
+        result,
+        profile=replace(result.profile, layers=layers, num_params=total, macs=total),
+        measurements=tuple(map(sized, result.measurements)),
+        estimates=tuple(map(sized, result.estimates)),
+    )
+
+
+def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
+    """Raise InvalidSchedule unless layers with bounds of their own can be scheduled, and the bounds are levels."""
     for name, bounds in limits.layers.items():
         curve = curve_set.curve_of(name)
         if curve is None:
@@ -204,12 +185,7 @@ def check_own_bounds(curve_set: CurveSet, limits: Limits) -> None:
 
 
 def fixed_levels(curve_set: CurveSet, limits: Limits) -> dict[str, float]:
-    """Return the fixed level of each fixed curve, by the name of its first member.
-
-    Raises:
-        InvalidSchedule: a name is not a layer that can be scheduled, two members of a group are fixed to different
-            levels, or a level is out of range.
-    """
+    """Return the fixed level of each fixed curve, by its first member; InvalidSchedule if it cannot have it."""
     levels: dict[str, float] = {}
     for name, wanted in limits.fixed.items():
         curve = curve_set.curve_of(name)

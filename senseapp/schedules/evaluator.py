@@ -1,14 +1,11 @@
-"""One run's model and images, ready to try schedules on.
-
-The images that a schedule is proven on: others than those its curves were measured on, where there are enough.
-What a proof tells while it works; being told is also where its teller may stop it, by raising.
-"""
+"""The model and the images of one run, ready to apply schedules to, repair and measure them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -29,19 +26,20 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
-from senseapp.schedules.matching import Matching, Reference
-from senseapp.schedules.repair import matching_of, sentences_on
+from senseapp.schedules.repair import Matching, Reference, matching_of, sentences_on
 from senseapp.tasks import task_named
+
+_CALIBRATION_IMAGES = 64  # as many as the run looked at
+REPAIR_IMAGES = 256
+"""The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
+_ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofImages:
-    """The images of a run, in two parts.
+    """The images of a run: those that its curves were measured on, and those to prove a schedule on.
 
-    Attributes:
-        curves: those that the curves were measured on; calibration images are taken from them.
-        proof: those to prove a schedule on.
-        note: one sentence on which these are.
+    The latter are others, where there are enough; ``note`` says which. Calibration images are taken from the former.
     """
 
     curves: ImageSet
@@ -50,11 +48,7 @@ class ProofImages:
 
 
 def load_proof_images(result: SensitivityResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
-    """Load the images of a run again, and find those that its curves have not seen.
-
-    Raises:
-        InvalidDataset: they cannot be read any more.
-    """
+    """Load the images of a run again, and find those that its curves have not seen."""
     wanted = result.spec.sensitivity.num_samples
     if wanted is None:
         images = _load(result, model, data_roots, None)
@@ -106,62 +100,44 @@ def _others(images: ImageSet, curves: ImageSet) -> ImageSet:
     return images.subset([index for index, name in enumerate(images.names) if name not in seen])
 
 
-def _silent(_sentence: str) -> None:
-    """Say nothing."""
+def ignore_progress(_sentence: str) -> None:
+    """Do nothing."""
 
 
 @dataclass(slots=True)
-class Telling:
-    """Says which step is made and, within a step over many images, how far it is.
+class Progress:
+    """Reports each step, and how many of its images are done; ``report`` may stop the work by raising."""
 
-    Attributes:
-        tell: takes one sentence at a time.
-        step: the step that is made now.
-    """
-
-    tell: Callable[[str], None] = _silent
+    report: Callable[[str], None] = ignore_progress
     step: str = ""
 
     def __call__(self, step: str) -> None:
-        """A step begins."""
+        """Begin a step."""
         self.step = step
-        self.tell(step)
+        self.report(step)
 
     def images(self, done: int, total: int) -> None:
-        """Say how many of the images of this step are through."""
-        self.tell(f"{self.step or 'Measuring'} · {done} of {total} images")
+        """Report how many of the images of this step are done."""
+        self.report(f"{self.step or 'Measuring'} · {done} of {total} images")
 
 
-_CALIBRATION_IMAGES = 64  # as many as the run looked at
-REPAIR_IMAGES = 256
-"""The most that a repair is fitted to. On EfficientNet-Lite0, 64 and 256 photographs gave the same."""
-_ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
-
-
-@dataclass(slots=True)
+@dataclass
 class ScheduleEvaluator:
     """The uncompressed model of a run beside the images to prove schedules on.
 
     Attributes:
-        result: the run.
-        images: its images, in two parts.
         dense: the uncompressed model with the proof images.
-        profile: of the model.
         configs: how each kind of compression is carried out.
-        telling: is told each step, and images as they are measured.
+        progress: is told each step, and images as they are measured.
     """
-
-    __test__ = False  # its name is no invitation to pytest
 
     result: SensitivityResult
     images: ProofImages
     dense: MeasurementContext
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
-    telling: Telling = field(default_factory=Telling)
-    _yardsticks: dict[int, tuple[ImageSet, BaselineOutputs]] = field(default_factory=dict)
-    _shuffled: tuple[ImageSet, ImageSet] | None = None
-    _reference: Reference | None = None
+    progress: Progress = field(default_factory=Progress)
+    _baselines: dict[int, tuple[ImageSet, BaselineOutputs]] = field(default_factory=dict, init=False)
 
     @classmethod
     def open(
@@ -172,39 +148,30 @@ class ScheduleEvaluator:
         data_roots: tuple[Path, ...] = (),
         model: LoadedModel | None = None,
         images: ProofImages | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: Callable[[str], None] = ignore_progress,
     ) -> ScheduleEvaluator:
-        """Load the model and the images of ``result`` again.
+        """Load the model and the images of ``result`` again, where they are not given.
 
-        Args:
-            result: the run.
-            other: how a second run compresses, whose levels schedules may hold too.
-            data_roots: folders that images may be read from; empty allows any.
-            model: loaded already; None loads the one that the run names.
-            images: likewise.
-            progress: told what is done; whatever it raises ends the work.
+        ``other`` is how a second run compresses, whose levels schedules may hold too; images are read from
+        ``data_roots`` only, if any are named; what ``progress`` raises ends the work.
 
         Raises:
-            InvalidInput: the model or the images cannot be loaded any more.
-            InvalidSchedule: the model is not the one that the run measured.
+            InvalidInput: they cannot be loaded any more, or the model is not the one that was measured.
         """
         loaded = load_model(result.spec.model) if model is None else model
         parts = load_proof_images(result, loaded, data_roots) if images is None else images
         spec, task = result.spec.sensitivity, task_named(result.spec.model.task)
         dense = MeasurementContext.prepare(loaded.module, parts.proof, device=spec.device, own=model is None, task=task)
-        dense.take(_layout_of(result))
+        # As the run's passes were laid out, but in float32: a proof is not rounded.
+        dense.take(Layout(channels_last=result.passes.channels_last, micro_batch=result.passes.micro_batch))
         profile = replace(dense.profile, title=result.profile.title)
         if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
             raise InvalidSchedule(f"{loaded.title} is not the model that the run measured: its layers differ.")
         configs = configs_for(spec.compression, *((other,) if other else ()))
-        return cls(result, parts, dense, profile, configs, Telling(progress) if progress else Telling())
+        return cls(result, parts, dense, profile, configs, Progress(progress))
 
     def apply(self, schedule: Schedule) -> AppliedModel:
-        """Return the model compressed as ``schedule`` says; see :func:`apply_schedule`.
-
-        Raises:
-            InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
-        """
+        """Return the model compressed as ``schedule`` says; see :func:`apply_schedule`."""
         applied = apply_schedule(
             self.dense.model,
             schedule,
@@ -221,102 +188,26 @@ class ScheduleEvaluator:
         curves = self.images.curves
         return self.dense.arranged(curves, 0, min(_CALIBRATION_IMAGES, len(curves)))
 
+    @cached_property
+    def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:
+        curves = self.images.curves
+        generator = torch.Generator().manual_seed(self.result.spec.sensitivity.seed)
+        order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
+        return curves.subset(order[:REPAIR_IMAGES]), curves.subset(sorted(order[REPAIR_IMAGES:]))
+
     @property
     def repair_images(self) -> ImageSet:
         """The curves' images that repairs are fitted to, in random order: all, or :data:`REPAIR_IMAGES` of them."""
-        return self._shuffled_curves()[0]
+        return self._shuffled_curves[0]
 
     @property
     def other_curves(self) -> ImageSet:
         """The other images of the curves."""
-        return self._shuffled_curves()[1]
+        return self._shuffled_curves[1]
 
-    @property
-    def repair_halves(self) -> tuple[range, range]:
-        """Positions of the batches of :meth:`reference` that hold each half of the images."""
-        spans = self._repair_spans()
-        middle = next(index for index, (low, _) in enumerate(spans) if low >= len(self.repair_images) // 2)
-        return range(middle), range(middle, len(spans))
-
-    def span_of(self, batches: range) -> tuple[int, int]:
-        """Return start and stop, among :attr:`repair_images`, of consecutive batches of :meth:`reference`."""
-        spans = self._repair_spans()
-        return spans[batches[0]][0], spans[batches[-1]][1]
-
-    def reference(self) -> Reference:
-        """Return what the uncompressed model does on :attr:`repair_images`; measured once, before it is changed."""
-        if self._reference is None:
-            arranged = [
-                replace(self.dense, layout=replace(self.dense.layout, micro_batch=high - low)).arranged(
-                    self.repair_images, low, high
-                )[0]
-                for low, high in self._repair_spans()
-            ]
-            self._reference = Reference(self.dense.model, arranged)
-        return self._reference
-
-    @property
-    def scales_per_channel(self) -> bool:
-        """Whether repair may give each output channel of a layer a scale of its own."""
-        return all(config.scales_per_channel for config in self.configs.values())
-
-    def matching(self, applied: AppliedModel) -> Matching:
-        """Return what repairs ``applied``."""
-        return matching_of(applied, self.reference(), scale=self.scales_per_channel)
-
-    def repair(self, applied: AppliedModel) -> tuple[str, ...]:
-        """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
-        matching = self.matching(applied)
-        with applied.active():
-            return sentences_on(matching, fitted=matching.fit(), count=len(self.repair_images))
-
-    def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
-        """Return the change of every metric, paired image by image with the uncompressed model.
-
-        Args:
-            applied: the compressed model.
-            images: to measure on; None takes those for proofs.
-        """
-        sums = self.sums(applied, self.images.proof if images is None else images)
-        return tuple(change_of(name, values) for name, values in sums.items())
-
-    def sums(
-        self, applied: AppliedModel, images: ImageSet, start: int = 0, stop: int | None = None
-    ) -> dict[str, tuple[float, ...]]:
-        """Return the sums, by metric, over ``images`` from ``start`` to ``stop``, that changes are computed from."""
-        end = len(images) if stop is None else stop
-        yardstick = self._yardstick(images)
-        compressed = replace(self.dense, model=applied.model, images=images)
-        with applied.active():
-            output = self._outputs(compressed, start, end)
-        return yardstick.moments(output, start, end)
-
-    def _yardstick(self, images: ImageSet) -> BaselineOutputs:
-        if id(images) not in self._yardsticks:
-            names = self.dense.task.metrics(has_labels=images.labels is not None, num_outputs=self.profile.num_classes)
-            baseline = self._outputs(replace(self.dense, images=images), 0, len(images))
-            # The images are kept as well, so that no others can come to lie at their address.
-            self._yardsticks[id(images)] = images, BaselineOutputs(baseline, images.labels, names)
-        return self._yardsticks[id(images)][1]
-
-    def _outputs(self, workbench: MeasurementContext, start: int, stop: int) -> Tensor:
-        """Return the output for images ``start`` to ``stop``, telling how many are through before each pass."""
-        outputs = []
-        for low, high in micro_batches(start, stop, workbench.layout.micro_batch):
-            self.telling.images(low - start, stop - start)
-            outputs.append(workbench.outputs(low, high))
-        return torch.cat(outputs)
-
-    def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:
-        if self._shuffled is None:
-            curves = self.images.curves
-            generator = torch.Generator().manual_seed(self.result.spec.sensitivity.seed)
-            order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
-            self._shuffled = curves.subset(order[:REPAIR_IMAGES]), curves.subset(sorted(order[REPAIR_IMAGES:]))
-        return self._shuffled
-
+    @cached_property
     def _repair_spans(self) -> list[tuple[int, int]]:
-        """Return start and stop of each batch: as large as memory allows, none of them in both halves."""
+        """Start and stop of each batch: as large as memory allows, none of them in both halves."""
         count = len(self.repair_images)
         largest = max((call.output_bytes for call in self.dense.trace.calls), default=1) // self.dense.trace.batch_size
         most = max(1, _ACTIVATION_BYTES // max(1, largest))
@@ -327,7 +218,70 @@ class ScheduleEvaluator:
             for span in micro_batches(low, high, math.ceil((high - low) / math.ceil((high - low) / most)))
         ]
 
+    @property
+    def repair_halves(self) -> tuple[range, range]:
+        """Positions of the batches of :attr:`reference` that hold each half of the images."""
+        spans = self._repair_spans
+        middle = next(index for index, (low, _) in enumerate(spans) if low >= len(self.repair_images) // 2)
+        return range(middle), range(middle, len(spans))
 
-def _layout_of(result: SensitivityResult) -> Layout:
-    """Return how the run's passes were laid out, in float32: a proof is not rounded."""
-    return Layout(channels_last=result.passes.channels_last, micro_batch=result.passes.micro_batch)
+    def span_of(self, batches: range) -> tuple[int, int]:
+        """Return start and stop, among :attr:`repair_images`, of consecutive batches of :attr:`reference`."""
+        return self._repair_spans[batches[0]][0], self._repair_spans[batches[-1]][1]
+
+    @cached_property
+    def reference(self) -> Reference:
+        """What the uncompressed model does on :attr:`repair_images`; measured before it is changed."""
+        arranged = [
+            replace(self.dense, layout=replace(self.dense.layout, micro_batch=high - low)).arranged(
+                self.repair_images, low, high
+            )[0]
+            for low, high in self._repair_spans
+        ]
+        return Reference(self.dense.model, arranged)
+
+    @property
+    def scales_per_channel(self) -> bool:
+        """Whether repair may give each output channel of a layer a scale of its own."""
+        return all(config.scales_per_channel for config in self.configs.values())
+
+    def matching(self, applied: AppliedModel) -> Matching:
+        """Return what repairs ``applied``."""
+        return matching_of(applied, self.reference, scale=self.scales_per_channel)
+
+    def repair(self, applied: AppliedModel) -> tuple[str, ...]:
+        """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
+        matching = self.matching(applied)
+        with applied.active():
+            return sentences_on(matching, fitted=matching.fit(), count=len(self.repair_images))
+
+    def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
+        """Return the change of every metric, image by image, on ``images``, by default those for proofs."""
+        sums = self.sums(applied, self.images.proof if images is None else images)
+        return tuple(change_of(name, values) for name, values in sums.items())
+
+    def sums(
+        self, applied: AppliedModel, images: ImageSet, start: int = 0, stop: int | None = None
+    ) -> dict[str, tuple[float, ...]]:
+        """Return the sums, by metric, over ``images`` from ``start`` to ``stop``, that changes are computed from."""
+        end = len(images) if stop is None else stop
+        baseline = self._baseline(images)
+        with applied.active():
+            output = self._outputs(replace(self.dense, model=applied.model, images=images), start, end)
+        return baseline.moments(output, start, end)
+
+    def _baseline(self, images: ImageSet) -> BaselineOutputs:
+        if id(images) not in self._baselines:
+            names = self.dense.task.metrics(has_labels=images.labels is not None, num_outputs=self.profile.num_classes)
+            outputs = self._outputs(replace(self.dense, images=images), 0, len(images))
+            # The images are kept as well, so that no others can come to lie at their address.
+            self._baselines[id(images)] = images, BaselineOutputs(outputs, images.labels, names)
+        return self._baselines[id(images)][1]
+
+    def _outputs(self, context: MeasurementContext, start: int, stop: int) -> Tensor:
+        """Return the output for images ``start`` to ``stop``, reporting how many are done before each pass."""
+        outputs = []
+        for low, high in micro_batches(start, stop, context.layout.micro_batch):
+            self.progress.images(low - start, stop - start)
+            outputs.append(context.outputs(low, high))
+        return torch.cat(outputs)

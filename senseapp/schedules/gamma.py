@@ -1,7 +1,4 @@
-"""The classic rule: the more a layer suffers, the less it is compressed.
-
-Shift preferred levels by one common offset until they just meet the budget.
-"""
+"""The classic rule: the more a layer suffers, the less it is compressed, shifted until the budget is met."""
 
 from __future__ import annotations
 
@@ -19,18 +16,6 @@ from senseapp.schedules.problem import Problem, infeasible
 DEFAULT_MAXIMUM = 0.9  # fasterai's own, unless a stronger level was measured
 _OFFSET_TOLERANCE = 1e-13
 _NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible
-
-
-def require_fractions(problem: Problem, *, method: str) -> None:
-    """Raise InvalidSpec unless layers can take any fraction."""
-    compression = problem.curve_set.description
-    if not compression.scale.any_between:
-        raise InvalidSpec(
-            f"The {method} method sets fractions, not {compression.scale.unit}. For {compression.name} choose the "
-            "optimal method."
-        )
-    if not all(curve.continuous for curve in problem.curve_set.curves):
-        raise InvalidSpec(f"The {method} method needs levels in between, which 2:4 sparsity does not have.")
 
 
 def level_bounds(problem: Problem) -> tuple[float, float]:
@@ -51,22 +36,17 @@ def check_bounds(low: float, high: float) -> None:
         )
 
 
-def shift_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
-    """Return the preferred levels, moved together and clipped to the limits, with the least offset that saves enough.
-
-    Raises:
-        InfeasibleBudget: all layers at their maximum save too little, or at their minimum too much; names the
-            nearest target.
-    """
+def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[str, float]:
+    """Return the preferred levels, moved by the least common offset that saves enough, and clipped to the limits."""
     low, high = level_bounds(problem)
     free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
     bounds = {curve.layer: problem.limits.bounds_of(curve.members, low=low, high=high) for curve in free}
 
     def moved(offset: float) -> dict[str, float]:
-        return {
-            **problem.fixed,
-            **{curve.layer: _clip(preferred[curve.layer] + offset, bounds[curve.layer]) for curve in free},
-        }
+        levels = dict(problem.fixed)
+        for layer, (least, most) in bounds.items():
+            levels[layer] = min(most, max(least, preferred[layer] + offset))
+        return levels
 
     slack = _NEAR * problem.accounting.total(problem.kind)
     required = problem.required
@@ -87,34 +67,11 @@ def least_offset(spare: Callable[[float], float]) -> float:
     return offset
 
 
-def _clip(level: float, bounds: tuple[float, float]) -> float:
-    return min(bounds[1], max(bounds[0], level))
-
-
-def check_rule(*, target: float, low: float, high: float, gamma: float) -> None:
-    """Require 0 <= low <= high < 1, gamma >= 0, and a target that levels in [low, high] can average to.
-
-    Raises:
-        InvalidSpec: a bound or gamma is out of range.
-        InfeasibleBudget: the target lies outside [low, high]; the nearest bound is named.
-    """
-    check_bounds(low, high)
-    if not 0 <= gamma < float("inf"):
-        raise InvalidSpec(f"gamma must be a number from 0 upwards, got {gamma}.")
-    if not low <= target <= high:
-        nearest = low if target < low else high
-        raise InfeasibleBudget(
-            f"A target of {100 * target:g} % cannot be met with every layer between {100 * low:g} % and "
-            f"{100 * high:g} %; the nearest that can is {100 * nearest:g} %.",
-            nearest=nearest,
-        )
-
-
 def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: float, gamma: float) -> NDArray[np.float64]:
     """Return what each layer would get if the average did not matter: ``low + (high − low)(1 − norm(delta))^gamma``.
 
-    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers
-    that cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
+    ``norm`` maps the least damaged layer to 0 and the most damaged to 1; improvements count as no damage. Layers that
+    cannot be told apart all prefer ``target``. Source: fasterai 0.3.2, ``to_layer_targets``.
     """
     damage = np.maximum(np.asarray(deltas, dtype=np.float64), 0.0)
     if np.allclose(damage, damage[0]):
@@ -127,23 +84,25 @@ def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: floa
 def gamma_levels(
     deltas: ArrayLike, weights: ArrayLike, *, target: float, low: float, high: float, gamma: float = 1.0
 ) -> NDArray[np.float64]:
-    """Return one level per layer whose mean, weighted by ``weights``, is ``target``.
+    """Return one level per layer, (L,), within [low, high], whose mean, weighted by ``weights``, (L,), is ``target``.
 
-    The preferred levels are shifted together by one offset, clipped to [low, high].
-
-    Args:
-        deltas: damage of each layer at one common level, (L,); all finite.
-        weights: numbers of parameters (or MACs), (L,), with a positive sum.
-        target: the weighted mean to reach, a fraction.
-        low: least level of any layer.
-        high: greatest level of any layer.
-        gamma: 0 treats all layers alike; larger values spare fragile layers more.
+    The preferred levels for the finite damages ``deltas``, (L,), at one common level are moved by one offset. A
+    ``gamma`` of 0 treats all layers alike; larger values spare fragile layers more.
 
     Raises:
         InvalidSpec: limits or gamma out of range.
         InfeasibleBudget: the target is above ``high`` or below ``low``; the nearest feasible one is named.
     """
-    check_rule(target=target, low=low, high=high, gamma=gamma)
+    check_bounds(low, high)
+    if not 0 <= gamma < float("inf"):
+        raise InvalidSpec(f"gamma must be a number from 0 upwards, got {gamma}.")
+    if not low <= target <= high:
+        nearest = low if target < low else high
+        raise InfeasibleBudget(
+            f"A target of {100 * target:g} % cannot be met with every layer between {100 * low:g} % and "
+            f"{100 * high:g} %; the nearest that can is {100 * nearest:g} %.",
+            nearest=nearest,
+        )
     preferred = preferred_levels(deltas, target=target, low=low, high=high, gamma=gamma)
     share = np.asarray(weights, dtype=np.float64) / np.sum(weights)
 
@@ -160,29 +119,15 @@ def layer_targets(
     low: float = 0.0,
     high: float = 0.9,
     gamma: float = 1.0,
-    level: float | None = None,
     metric: str | None = None,
 ) -> dict[str, float]:
     """Return a fraction per layer, group members included, whose mean weighted by parameters is ``target``.
 
-    Args:
-        result: the run; layers without a usable measurement get no target.
-        target: the weighted mean to reach, a fraction.
-        low: least level of any layer.
-        high: greatest level of any layer.
-        gamma: see :func:`gamma_levels`.
-        level: the level whose damage counts; None takes the measured one nearest to ``target`` (of bits, the one in
-            the middle).
-        metric: the metric that counts; None takes KL where it was measured, else the run's own.
-
-    Raises:
-        InvalidSpec: limits, gamma or metric out of range.
-        InvalidSchedule: nothing was measured.
-        InfeasibleBudget: the target cannot be met; names the nearest that can.
+    Layers without a usable measurement get none. Damage counts at the measured level nearest to ``target`` (of bits,
+    the one in the middle), and in ``metric``, by default KL where it was measured, else the run's own.
     """
     curve_set = curves_of(result, metric)
-    used = curve_set.description.scale.reference(result.levels, target) if level is None else level
-    deltas = _damages(curve_set, used)
+    deltas = _damages(curve_set, curve_set.description.scale.reference(result.levels, target))
     weights = [curve.num_params for curve in curve_set.curves]
     levels = gamma_levels(deltas, weights, target=target, low=low, high=high, gamma=gamma)
     return {
@@ -191,25 +136,27 @@ def layer_targets(
 
 
 def scheduled_levels(problem: Problem) -> dict[str, float]:
-    """Return the level of each layer by the classic rule, shifted until the budget is met.
-
-    Raises:
-        InvalidSpec: the compression is not one of fractions, or the limits are out of range.
-        InfeasibleBudget: the budget lies outside what the limits allow; names the nearest.
-    """
-    require_fractions(problem, method="gamma")
+    """Return the level of each layer by the classic rule, shifted until the budget is met."""
+    compression, curves, target = problem.curve_set.description, problem.curve_set.curves, problem.budget.target
+    if not compression.scale.any_between:
+        raise InvalidSpec(
+            f"The gamma method sets fractions, not {compression.scale.unit}. For {compression.name} choose the "
+            "optimal method."
+        )
+    if not all(curve.continuous for curve in curves):
+        raise InvalidSpec("The gamma method needs levels in between, which 2:4 sparsity does not have.")
     low, high = level_bounds(problem)
-    target = problem.budget.target
-    curves = problem.curve_set.curves
     measured = sorted({point.level for curve in curves for point in curve.points})
     preferred = preferred_levels(
-        _damages(problem.curve_set, problem.curve_set.description.scale.reference(measured, target)),
+        _damages(problem.curve_set, compression.scale.reference(measured, target)),
         target=min(high, max(low, target)),
         low=low,
         high=high,
         gamma=problem.gamma,
     )
-    return shift_to_budget(problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)})
+    return offset_to_budget(
+        problem, {curve.layer: float(level) for curve, level in zip(curves, preferred, strict=True)}
+    )
 
 
 def _damages(curve_set: CurveSet, level: float) -> list[float]:

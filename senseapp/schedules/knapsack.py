@@ -6,8 +6,6 @@ A price on saving splits the problem into layers (the Lagrangian relaxation): it
 schedule. Choices that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for
 the multiple-choice knapsack problem", 1995, §3). What is left is searched exactly if it is small; if it is large,
 HiGHS solves it to within 0.2 % of the damage.
-
-Exact search for the multiple-choice knapsack when a bound has left few choices.
 """
 
 from __future__ import annotations
@@ -22,10 +20,16 @@ from scipy.sparse import csr_array
 
 from senseapp.core.errors import InfeasibleBudget
 
+_TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
+_TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
+_SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold to an absolute 1e-6
+_BISECTIONS = 50
+_EXACT_CHOICES = 400  # left after the bound; as many are searched exactly
+_RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
 _MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
 
 Vector = NDArray[np.float64]
-Indices = NDArray[np.intp]
+Positions = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +38,10 @@ class _Front:
 
     cost: Vector
     saving: Vector
-    parent: Indices
-    choice: Indices
+    parent: Positions
+    choice: Positions
 
-    def of(self, kept: NDArray[np.bool_] | Indices) -> _Front:
+    def of(self, kept: NDArray[np.bool_] | Positions) -> _Front:
         return _Front(
             cost=self.cost[kept], saving=self.saving[kept], parent=self.parent[kept], choice=self.choice[kept]
         )
@@ -48,12 +52,9 @@ def pareto_search(
 ) -> list[int] | None:
     """Return the choice of each layer of least cost that saves ``required``; None if the problem is not small.
 
-    Args:
-        costs: of the choices of each layer, each (J_i,).
-        savings: of the same choices.
-        required: what all layers together must save at least.
-        price: of one unit of saving, for the bound; any value >= 0 is valid, a good one makes the search short.
-        below: cost of a known schedule; dearer ones are not followed.
+    ``costs`` and ``savings`` are those of the choices of each layer, (J_i,). Any ``price`` >= 0 of one unit of saving
+    gives a valid bound, a good one makes the search short; schedules dearer than ``below``, a known one, are not
+    followed.
     """
     reduced = [float((cost - price * saving).min()) for cost, saving in zip(costs, savings, strict=True)]
     rest_bound = np.append(np.cumsum(reduced[::-1])[::-1], 0.0)
@@ -69,7 +70,11 @@ def pareto_search(
         if not 0 < len(front.cost) <= _MOST_PARTIAL:
             return None
         fronts.append(front)
-    return _traced(fronts, int(np.argmin(fronts[-1].cost)))
+    chosen, last = [], int(np.argmin(fronts[-1].cost))
+    for front in reversed(fronts[1:]):
+        chosen.append(int(front.choice[last]))
+        last = int(front.parent[last])
+    return chosen[::-1]
 
 
 def _grown(front: _Front, cost: Vector, saving: Vector) -> _Front:
@@ -90,38 +95,23 @@ def _undominated(front: _Front) -> _Front:
     return ordered.of(ordered.cost < cheaper)
 
 
-def _traced(fronts: list[_Front], last: int) -> list[int]:
-    chosen = []
-    for front in reversed(fronts[1:]):
-        chosen.append(int(front.choice[last]))
-        last = int(front.parent[last])
-    return chosen[::-1]
-
-
-_TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
-_TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
-_SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold to an absolute 1e-6
-_BISECTIONS = 50
-_EXACT_CHOICES = 400  # left after the bound; as many are searched exactly
-_RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
-
-Chosen = NDArray[np.intp]  # per layer, the position of its choice among all choices
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choices:
-    """All choices of all layers in a row: (N,) costs and savings, the layer of each, and where each layer starts."""
+    """All choices of all layers in a row: (N,) costs and savings, the layer of each, and where each layer starts.
+
+    A solution is one position in that row per layer.
+    """
 
     cost: Vector
     saving: Vector
-    owner: NDArray[np.intp]
-    start: NDArray[np.intp]
+    owner: Positions
+    start: Positions
 
     def least(self, score: Vector) -> Vector:
         """Return the least ``score`` of each layer."""
         return np.minimum.reduceat(score, self.start)
 
-    def cheapest(self, score: Vector) -> Chosen:
+    def cheapest(self, score: Vector) -> Positions:
         """Return each layer's choice of least ``score``, the first of equals."""
         best = np.flatnonzero(score == self.least(score)[self.owner])
         return best[np.searchsorted(self.owner[best], np.arange(len(self.start)))]
@@ -130,10 +120,8 @@ class _Choices:
 def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float) -> list[int]:
     """Return the index of the best choice of each layer.
 
-    Args:
-        damages: damage of the choices of each layer, each (J_i,), gentlest choice first; finite, >= 0.
-        savings: what the same choices save, in any one unit.
-        required: what all layers together must save at least.
+    ``damages`` are finite and >= 0, those of each layer (J_i,), gentlest choice first; ``savings`` are those of the
+    same choices, of which all layers together must save ``required`` at least.
 
     Raises:
         InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
@@ -156,7 +144,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
     return indices
 
 
-def _constrained(raw: _Choices, required: float) -> Chosen:
+def _constrained(raw: _Choices, required: float) -> Positions:
     """Solve when the least damaging choices do not save enough; savings are scaled, ties are broken."""
     spread = float(np.ptp(raw.saving))
     tie = _TIE * max(float(raw.cost.max()), np.finfo(float).tiny) / spread
@@ -177,10 +165,10 @@ def _constrained(raw: _Choices, required: float) -> Chosen:
     return found if found is not None and choices.cost[found].sum() < reach else incumbent
 
 
-def _price(choices: _Choices, required: float) -> tuple[float, Chosen]:
+def _price(choices: _Choices, required: float) -> tuple[float, Positions]:
     """Return the price of saving at which the cheapest choices just save ``required``, and those choices."""
 
-    def chosen(price: float) -> Chosen:
+    def chosen(price: float) -> Positions:
         return choices.cheapest(choices.cost - price * choices.saving)
 
     low, high = 0.0, 1e-6
@@ -196,7 +184,7 @@ def _price(choices: _Choices, required: float) -> tuple[float, Chosen]:
     return high, incumbent
 
 
-def _improved(choices: _Choices, chosen: Chosen, required: float) -> Chosen:
+def _improved(choices: _Choices, chosen: Positions, required: float) -> Positions:
     """Change one or two layers at a time while that lowers the cost and still saves enough."""
     chosen = chosen.copy()
     while True:
@@ -209,13 +197,15 @@ def _improved(choices: _Choices, chosen: Chosen, required: float) -> Chosen:
         chosen[choices.owner[list(best)]] = best
 
 
-def _best_pair(added: Vector, lost: Vector, owner: NDArray[np.intp], spare: float) -> tuple[float, tuple[int, int]]:
+def _best_pair(added: Vector, lost: Vector, owner: Positions, spare: float) -> tuple[float, tuple[int, int]]:
     """Return the two changes, of different layers, of least added cost that lose at most ``spare`` together.
 
     Each change meets the cheapest partner that leaves enough; no change at all is a partner too.
     """
     order = np.argsort(lost, kind="stable")
-    cheapest_so_far = order[_running_argmin(added[order])]
+    ordered = added[order]
+    is_lowest = np.append(True, ordered[1:] < np.minimum.accumulate(ordered)[:-1])
+    cheapest_so_far = order[np.maximum.accumulate(np.where(is_lowest, np.arange(len(ordered)), 0))]
     room = np.searchsorted(lost[order], spare - lost, side="right") - 1
     partner = cheapest_so_far[np.maximum(room, 0)]
     total = np.where((room >= 0) & (owner[partner] != owner), added + added[partner], np.inf)
@@ -223,13 +213,7 @@ def _best_pair(added: Vector, lost: Vector, owner: NDArray[np.intp], spare: floa
     return float(total[first]), (first, int(partner[first]))
 
 
-def _running_argmin(values: Vector) -> NDArray[np.intp]:
-    lowest = np.minimum.accumulate(values)
-    fresh = np.append(True, values[1:] < lowest[:-1])
-    return np.maximum.accumulate(np.where(fresh, np.arange(len(values)), 0))
-
-
-def _exact(choices: _Choices, kept: NDArray[np.intp], required: float, price: float, reach: float) -> Chosen | None:
+def _exact(choices: _Choices, kept: Positions, required: float, price: float, reach: float) -> Positions | None:
     """Search the choices ``kept``, layers with the greatest savings first; None if there are too many ways."""
     own = np.split(kept, np.searchsorted(choices.owner[kept], np.arange(1, len(choices.start))))
     order = sorted(range(len(own)), key=lambda layer: -float(np.ptp(choices.saving[own[layer]])))
@@ -244,7 +228,7 @@ def _exact(choices: _Choices, kept: NDArray[np.intp], required: float, price: fl
     return chosen
 
 
-def _branch_and_bound(choices: _Choices, kept: NDArray[np.intp], required: float, reach: float) -> Chosen | None:
+def _branch_and_bound(choices: _Choices, kept: Positions, required: float, reach: float) -> Positions | None:
     """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds nothing that saves enough."""
     saving, owner = choices.saving[kept], choices.owner[kept]
     result = milp(
@@ -257,11 +241,11 @@ def _branch_and_bound(choices: _Choices, kept: NDArray[np.intp], required: float
     if result.x is None:
         return None
     order = np.lexsort((-result.x, owner))
-    chosen: Chosen = kept[order[np.searchsorted(owner, np.arange(len(choices.start)))]]
+    chosen: Positions = kept[order[np.searchsorted(owner, np.arange(len(choices.start)))]]
     return chosen if choices.saving[chosen].sum() >= required else None
 
 
-def _constraints(saving: Vector, owner: NDArray[np.intp], required: float) -> LinearConstraint:
+def _constraints(saving: Vector, owner: Positions, required: float) -> LinearConstraint:
     """One choice per layer (one row each), and the required saving (the last row)."""
     num_choices, num_layers = len(owner), int(owner[-1]) + 1
     rows = np.concatenate([owner, np.full(num_choices, num_layers)])

@@ -1,33 +1,36 @@
-"""The scheduling methods by name, and the one call that runs them.
-
-The least damage that meets the budget: a multiple-choice knapsack over the curves.
-The same level for every layer: what a schedule must beat at equal cost.
-"""
+"""The scheduling methods by name (optimal, gamma, uniform), and optimal schedules of two compressions together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.compressions import BudgetKind, get, names, tidy_level
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.schedules.curves import LayerCurve
-from senseapp.schedules.gamma import level_bounds, scheduled_levels, shift_to_budget
+from senseapp.schedules.curve_set import damage_metric
+from senseapp.schedules.curves import Choice, LayerCurve, check_kind
+from senseapp.schedules.gamma import level_bounds, offset_to_budget, scheduled_levels
 from senseapp.schedules.knapsack import solve
-from senseapp.schedules.problem import Problem, build_problem, infeasible, schedule_of
+from senseapp.schedules.problem import (
+    Problem,
+    assemble,
+    build_problem,
+    entries_of,
+    hidden_damage,
+    in_execution_order,
+    infeasible,
+)
+
+_ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
 def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
-    """Return the levels that one layer may take: its grid within the limits, or its fixed level alone.
-
-    Raises:
-        InvalidSpec: the limits leave none.
-    """
+    """Return the levels that one layer may take: its grid within the limits, or its fixed level; else InvalidSpec."""
     if curve.layer in problem.fixed:
         return (problem.fixed[curve.layer],)
     bounds = problem.limits.bounds_of(curve.members)
@@ -41,52 +44,43 @@ def admissible_levels(problem: Problem, curve: LayerCurve) -> tuple[float, ...]:
     return tuple(curve.scale.sorted(levels))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceTable:
-    """Damage and saving of every admissible level of every layer, layers in order of their names.
+    """Damage and saving of every choice of every layer, in order of names, so that no other order matters."""
 
-    That order makes the solution independent of the order in which layers come.
-    """
+    def __init__(self, choices: Mapping[str, Sequence[Choice]], kind: BudgetKind) -> None:
+        self.choices = dict(sorted(choices.items()))
+        self.damages = [np.array([choice.damage for choice in own]) for own in self.choices.values()]
+        self.savings = [np.array([choice.saving(kind) for choice in own]) for own in self.choices.values()]
 
-    layers: tuple[str, ...]
-    levels: tuple[tuple[float, ...], ...]
-    damages: tuple[NDArray[np.float64], ...]
-    savings: tuple[NDArray[np.float64], ...]
-
-    @classmethod
-    def of(cls, problem: Problem) -> ChoiceTable:
-        """Tabulate ``problem``."""
-        curves = sorted(problem.curve_set.curves, key=lambda curve: curve.layer)
-        levels = tuple(admissible_levels(problem, curve) for curve in curves)
-        choices = [curve.choices(own) for curve, own in zip(curves, levels, strict=True)]
-        return cls(
-            layers=tuple(curve.layer for curve in curves),
-            levels=levels,
-            damages=tuple(np.array([choice.damage for choice in own]) for own in choices),
-            savings=tuple(np.array([choice.saving(problem.kind) for choice in own]) for own in choices),
-        )
-
-    def best(self, problem: Problem) -> dict[str, float]:
-        """Return the level of each layer that minimises the summed damage under the problem's budget.
-
-        Raises:
-            InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
-        """
+    def best(self, problem: Problem) -> dict[str, Choice]:
+        """Return the choice of each layer that minimises the summed damage under the problem's budget."""
         try:
             chosen = solve(self.damages, self.savings, problem.required)
         except InfeasibleBudget as error:
             raise infeasible(problem, reachable=error.nearest) from None
-        return {layer: own[index] for layer, own, index in zip(self.layers, self.levels, chosen, strict=True)}
+        return {layer: own[index] for (layer, own), index in zip(self.choices.items(), chosen, strict=True)}
+
+
+def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
+    """Return the admissible choices of each layer, gentlest first."""
+    return {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in problem.curve_set.curves}
+
+
+def optimal_solver(problem: Problem) -> Callable[[Problem], dict[str, float]]:
+    """Return what solves ``problem`` and others that differ from it in the amount of the budget only."""
+    table = ChoiceTable(choices_by_layer(problem), problem.kind)
+    untouched = problem.curve_set.description.scale.untouched
+
+    def levels(asked: Problem) -> dict[str, float]:
+        best = table.best(asked)
+        return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in best.items()}
+
+    return levels
 
 
 def optimal_levels(problem: Problem) -> dict[str, float]:
-    """Return the level of each layer that minimises the summed damage under the budget.
-
-    Raises:
-        InvalidSpec: the limits leave a layer without any level.
-        InfeasibleBudget: no choice meets the budget; names the nearest that can be met.
-    """
-    return ChoiceTable.of(problem).best(problem)
+    """Return the level of each layer that minimises the summed damage under the budget: a knapsack over the curves."""
+    return optimal_solver(problem)(problem)
 
 
 def uniform_levels(problem: Problem) -> dict[str, float]:
@@ -94,20 +88,12 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
 
     Where levels in between do not exist (bits, 2:4), the gentlest level that was measured on every layer and saves
     enough is taken; it may save more than asked.
-
-    Raises:
-        InvalidSpec: the limits are out of range.
-        InfeasibleBudget: no common level meets the budget; names the nearest.
     """
     curves = problem.curve_set.curves
     if problem.curve_set.description.scale.any_between and all(curve.continuous for curve in curves):
         low, _ = level_bounds(problem)
-        return shift_to_budget(problem, {curve.layer: low for curve in curves})
-    return _gentlest_common(problem)
-
-
-def _gentlest_common(problem: Problem) -> dict[str, float]:
-    free = [curve for curve in problem.curve_set.curves if curve.layer not in problem.fixed]
+        return offset_to_budget(problem, {curve.layer: low for curve in curves})
+    free = [curve for curve in curves if curve.layer not in problem.fixed]
     common = (
         [level for level in free[0].grid() if all(_allowed(problem, curve, level) for curve in free)] if free else [0.0]
     )
@@ -147,9 +133,9 @@ def make_schedule(
         result: the run whose curves count; measured values win over estimates.
         budget: what must be saved, of all compressible layers of the model, measured or not.
         method: ``optimal`` (least summed damage), ``gamma`` (the classic rule) or ``uniform``.
-        limits: bounds and fixed levels; None means neither.
+        limits: bounds and fixed levels.
         gamma: exponent of the classic rule.
-        metric: what damage is counted in; None takes KL where it was measured, else the run's own metric.
+        metric: what damage is counted in; None takes KL where it was measured, else the run's own.
 
     Raises:
         InvalidSpec: no such method, a limit out of range, or a budget that this compression cannot serve.
@@ -159,4 +145,102 @@ def make_schedule(
     if method not in METHODS:
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
     problem = build_problem(result, budget, limits or Limits(), gamma=gamma, metric=metric)
-    return schedule_of(problem, METHODS[method](problem), method=method)
+    levels = METHODS[method](problem)
+    return assemble(
+        problem.curve_set,
+        problem.accounting,
+        {layer: tidy_level(level) for layer, level in levels.items()},
+        method=method,
+        budget=budget,
+        locked=problem.fixed.keys(),
+    )
+
+
+def mixed_schedule(
+    first: SensitivityResult,
+    second: SensitivityResult,
+    *,
+    budget: ResourceBudget,
+    limits: Mapping[str, Limits] | None = None,
+    metric: str | None = None,
+) -> Schedule:
+    """Return for each layer nothing, a level of either compression, or both, with the least summed damage.
+
+    A layer that gets both has two entries, in the order of application: weights are zeroed, then rounded. The two runs
+    are of one model, with compressions that go together, in any order; ``budget`` is usually of ``bytes``, which both
+    serve. ``limits`` are by name of the compression; ``metric`` is what damage is counted in, by default KL where both
+    measured it.
+
+    Raises:
+        InvalidSpec: the compressions do not go together, the runs share no metric, or the budget fits neither.
+        InvalidSchedule: the runs are of two models.
+        InfeasibleBudget: nothing meets the budget; names the nearest target.
+    """
+    name = damage_metric(first, metric)
+    if name != damage_metric(second, metric):
+        raise InvalidSpec(
+            f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
+            "Name a metric that both measured."
+        )
+    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
+    problems = _problems_of(results, budget, limits or {}, name)
+    picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
+    return _assembled(picked, problems, first.profile)
+
+
+def _problems_of(
+    results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
+) -> tuple[Problem, ...]:
+    compressions = [result.spec.sensitivity.compression.description for result in results]
+    kinds = [compression.name for compression in compressions]
+    if kinds[1] not in compressions[0].partners:
+        raise InvalidSpec(f"A mixed schedule takes one {_pairs()} run, got {' and '.join(kinds)}.")
+    layers = [[layer.name for layer in result.profile.layers] for result in results]
+    if layers[0] != layers[1]:
+        raise InvalidSchedule(
+            f"The two runs are of different models ({results[0].profile.title} and {results[1].profile.title}). "
+            "Choose two runs of one model."
+        )
+    check_kind(budget.kind, kinds)
+    return tuple(
+        build_problem(result, budget, limits.get(kind, Limits()), metric=metric, check_budget=False)
+        for result, kind in zip(results, kinds, strict=True)
+    )
+
+
+def _pairs() -> str:
+    """Name the compressions that go together: ``sparsity and one quantization``."""
+    pairs = {tuple(sorted((each, partner), key=names().index)) for each in names() for partner in get(each).partners}
+    return " run, or one ".join(" and one ".join(pair) for pair in sorted(pairs))
+
+
+def _paired_choices(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]]:
+    """Return every pair of choices of each layer; a layer in one run only has that run's choices."""
+    first, second = map(choices_by_layer, problems)
+    merged = {**first, **second}
+    for layer in first.keys() & second.keys():
+        merged[layer] = tuple(one.combined_with(other) for one in first[layer] for other in second[layer])
+    return merged
+
+
+def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profile: ModelProfile) -> Schedule:
+    locked = {layer for problem in problems for layer in problem.fixed}
+    entries = [
+        entry
+        for layer, choice in picked.items()
+        for entry in entries_of(layer, (layer,), choice, locked=layer in locked)
+    ]
+    damage = sum(choice.damage for choice in picked.values())
+    notes = [
+        note for problem in problems for note in (*problem.curve_set.notes, *hidden_damage(problem.curve_set, damage))
+    ]
+    return Schedule(
+        model=profile.title,
+        method="optimal",
+        entries=in_execution_order(entries, profile),
+        budget=problems[0].budget,
+        metric=problems[0].curve_set.metric,
+        predicted_damage=damage,
+        achieved=problems[0].accounting.figures(picked.values()),
+        notes=(*dict.fromkeys(notes), _ADDITIVE),
+    )

@@ -1,14 +1,11 @@
-"""What a scheduling method is given, and how its levels become a schedule.
-
-Figures and damage of levels that a person chose, or that a file names.
-"""
+"""What a scheduling method is given, and how its levels, or those of a person, become a schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from senseapp.compressions import BudgetKind, tidy_level
+from senseapp.compressions import BudgetKind
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS
@@ -17,9 +14,8 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import visible_words
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
-from senseapp.schedules.accounting import Accounting, check_kind
 from senseapp.schedules.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
-from senseapp.schedules.curves import Choice, LayerCurve
+from senseapp.schedules.curves import Accounting, Choice, LayerCurve, check_kind
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
@@ -29,16 +25,7 @@ PRUNING_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One scheduling question.
-
-    Attributes:
-        curve_set: curves of all layers that can be scheduled.
-        accounting: totals that fractions refer to.
-        budget: what must be saved.
-        limits: bounds of the levels.
-        fixed: level of the fixed layers, by first member.
-        gamma: exponent of the classic rule; other methods ignore it.
-    """
+    """One scheduling question; ``fixed`` are levels by first member, ``gamma`` is for the classic rule alone."""
 
     curve_set: CurveSet
     accounting: Accounting
@@ -71,14 +58,7 @@ def build_problem(
     metric: str | None = None,
     check_budget: bool = True,
 ) -> Problem:
-    """Build the problem of one run.
-
-    ``check_budget`` is false for one run of a mixed schedule, which need not serve the budget alone.
-
-    Raises:
-        InvalidSpec: this compression cannot serve the budget, or the metric was not measured.
-        InvalidSchedule: nothing can be scheduled, or a layer that is fixed or limited by itself cannot be.
-    """
+    """Build the problem of one run; one of a mixed schedule need not serve the budget alone (``check_budget``)."""
     curve_set = curves_of(result, metric)
     if check_budget:
         check_kind(budget.kind, [curve_set.compression])
@@ -112,18 +92,6 @@ def infeasible(problem: Problem, *, reachable: float, at_most: bool = True) -> I
     )
 
 
-def schedule_of(problem: Problem, levels: Mapping[str, float], *, method: str) -> Schedule:
-    """Return the schedule of one level per curve, with its predicted damage and figures."""
-    return assemble(
-        problem.curve_set,
-        problem.accounting,
-        {layer: tidy_level(level) for layer, level in levels.items()},
-        method=method,
-        budget=problem.budget,
-        locked=problem.fixed.keys(),
-    )
-
-
 def assemble(
     curve_set: CurveSet,
     accounting: Accounting,
@@ -135,7 +103,11 @@ def assemble(
 ) -> Schedule:
     """Put one level per curve, and the layers left alone, together as a schedule."""
     chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
-    entries = [_entry(curve, choice, locked=curve.layer in locked) for curve, choice in chosen]
+    entries = [
+        entry
+        for curve, choice in chosen
+        for entry in entries_of(curve.layer, curve.members, choice, locked=curve.layer in locked)
+    ]
     entries += [
         ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
         for members in curve_set.left_alone
@@ -152,7 +124,7 @@ def assemble(
         notes=(
             *curve_set.notes,
             *_predicted_beyond(chosen),
-            *_pruning_notes(curve_set),
+            *((PRUNING_NOTE,) if curve_set.description.removes_channels else ()),
             *hidden_damage(curve_set, damage),
         ),
     )
@@ -176,16 +148,21 @@ def in_execution_order(entries: Iterable[ScheduleEntry], profile: ModelProfile) 
     return tuple(sorted(entries, key=lambda entry: place[entry.layer]))
 
 
-def _entry(curve: LayerCurve, choice: Choice, *, locked: bool) -> ScheduleEntry:
-    part = choice.parts[0] if choice.parts else None
-    return ScheduleEntry(
-        layer=curve.layer,
-        members=curve.members,
-        compression=part.compression if part else "none",
-        level=part.level if part else 0.0,
-        predicted_damage=part.damage if part else 0.0,
-        locked=locked,
-    )
+def entries_of(layer: str, members: tuple[str, ...], choice: Choice, *, locked: bool) -> list[ScheduleEntry]:
+    """Return one entry for each part of ``choice``, or one that leaves the layer alone."""
+    if not choice.parts:
+        return [ScheduleEntry(layer=layer, members=members, compression="none", level=0.0, locked=locked)]
+    return [
+        ScheduleEntry(
+            layer=layer,
+            members=members,
+            compression=part.compression,
+            level=part.level,
+            predicted_damage=part.damage,
+            locked=locked,
+        )
+        for part in choice.parts
+    ]
 
 
 def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...]:
@@ -203,48 +180,33 @@ def _predicted_beyond(chosen: list[tuple[LayerCurve, Choice]]) -> tuple[str, ...
     )
 
 
-def _pruning_notes(curve_set: CurveSet) -> tuple[str, ...]:
-    return (PRUNING_NOTE,) if curve_set.description.removes_channels else ()
-
-
 def budget_of(schedule: Schedule, *results: SensitivityResult) -> dict[str, float]:
-    """Return what ``schedule`` saves, in the unit of each budget kind, predicted from measured costs.
-
-    Args:
-        schedule: any schedule, for example one read from a file.
-        results: runs that measured its layers; two for a mixed schedule.
+    """Return what ``schedule`` saves, in the unit of each budget kind, from the costs that ``results`` measured.
 
     Raises:
-        InvalidSchedule: a layer was not measured with its compression in any of the runs.
+        InvalidSchedule: a layer was not measured with its compression in any of these runs.
     """
     curve_sets = {curve_set.compression: curve_set for curve_set in map(curves_of, results)}
     choices: dict[str, Choice] = {}
     for entry in schedule.entries:
-        if entry.compression != "none":
-            choice = _choice(entry.layer, entry.level, curve_sets.get(entry.compression), entry.compression)
-            earlier = choices.get(entry.layer)
-            choices[entry.layer] = choice if earlier is None else earlier.beside(choice)
+        if entry.compression == "none":
+            continue
+        measured = curve_sets.get(entry.compression)
+        curve = measured.curve_of(entry.layer) if measured else None
+        if curve is None:
+            raise InvalidSchedule(
+                f"{entry.layer} was not measured with {entry.compression} in this run, so its savings are unknown."
+            )
+        choice, earlier = curve.choice(entry.level), choices.get(entry.layer)
+        choices[entry.layer] = choice if earlier is None else earlier.combined_with(choice)
     first = next(iter(curve_sets.values()))
     return Accounting.of(first.profile, first.curves).figures(choices.values())
 
 
-def _choice(layer: str, level: float, curve_set: CurveSet | None, compression: str) -> Choice:
-    curve = curve_set.curve_of(layer) if curve_set else None
-    if curve is None:
-        raise InvalidSchedule(f"{layer} was not measured with {compression} in this run, so its savings are unknown.")
-    return curve.choice(level)
-
-
 def manual_schedule(result: SensitivityResult, levels: Mapping[str, float], *, metric: str | None = None) -> Schedule:
-    """Return the schedule of levels that a person chose; layers not named are left alone.
+    """Return the schedule of levels that a person chose, predicted by ``result``; layers not named are left alone.
 
-    Args:
-        result: the run that predicts damage and savings.
-        levels: layer name to fraction or bits; 0 leaves the layer alone.
-        metric: as for :func:`~senseapp.schedules.methods.make_schedule`.
-
-    Raises:
-        InvalidSchedule: a layer has no usable measurement, or a level is out of range.
+    ``levels`` map layers to fractions or bits, 0 for none. InvalidSchedule where a layer cannot have its level.
     """
     curve_set = curves_of(result, metric)
     fixed = fixed_levels(curve_set, Limits(fixed=levels))

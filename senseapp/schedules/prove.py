@@ -1,7 +1,4 @@
-"""Prove a schedule: apply it, measure it on images that no curve has seen, beside a uniform one of equal cost.
-
-The uniform schedule of equal cost, which a schedule must beat.
-"""
+"""Prove a schedule: apply it, measure it on images that no curve has seen, beside a uniform one of equal cost."""
 
 from __future__ import annotations
 
@@ -17,72 +14,22 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in, loss_with_interval
 from senseapp.records.schedule import ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
 from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.refine import disagrees, refine
-from senseapp.schedules.repair_choice import Measured, measured
+from senseapp.schedules.refine import refine
+from senseapp.schedules.repair_choice import measured
 from senseapp.schedules.sizes import latencies, sizes_of
 from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import true_figures, truly_sized
 
-
-def true_figure(bench: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:
-    """Return what a budget of ``kind`` counts, of the model as it truly is."""
-    before, after = sizes_of(applied, bench.dense.model)
-    return after.figure(kind, before)
-
-
-def uniform_of_equal_cost(
-    bench: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel
-) -> tuple[Schedule | None, str]:
-    """Return the uniform schedule that costs as much as ``schedule`` truly does, or why there is none.
-
-    Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.
-    """
-    kinds = {entry.compression for entry in schedule.entries} - {"none"}
-    compression = bench.result.spec.sensitivity.compression.description
-    if kinds != {compression.name}:
-        return None, "A uniform schedule is compared only with schedules of the run's own compression."
-    kind = schedule.budget.kind if schedule.budget else compression.equal_cost
-    target = true_figure(bench, applied, kind)
-    if schedule.budget and kind == "bits":
-        target = max(target, schedule.budget.target)  # whole bits: what was asked for can be met by all layers
-
-    def make(fraction: float) -> Schedule:
-        return make_schedule(
-            bench.result, budget=ResourceBudget(kind=kind, target=fraction), method="uniform", metric=schedule.metric
-        )
-
-    try:
-        if groups := couplings_of(bench.dense.model, bench.result):
-            figure = true_figures(schedule, bench.result.profile, groups)[kind]
-            uniform = truly_sized(make, bench.result.profile, groups, ResourceBudget(kind=kind, target=figure))
-        else:
-            uniform = make(target)
-    except (InfeasibleBudget, InvalidSpec) as error:
-        return None, f"There is no uniform schedule of equal cost. {error}"
-    cost = true_figure(bench, bench.apply(uniform), kind)
-    if kind == "bits" and cost < target - 0.05:
-        return uniform, f"The uniform schedule has {cost:.3g} bits on average: no common level lies nearer."
-    return uniform, ""
-
-
 _NEAR = 0.005  # of the total: nearer to the budget than people can tell
-
-
-def _silent(_sentence: str) -> None:
-    """Say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """A measured schedule, and the compressed model itself.
+    """A measured schedule, and the compressed model itself, repaired if that was asked for and did better.
 
-    Attributes:
-        result: what was measured.
-        applied: the compressed model; repaired if that was asked for and did better.
-        example: one image that it takes, (1, C, H, W).
-        dense: the uncompressed model.
+    ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model.
     """
 
     result: ValidationResult
@@ -99,47 +46,35 @@ def validate(
     rounds: int = 3,
     other: CompressionConfig | None = None,
     data_roots: tuple[Path, ...] = (),
-    progress: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = ignore_progress,
 ) -> Proven:
-    """Load the model and the images of ``result`` again and prove ``schedule`` on them; see :func:`prove`.
-
-    ``other`` is how a second run compresses, whose levels are in the schedule too.
-
-    Raises:
-        InvalidSchedule: the schedule belongs to another model.
-        InvalidInput: the model or the images cannot be loaded any more.
-    """
+    """Load model and images of ``result`` again and prove ``schedule``; ``other`` is how a second run compresses."""
     progress("Loading the model and the images")
-    bench = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
-    return prove(bench, schedule, repair=repair, rounds=rounds, progress=bench.telling)
+    evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
+    return prove(evaluator, schedule, repair=repair, rounds=rounds)
 
 
-def prove(
-    bench: ScheduleEvaluator,
-    schedule: Schedule,
-    *,
-    repair: bool,
-    rounds: int = 3,
-    progress: Callable[[str], None] = _silent,
-) -> Proven:
+def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rounds: int = 3) -> Proven:
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 
     The better of repaired and not is kept, see :mod:`senseapp.schedules.repair_choice`.
 
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
-    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the
-    proof images have no part in that.
-
-    Raises:
-        InvalidSchedule: the schedule belongs to another model.
+    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
+    images have no part in that.
     """
-    progress("Compressing all layers at once")
-    final, used, notes = refine(bench, schedule, rounds=rounds, repair=repair, progress=progress)
-    applied = bench.apply(final)
-    progress("Measuring the compressed model")
-    found = _measured(bench, applied, final.metric, repair, progress)
-    sizes = _sizes(bench, applied)
-    uniform, uniform_note = _uniform(bench, final, applied, repair, progress)
+    evaluator.progress("Compressing all layers at once")
+    final, used, notes = refine(evaluator, schedule, rounds=rounds, repair=repair)
+    applied = evaluator.apply(final)
+    evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
+    proof = evaluator.images.proof
+    found = measured(evaluator, applied, final.metric, repair=repair, images=proof)
+    sizes = _sizes(evaluator, applied)
+    evaluator.progress("Measuring a uniform schedule of equal cost")
+    rival, rival_note = _uniform(evaluator, final, applied)
+    uniform = None
+    if rival is not None:
+        uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=repair, images=proof)
     return Proven(
         result=ValidationResult(
             schedule=final,
@@ -154,64 +89,83 @@ def prove(
             rounds=used,
             sizes=sizes,
             notes=(
-                bench.images.note,
+                evaluator.images.note,
                 *notes,
                 *_disagreement(final, found.changes),
-                *_short_of_budget(bench, final, applied),
+                *_short_of_budget(evaluator, final, applied),
                 *applied.notes,
                 *found.notes,
-            )
-            + ((uniform_note,) if uniform_note else ()),
+                *((rival_note,) if rival_note else ()),
+            ),
         ),
         applied=applied,
-        example=bench.dense.batches(0, 1)[0],
-        dense=bench.dense.model,
+        example=evaluator.dense.batches(0, 1)[0],
+        dense=evaluator.dense.model,
     )
 
 
-def _measured(
-    bench: ScheduleEvaluator, applied: AppliedModel, metric: str, repair: bool, progress: Callable[[str], None]
-) -> Measured:
-    if repair:
-        progress("Measuring the compressed model with and without repair")
-    return measured(bench, applied, metric, repair=repair, images=bench.images.proof)
+def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:
+    """Return what a budget of ``kind`` counts, of the model as it truly is."""
+    before, after = sizes_of(applied, evaluator.dense.model)
+    return after.figure(kind, before)
 
 
-def _uniform(
-    bench: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel, repair: bool, progress: Callable[[str], None]
-) -> tuple[Measured | None, str]:
-    progress("Measuring a uniform schedule of equal cost")
-    uniform, note = uniform_of_equal_cost(bench, schedule, applied)
-    if uniform is None:
-        return None, note
-    return measured(bench, bench.apply(uniform), schedule.metric, repair=repair, images=bench.images.proof), note
+def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[Schedule | None, str]:
+    """Return the uniform schedule that costs as much as ``schedule`` truly does, or why there is none.
+
+    Where levels in between do not exist (bits) it may save more than ``schedule``; the sentence says so.
+    """
+    result = evaluator.result
+    kinds = {entry.compression for entry in schedule.entries} - {"none"}
+    compression = result.spec.sensitivity.compression.description
+    if kinds != {compression.name}:
+        return None, "A uniform schedule is compared only with schedules of the run's own compression."
+    kind = schedule.budget.kind if schedule.budget else compression.equal_cost
+    target = true_figure(evaluator, applied, kind)
+    if schedule.budget and kind == "bits":
+        target = max(target, schedule.budget.target)  # whole bits: what was asked for can be met by all layers
+
+    def make(fraction: float) -> Schedule:
+        budget = ResourceBudget(kind=kind, target=fraction)
+        return make_schedule(result, budget=budget, method="uniform", metric=schedule.metric)
+
+    try:
+        if groups := couplings_of(evaluator.dense.model, result):
+            figure = true_figures(schedule, result.profile, groups)[kind]
+            uniform = truly_sized(make, result.profile, groups, ResourceBudget(kind=kind, target=figure))
+        else:
+            uniform = make(target)
+    except (InfeasibleBudget, InvalidSpec) as error:
+        return None, f"There is no uniform schedule of equal cost. {error}"
+    cost = true_figure(evaluator, evaluator.apply(uniform), kind)
+    if kind == "bits" and cost < target - 0.05:
+        return uniform, f"The uniform schedule has {cost:.3g} bits on average: no common level lies nearer."
+    return uniform, ""
 
 
-def _sizes(bench: ScheduleEvaluator, applied: AppliedModel) -> dict[str, tuple[float, float]]:
-    before, after = sizes_of(applied, bench.dense.model)
-    image = bench.dense.batches(0, 1)[0]
-    slow, fast = latencies((bench.dense.model, applied.model), image)
+def _sizes(evaluator: ScheduleEvaluator, applied: AppliedModel) -> dict[str, tuple[float, float]]:
+    before, after = sizes_of(applied, evaluator.dense.model)
+    image = evaluator.dense.batches(0, 1)[0]
+    slow, fast = latencies((evaluator.dense.model, applied.model), image)
     counted = {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "macs")}
     return counted | {"latency_seconds": (slow, fast)}
 
 
 def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
-    measured = change_in(changes, schedule.metric)
-    if measured is None or not disagrees(schedule.predicted_damage, measured):
+    found = change_in(changes, schedule.metric)
+    if found is None or found.ci_low <= schedule.predicted_damage <= found.ci_high:
         return ()
-    how = "more" if measured.delta > schedule.predicted_damage else "less"
+    how = "more" if found.delta > schedule.predicted_damage else "less"
     predicted = METRICS[schedule.metric].change_text(schedule.predicted_damage)
-    return (
-        f"The layers together lose {how} than alone: predicted {predicted}, measured {loss_with_interval(measured)}.",
-    )
+    return (f"The layers together lose {how} than alone: predicted {predicted}, measured {loss_with_interval(found)}.",)
 
 
-def _short_of_budget(bench: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
+def _short_of_budget(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:
     """Say so where less was saved than asked for: what neighbouring pruned layers save together is an estimate."""
     if schedule.budget is None or schedule.budget.kind == "bits":
         return ()
     kind, target = schedule.budget.kind, schedule.budget.target
-    found = true_figure(bench, applied, kind)
+    found = true_figure(evaluator, applied, kind)
     if found >= target - _NEAR:
         return ()
     return (f"{100 * target:.1f} % of the {kind} were to go, and {100 * found:.1f} % truly went.",)

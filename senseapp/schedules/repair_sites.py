@@ -1,7 +1,6 @@
-"""Mean and variance per channel over images and positions, in parts that add up.
+"""Where a compressed network is repaired: at BatchNorms and layers, which get back their outputs' mean and spread.
 
-Repair of a BatchNorm: new running statistics, with which its output keeps the uncompressed network's moments.
-Repair of a layer: give its output the mean and the spread, per channel, that it has in the uncompressed network.
+A norm gets new running statistics, a layer a new bias (and weight); moments of several batches add up.
 """
 
 from __future__ import annotations
@@ -17,16 +16,18 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from senseapp.layers.profile import BATCH_NORMS, CONVOLUTIONS
 
-_PRIOR_IMAGES = 64
-"""With so many images, a channel's own ratio counts as much as the common one."""
+_PRIOR_IMAGES = 64  # with so many images, a channel's own ratio counts as much as the common one
+_MOST_RATIO = 16.0  # of variances: a channel that changed more is noise, which more scaling would only raise
+_MOST_FACTOR = 2.0  # a channel that lost more of its spread than this is noise, which scaling would only raise
+_DEAD = 1e-6  # of the old spread: less is rounding, not a signal
+_LINEAR_IN_WEIGHT = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Mean and variance of so many values per channel.
+    """Mean and variance of ``count`` values per channel.
 
     Attributes:
-        count: values per channel.
         mean: float64 (C,).
         variance: float64 (C,), with divisor ``count``.
     """
@@ -71,20 +72,14 @@ def shrunk_ratio(ratio: Tensor, images: int) -> Tensor:
     return torch.where(ratio == 1, 1.0, (logarithm.mean() + own * (logarithm - logarithm.mean())).exp())
 
 
-_MOST_RATIO = 16.0
-"""Of variances: a channel that changed more than this is noise, which more scaling would only raise."""
-_FROZEN = (FrozenBatchNorm2d, FrozenBatchNormAct2d)
-
-
 def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
     """Return, by name, the modules of ``model`` that normalise by running statistics, frozen ones included."""
-    return {name: module for name, module in model.named_modules() if _has_statistics(module)}
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    if not isinstance(module, (*BATCH_NORMS, *_FROZEN)):
-        return False
-    return isinstance(module.running_mean, Tensor) and isinstance(module.running_var, Tensor)
+    norms = (*BATCH_NORMS, FrozenBatchNorm2d, FrozenBatchNormAct2d)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, norms) and isinstance(module.running_mean, Tensor)
+    }
 
 
 class NormSite:
@@ -134,16 +129,11 @@ def _ratio(found: Tensor, goal: Tensor, most: float) -> Tensor:
     return torch.where(found == goal, 1.0, ratio).clamp(1 / most, most)
 
 
-_MOST_FACTOR = 2.0  # a channel that lost more of its spread than this is noise, which scaling would only raise
-_DEAD = 1e-6  # of the old spread: less is rounding, not a signal
-_LINEAR_IN_WEIGHT = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
-
-
 def correctable_layers(model: nn.Module) -> dict[str, bool]:
     """Return the layers that have a bias of their own, and whether their weight may be scaled too.
 
-    A weight that several modules share cannot be; nor can one that is standardised before use, where it would have
-    no effect.
+    A weight that several modules share cannot be; nor can one that is standardised before use, where it would have no
+    effect.
     """
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     found = {}
@@ -159,11 +149,8 @@ def correctable_layers(model: nn.Module) -> dict[str, bool]:
 class LayerSite:
     """One layer, whose bias (and weight) take up what brings its output back.
 
-    Zeros stay zeros, and weights that lie on a grid per output channel stay on one.
-
-    Args:
-        module: a convolution or linear layer with a bias.
-        scale: correct the spread as well as the mean; only true where each channel may have a scale of its own.
+    Zeros stay zeros, and weights that lie on a grid per output channel stay on one. ``scale`` corrects the spread as
+    well as the mean; it is only true where each channel may have a scale of its own.
     """
 
     reads_input = False
@@ -222,3 +209,6 @@ class LayerSite:
         self._bias.data.copy_(bias.double() * self._factor + self._shift)
         if weight is not None:
             self._weight.data.copy_(weight * self._factor.to(weight.dtype).view(-1, *[1] * (weight.dim() - 1)))
+
+
+Site = NormSite | LayerSite

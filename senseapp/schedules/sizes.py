@@ -1,6 +1,7 @@
-"""What a model costs before and after: counts that follow from its tensors, and the time of a pass.
+"""What a model costs before and after, and its compressed weights in a small file, quantized ones as integers.
 
-The compressed weights in a small file: a safetensors under gzip, quantized weights as integers with their scales.
+Repair may have multiplied whole channels since the weights were rounded, so integers and scales are found again from
+the weights as they are, and what the file gives back is compared with them before anything is written.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import gzip
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import safetensors.torch
@@ -17,13 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compressions import BudgetKind, Effect
+from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.layers.zeros import acting_zero_share
 from senseapp.records.model_files import INTEGERS, SPARSE
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.curves import weight_bytes
-from senseapp.schedules.integer_weights import IntegerWeight, as_integers
 
 _PASSES = 21
+_GZIP_LEVEL = 6  # of gzip; 9 takes five times as long for half a percent
+_TOLERANCE = 2.0**-22  # relative, two digits of float32: to multiply a rounded weight by a factor rounds again
+_NUDGES = (0, 1, -1, 2, -2)  # of a scale, in units of its last place: the largest weight gives it to rounding
+_FLOAT8_BITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +37,10 @@ class ModelSize:
 
     Attributes:
         params: all parameters, biases and norms included.
-        weights: numbers in the weights of compressible layers.
-        zeros: how many of those are zero.
+        weights: numbers in the weights of compressible layers, ``zeros`` of which are zero.
         compact_bytes: what budgets of bytes count, and no file has: the compressible weights at their bits, stored
-            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything
-            else as it was loaded. Scales of quantized weights are not counted.
+            dense or as one bit per position and the non-zero values, whichever is smaller for a layer; everything else
+            as it was loaded. Scales of quantized weights are not counted.
         macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
             sparse; weights that were zero before, or that rounding made zero, count in full, as in budgets.
         average_bits: of the compressible weights.
@@ -96,8 +100,8 @@ def _size(applied: AppliedModel) -> ModelSize:
 def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
     """Return the seconds that one pass of ``image``, (N, C, H, W), takes through each model: the lower quartile.
 
-    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a
-    pass, so the faster ones tell more.
+    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a pass,
+    so the faster ones tell more.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
@@ -110,9 +114,6 @@ def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASS
                 if turn:  # the first pass prepares kernels
                     spent.append(time.perf_counter() - started)
     return [statistics.quantiles(spent, n=4, method="inclusive")[0] for spent in seconds]
-
-
-_LEVEL = 6  # of gzip; 9 takes five times as long for half a percent
 
 
 def separate_state(model: nn.Module) -> dict[str, Tensor]:
@@ -161,16 +162,10 @@ def _quantized(applied: AppliedModel) -> Iterator[tuple[str, int, int]]:
 def small_file(
     applied: AppliedModel, state: Mapping[str, Tensor], integers: Mapping[str, IntegerWeight], *, plain_bytes: int
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the small file by its suffix, none for a network that was neither made sparse nor quantized.
+    """Return the small file by its suffix, or a sentence where it would not be below ``plain_bytes``, the plain one.
 
-    Args:
-        applied: the compressed model.
-        state: its plain state dict.
-        integers: its quantized weights, by name in the state dict.
-        plain_bytes: size of the plain file, which a small one must stay below.
-
-    Returns:
-        At most one file, and a sentence where it would not be small.
+    There is none for a network that was neither made sparse nor quantized. ``integers`` are the quantized weights, by
+    name in the plain ``state`` dict.
     """
     if not integers and not applied.reached_by(Effect.ZEROS):
         return {}, ()
@@ -184,7 +179,80 @@ def small_file(
         levels.setdefault(entry.compression, {}).update(dict.fromkeys(entry.members, entry.level))
     about = {"holds": form.title, "levels": levels, "reading": form.reader(f"FILE{form.suffix}")}
     metadata = {"senseapp": json.dumps(about)}  # one entry: safetensors writes several in any order
-    content = gzip.compress(safetensors.torch.save(stored, metadata), _LEVEL, mtime=0)
+    content = gzip.compress(safetensors.torch.save(stored, metadata), _GZIP_LEVEL, mtime=0)
     if len(content) >= plain_bytes:
         return {}, (f"There is no file of {form.title}: it would be larger than the plain one.",)
     return {form.suffix: content}, ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerWeight:
+    """A weight equal to ``(values - zero_point) * scale`` in float32.
+
+    Attributes:
+        values: int8, or float8_e4m3fn for weights in that format; the weight's shape.
+        scale: float32; the weight's shape with 1 in place of each axis that a scale spans.
+        zero_point: int8 (); weights are quantized symmetrically about 0.
+    """
+
+    values: Tensor
+    scale: Tensor
+    zero_point: Tensor
+
+    def dequantized(self) -> Tensor:
+        """Return the weight that a reader of the file gets."""
+        return (self.values.float() - self.zero_point) * self.scale
+
+
+def as_integers(weight: Tensor, *, bits: int, channel_axis: int) -> IntegerWeight | None:
+    """Return ``weight`` as integers and scales, one if possible, else one per channel; None if it is on no grid."""
+    if weight.dtype is not torch.float32 or not weight.numel():
+        return None
+    wanted = weight.detach().cpu().contiguous()
+    channels = wanted.movedim(channel_axis, 0).flatten(1)  # (channels, weights of each)
+    for number_format in ("int", "fp8_e4m3") if bits == _FLOAT8_BITS else ("int",):
+        grid = GRIDS[number_format](bits)
+        peaks = range(int(grid.largest), 0, -1) if number_format == "int" else (grid.largest,)
+        dtype = torch.int8 if number_format == "int" else torch.float8_e4m3fn
+        for rows in (channels.reshape(1, -1), channels):
+            scales = _scales(rows, grid.nearest, peaks if len(rows) > 1 else peaks[:1])
+            if scales is None:
+                continue
+            shape = [-1 if axis == channel_axis else 1 for axis in range(wanted.dim())]
+            scale = scales.reshape(shape if len(scales) > 1 else [1] * wanted.dim())
+            return IntegerWeight(
+                values=grid.nearest(wanted / scale).to(dtype), scale=scale, zero_point=torch.zeros((), dtype=torch.int8)
+            )
+    return None
+
+
+def _scales(rows: Tensor, nearest: Callable[[Tensor], Tensor], peaks: range | tuple[float, ...]) -> Tensor | None:
+    """Return scales (rows,) that rows are multiples of, trying ``peaks`` for their largest; None if one has none."""
+    largest = rows.abs().amax(1)
+    best, error = torch.ones_like(largest), torch.full_like(largest, torch.inf)
+    for peak in peaks:
+        for nudge in _NUDGES:
+            left = (error > 0).nonzero().flatten() if peak == peaks[0] else (error > _TOLERANCE).nonzero().flatten()
+            if not len(left):
+                return best
+            scale = _nudged((largest[left] / peak).clamp_min(torch.finfo(torch.float32).tiny), nudge)
+            found = _error(rows[left], scale, nearest)
+            better = found < error[left]
+            best[left[better]], error[left[better]] = scale[better], found[better]
+        if not bool((error <= _TOLERANCE).any()):  # nothing here lies on a grid
+            return None
+    return best if bool((error <= _TOLERANCE).all()) else None
+
+
+def _nudged(scale: Tensor, steps: int) -> Tensor:
+    towards = torch.full_like(scale, torch.inf if steps > 0 else 0.0)
+    for _ in range(abs(steps)):
+        scale = torch.nextafter(scale, towards)
+    return scale
+
+
+def _error(rows: Tensor, scale: Tensor, nearest: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the largest relative difference of each row from its nearest multiples; (rows,)."""
+    got = nearest(rows / scale[:, None]) * scale[:, None]
+    difference = (got - rows).abs() / rows.abs()
+    return torch.where(rows == 0, torch.where(got == 0, 0.0, torch.inf), difference).amax(1)

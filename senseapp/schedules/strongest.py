@@ -1,7 +1,4 @@
-"""The strongest compression whose measured drop stays within what a person allows.
-
-Schedules of pruning that truly meet their budget: the network tells which weights its layers share.
-"""
+"""The strongest compression whose measured drop stays within what a person allows."""
 
 from __future__ import annotations
 
@@ -23,17 +20,13 @@ from senseapp.records.schedule import ResourceBudget, Schedule, StrongestFound, 
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.repair_choice import measured
-from senseapp.schedules.trade_off import strongest_within, trade_off, true_figures, truly_sized
+from senseapp.schedules.trade_off import trade_off, true_figures
 
 _EXAMPLE_IMAGES = 2
 
 
 def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
-    """Return which layers of ``model``, the network of the pruning run ``result``, shrink together; never touches it.
-
-    This follows an image through the network, which takes as long as the start of a run; its answer serves every
-    schedule of the run.
-    """
+    """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
     config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
         return ()
@@ -43,28 +36,8 @@ def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGr
     return cast(ChannelCompressor, build_compressor(config, request)).couplings()
 
 
-def schedule_of_true_size(
-    make: Callable[[float], Schedule], result: SensitivityResult, model: nn.Module, budget: ResourceBudget
-) -> Schedule:
-    """Return the gentlest schedule found that truly meets ``budget``.
-
-    Args:
-        make: returns the schedule for a predicted fraction removed.
-        result: the run that it is made from.
-        model: the network of that run; never touched.
-        budget: what must truly be saved.
-
-    Returns:
-        The schedule, with true figures in :attr:`~senseapp.records.schedule.Schedule.achieved`.
-
-    Raises:
-        InfeasibleBudget: no schedule tried saves enough; names the nearest target.
-    """
-    return truly_sized(make, result.profile, couplings_of(model, result), budget)
-
-
 def strongest_schedule(
-    bench: ScheduleEvaluator,
+    evaluator: ScheduleEvaluator,
     kind: BudgetKind,
     allowed_drop: float,
     *,
@@ -75,31 +48,25 @@ def strongest_schedule(
 ) -> StrongestFound:
     """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
 
-    Drops are measured on the curves' images, so that the proof images can still judge the outcome.
-
-    Args:
-        bench: the model and the images.
-        kind: the budget that is tightened.
-        allowed_drop: in the unit of ``metric``: a fraction for top-1, nats for loss and KL.
-        metric: what must not drop; empty takes the run's own.
-        repair: repair each schedule where it does better so, before it is measured.
-        limits: bounds and fixed levels; None means neither.
-        rounds: schedules measured between the gentlest and the strongest.
+    Drops are measured on the curves' images, so that the proof images can still judge the outcome, in the unit of
+    ``metric`` (a fraction for top-1, nats for loss and KL), by default the run's own. With ``repair``, schedules are
+    repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the strongest.
 
     Raises:
         InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
         InvalidSpec: the metric cannot be measured here, or the budget does not fit the compression.
     """
-    targets = [point.target for point in trade_off(bench.result, kind, limits=limits)]
+    targets = [point.target for point in trade_off(evaluator.result, kind, limits=limits)]
     if not targets:
         raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
-    trials = _Trials(bench, kind, metric or bench.result.metric, repair, couplings_of(bench.dense.model, bench.result))
+    groups = couplings_of(evaluator.dense.model, evaluator.result)
+    trials = _Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups)
 
     def make(target: float) -> Schedule:
-        return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
+        return make_schedule(evaluator.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
 
     def measured_drop(schedule: Schedule) -> float:
-        bench.telling(f"Measuring schedule {len(trials.tried) + 1} of at most {rounds + 1}")
+        evaluator.progress(f"Measuring schedule {len(trials.tried) + 1} of at most {rounds + 1}")
         return trials.measure(schedule)
 
     found = strongest_within(
@@ -110,11 +77,40 @@ def strongest_schedule(
     )
 
 
+def strongest_within(
+    make: Callable[[float], Schedule],
+    measured_drop: Callable[[Schedule], float],
+    allowed_drop: float,
+    *,
+    gentlest: float,
+    strongest: float,
+    rounds: int = 6,
+) -> Schedule:
+    """Return the strongest schedule found whose measured drop is at most ``allowed_drop``, by bisection.
+
+    ``gentlest`` is the target to fall back on (for bits, the larger number), ``strongest`` the one not to go beyond.
+    """
+    best = make(gentlest)
+    if (drop := measured_drop(best)) > allowed_drop:
+        raise InfeasibleBudget(
+            f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
+            nearest=drop,
+        )
+    for _ in range(rounds):
+        middle = 0.5 * (gentlest + strongest)
+        schedule = make(middle)
+        if measured_drop(schedule) <= allowed_drop:
+            gentlest, best = middle, schedule
+        else:
+            strongest = middle
+    return best
+
+
 @dataclass(slots=True)
 class _Trials:
     """Schedules tried so far: what each truly saves, and what it does on the curves' images."""
 
-    bench: ScheduleEvaluator
+    evaluator: ScheduleEvaluator
     kind: BudgetKind
     metric: str
     repair: bool
@@ -122,8 +118,8 @@ class _Trials:
     tried: list[TriedTarget] = field(default_factory=list)
 
     def measure(self, schedule: Schedule) -> float:
-        curves, applied = self.bench.images.curves, self.bench.apply(schedule)
-        found = measured(self.bench, applied, self.metric, repair=self.repair, images=curves)
+        curves, applied = self.evaluator.images.curves, self.evaluator.apply(schedule)
+        found = measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
         figure = self.sized(schedule).achieved[self.kind]
         tried = TriedTarget(figure=figure, changes=found.best, repaired=found.delivered == "repaired")
         change = tried.change(self.metric)
@@ -137,6 +133,6 @@ class _Trials:
         """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""
         if not self.groups:
             return schedule
-        figures = true_figures(schedule, self.bench.result.profile, self.groups)
+        figures = true_figures(schedule, self.evaluator.result.profile, self.groups)
         budget = ResourceBudget(kind=self.kind, target=figures[self.kind])
         return replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))

@@ -1,8 +1,4 @@
-"""Damage against budget, over the whole range that the measurements allow.
-
-Find a target by measuring schedules, where predictions are not enough.
-Schedules of pruning that truly meet their budget: neighbouring layers share the weights between them.
-"""
+"""Damage against budget over the range that was measured, and schedules of pruning that truly meet their budget."""
 
 from __future__ import annotations
 
@@ -18,12 +14,14 @@ from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
-from senseapp.schedules.methods import METHODS, ChoiceTable, admissible_levels
+from senseapp.schedules.methods import METHODS, admissible_levels, optimal_solver
 from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
+_ROUNDING = 1e-9  # what floor() may lose to binary fractions
+_INSIDE = 1e-6  # of the range: keeps the last point just feasible
 
 
 def with_true_size(
@@ -31,13 +29,9 @@ def with_true_size(
 ) -> Schedule:
     """Return the gentlest schedule found whose true size meets ``target``, where only applying it tells its size.
 
-    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.accounting.Accounting`.
-
-    Args:
-        make: returns the schedule for a predicted fraction removed.
-        true_fraction: returns the fraction truly removed by a schedule, by applying it.
-        target: the fraction that must truly be removed.
-        rounds: most schedules tried.
+    Needed for pruning, whose savings overlap: see :class:`~senseapp.schedules.curves.Accounting`. ``make`` returns the
+    schedule for a predicted fraction removed, ``true_fraction`` what a schedule truly removes; ``rounds`` are tried at
+    most.
 
     Raises:
         InfeasibleBudget: no schedule tried removes enough; ``nearest`` is the most that one removed.
@@ -72,61 +66,10 @@ def _strongest_up_to(make: Callable[[float], Schedule], asked: float) -> tuple[S
         return make(nearest), nearest
 
 
-def strongest_within(
-    make: Callable[[float], Schedule],
-    measured_drop: Callable[[Schedule], float],
-    allowed_drop: float,
-    *,
-    gentlest: float,
-    strongest: float,
-    rounds: int = 6,
-) -> Schedule:
-    """Return the strongest schedule found whose measured drop is at most ``allowed_drop``, by bisection.
-
-    Args:
-        make: returns the schedule for a target.
-        measured_drop: applies a schedule and returns its measured metric drop.
-        allowed_drop: in the unit of ``measured_drop``.
-        gentlest: the target to fall back on (for bits, the larger number).
-        strongest: the target not to go beyond.
-        rounds: schedules measured between the two.
-
-    Raises:
-        InfeasibleBudget: even the gentlest target drops more; ``nearest`` is its drop.
-    """
-    best = make(gentlest)
-    if (drop := measured_drop(best)) > allowed_drop:
-        raise InfeasibleBudget(
-            f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
-            nearest=drop,
-        )
-    for _ in range(rounds):
-        middle = 0.5 * (gentlest + strongest)
-        schedule = make(middle)
-        if measured_drop(schedule) <= allowed_drop:
-            gentlest, best = middle, schedule
-        else:
-            strongest = middle
-    return best
-
-
-_ROUNDING = 1e-9  # what floor() may lose to binary fractions
-
-
 def truly_sized(
     make: Callable[[float], Schedule], profile: ModelProfile, groups: Sequence[CoupledGroup], budget: ResourceBudget
 ) -> Schedule:
-    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones.
-
-    Args:
-        make: returns the schedule of pruning for a predicted fraction removed.
-        profile: of the model.
-        groups: what shrinks together in it.
-        budget: what must truly be saved.
-
-    Raises:
-        InfeasibleBudget: no schedule tried saves enough; names the nearest target.
-    """
+    """Return the gentlest schedule found that truly meets ``budget``, with true figures in place of estimated ones."""
     found = with_true_size(make, lambda tried: true_figures(tried, profile, groups)[budget.kind], budget.target)
     return replace(
         found,
@@ -149,45 +92,36 @@ def true_shares(
     A layer of (O, I) channels that loses o and i keeps (O − o)(I − i) / (O I) of its weights and of its
     multiply-accumulates, whichever groups they belong to.
     """
-    kept = _kept_shares(ratios, groups)
+    gone = {  # the share of each group's units that goes: whole ones
+        group.layer: math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
+        for group in groups
+    }
+    kept = _kept_shares(gone, groups)
     params = sum(layer.num_params * kept.get(layer.name, 1.0) for layer in profile.layers)
     macs = sum(layer.macs * (1 - kept.get(layer.name, 1.0)) for layer in profile.layers)
-    macs += sum(group.other_macs * _gone(ratios, group) for group in groups)
+    macs += sum(group.other_macs * gone[group.layer] for group in groups)
     removed = 1 - params / max(1, sum(layer.num_params for layer in profile.layers))
     return {"params": removed, "bytes": removed, "macs": macs / profile.macs if profile.macs else 0.0}
 
 
-def _kept_shares(ratios: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
+def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> dict[str, float]:
     """Return the share of each touched layer's weights that stays."""
-    gone: dict[tuple[str, str], float] = {}
+    lost: dict[tuple[str, str], float] = {}
     for group in groups:
-        ratio = _gone(ratios, group)
         for cut in group.axes:
             axis = cut.layer, cut.axis
-            gone[axis] = gone.get(axis, 0.0) + ratio * cut.share
+            lost[axis] = lost.get(axis, 0.0) + gone[group.layer] * cut.share
     kept: dict[str, float] = {}
-    for (layer, _), share in gone.items():
+    for (layer, _), share in lost.items():
         kept[layer] = kept.get(layer, 1.0) * (1 - share)
     return kept
 
 
-def _gone(ratios: Mapping[str, float], group: CoupledGroup) -> float:
-    """Return the share of the group's units that goes: whole ones."""
-    return math.floor(ratios.get(group.layer, 0.0) * group.num_units + _ROUNDING) / group.num_units
-
-
-_INSIDE = 1e-6  # of the range: keeps the last point just feasible
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradeOffPoint:
-    """One schedule of the trade-off.
+    """One schedule of the trade-off: its target, which gives it again, and its predicted damage, summed over layers.
 
-    Attributes:
-        kind: what the budget counts.
-        target: fraction removed, or average bits; asking :func:`make_schedule` for it gives this schedule.
-        damage: predicted, summed over layers.
-        figure: what the schedule truly removes, or its average bits; it may be more than was asked for.
+    ``figure`` is what it truly removes, or its average bits; it may be more than was asked for.
     """
 
     kind: BudgetKind
@@ -211,22 +145,11 @@ def trade_off(
     """Return ``points`` schedules, evenly spaced from the gentlest to the strongest, each solved as on its own.
 
     The range is that of the optimal method, so that curves of several methods share their targets; targets that a
-    method cannot meet are left out.
-
-    Args:
-        result: the run whose curves count.
-        kind: what the budget counts.
-        points: how many; fewer where steps are wider.
-        method: of :data:`~senseapp.schedules.methods.METHODS`.
-        limits: as for :func:`make_schedule`.
-        gamma: likewise.
-        metric: likewise.
-        step: targets are multiples of it, as a slider's are; None takes any.
-        groups: what shrinks together when channels go, for true figures of pruning.
+    method cannot meet are left out. With ``step``, targets are multiples of it, as a slider's are, and may be fewer.
+    Where channels go, ``groups`` tell true figures. For the other settings see :func:`make_schedule`.
 
     Raises:
         InvalidSpec: fewer than two points, no such method, or a budget that this compression cannot serve.
-        InvalidSchedule: nothing was measured.
     """
     if points < 2:
         raise InvalidSpec(f"A trade-off needs at least 2 points, got {points}.")
@@ -234,7 +157,8 @@ def trade_off(
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
     problem = build_problem(result, anything, limits or Limits(), gamma=gamma, metric=metric)
-    solve = _solver(problem, method)
+    # Only the budget changes from point to point, so the optimal method keeps its table.
+    solve = optimal_solver(problem) if method == "optimal" else METHODS[method]
     solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
     return tuple(point for point in solved if point is not None)
 
@@ -256,11 +180,6 @@ def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
     return [target for multiple in multiples if low <= (target := round(multiple * step, 9)) <= high]
 
 
-def _solver(problem: Problem, method: str) -> Callable[[Problem], dict[str, float]]:
-    """Return the method; the optimal one keeps its table, since only the budget changes from point to point."""
-    return ChoiceTable.of(problem).best if method == "optimal" else METHODS[method]
-
-
 def _point(
     problem: Problem,
     target: float,
@@ -273,10 +192,8 @@ def _point(
     except InfeasibleBudget:
         return None
     damage = sum(curve.choice(levels[curve.layer]).damage for curve in problem.curve_set.curves)
-    return TradeOffPoint(kind=kind, target=target, damage=damage, figure=_figure(problem, levels, groups))
-
-
-def _figure(problem: Problem, levels: Mapping[str, float], groups: Sequence[CoupledGroup]) -> float:
     if groups:
-        return true_shares(levels, problem.curve_set.profile, groups)[problem.kind]
-    return problem.accounting.figure(problem.kind, problem.saving(levels))
+        figure = true_shares(levels, problem.curve_set.profile, groups)[kind]
+    else:
+        figure = problem.accounting.figure(kind, problem.saving(levels))
+    return TradeOffPoint(kind=kind, target=target, damage=damage, figure=figure)

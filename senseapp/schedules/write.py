@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.records.model_files import ONNX, PROGRAM
 from senseapp.records.schedule import ValidationResult
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.export.program import without_source_paths
+from senseapp.schedules.export.model_explorer import without_source_paths
 from senseapp.schedules.sizes import plain_state, separate_state, small_file
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -28,18 +28,11 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
     The state dict has the keys of the model; where shapes did not change, the same architecture loads it with
     ``strict=True``. The small file holds the same with zeros compressed, and quantized weights as integers; see
     :mod:`senseapp.records.model_files` for what reads it. A structurally pruned network no longer fits its
-    architecture, so it is also written as a ``.pt2`` program and as ONNX.
-
-    Args:
-        applied: the compressed model.
-        path: ends in one of :data:`CHECKPOINT_SUFFIXES`.
-        example: images (N, C, H, W) that the network takes.
-
-    Returns:
-        The files written, the state dict first, and sentences on those that could not be.
+    architecture, so it is also written as a ``.pt2`` program and as ONNX, traced on images ``example``, (N, C, H, W).
+    Return the files written, the state dict first, and sentences on those that could not be.
 
     Raises:
-        InvalidSpec: the suffix names no form that is known.
+        InvalidSpec: ``path`` ends in none of :data:`CHECKPOINT_SUFFIXES`.
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
@@ -66,20 +59,11 @@ def write_compressed(applied: AppliedModel, path: Path, example: Tensor) -> tupl
 
 
 def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:
-    """Return ``validation`` with the sizes of the files that :func:`write_compressed` wrote, as they lie on the disk.
-
-    Args:
-        validation: what was measured.
-        files: the state dict first.
-        dense: the uncompressed model, whose state dict in the same form is the size before.
-
-    Raises:
-        StorageFailed: a file cannot be read.
-    """
+    """Return ``validation`` with the sizes of the files written, and of ``dense`` in the form of the first."""
     plain = files[0]
     with storage_errors(plain.name):
         sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}
-    before = len(state_dict_bytes(dense, plain.suffix))
+    before = len(_serialized(separate_state(dense), plain.suffix))
     return replace(
         validation,
         files=sizes,
@@ -88,25 +72,11 @@ def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: 
 
 
 def check_suffix(suffix: str) -> None:
-    """Require that ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`.
-
-    Raises:
-        InvalidSpec: it is not.
-    """
+    """Raise InvalidSpec unless ``suffix`` is one of :data:`CHECKPOINT_SUFFIXES`."""
     if suffix not in CHECKPOINT_SUFFIXES:
         raise InvalidSpec(
             f"A checkpoint's name ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {suffix or 'no suffix'!r}."
         )
-
-
-def state_dict_bytes(model: nn.Module, suffix: str) -> bytes:
-    """Return the plain state dict of ``model`` in the form that ``suffix`` names.
-
-    Raises:
-        InvalidSpec: the suffix names no form that is known.
-    """
-    check_suffix(suffix)
-    return _serialized(separate_state(model), suffix)
 
 
 def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
@@ -118,22 +88,14 @@ def _serialized(state: Mapping[str, Tensor], suffix: str) -> bytes:
 
 
 def exported_program(model: nn.Module, example: Tensor) -> bytes:
-    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails.
-
-    Raises:
-        InvalidSpec: torch cannot export this network.
-    """
+    """Return ``model`` as a ``.pt2`` program that takes any number of images, or only one where that fails."""
     buffer = io.BytesIO()
     torch.export.save(_export(model, example), buffer)
     return buffer.getvalue()
 
 
 def onnx_model(model: nn.Module, example: Tensor) -> bytes:
-    """Return ``model`` as ONNX; the number of images is free where torch can export it so.
-
-    Raises:
-        InvalidSpec: torch cannot export this network.
-    """
+    """Return ``model`` as ONNX, for any number of images where torch can export it so."""
     try:
         program = torch.onnx.export(_export(model, example), dynamo=True, verbose=False)
         if program is None:

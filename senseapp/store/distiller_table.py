@@ -11,7 +11,9 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from senseapp.core.csv_cells import csv_text, plain_cell
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
@@ -76,7 +78,7 @@ def _check_header(names: list[str]) -> None:
 
 
 def _row(record: Mapping[str, str | None], line: int) -> DistillerRow:
-    parameter = (record["parameter"] or "").strip()
+    parameter = plain_cell((record["parameter"] or "").strip())
     if not parameter:
         raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
     row = DistillerRow(
@@ -213,17 +215,15 @@ def write_distiller_csv(result: SensitivityResult) -> str:
             "Distiller's CSV holds top-1, top-5 and loss by sparsity; this run has no such measurements. "
             "Run sparsity or pruning on labelled images, or take sensitivity.csv."
         )
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
     parameters = {layer.name: layer.parameter for layer in result.profile.layers}
     by_layer: dict[str, list[LayerMeasurement]] = {}
     for item in _usable(result):
         for member in item.members or (item.layer,):
             by_layer.setdefault(member, []).append(item)
-    for layer in (name for name in parameters if name in by_layer):
-        writer.writerows(_rows(_WRAPPER + parameters[layer], by_layer[layer]))
-    return stream.getvalue()
+    layers = (name for name in parameters if name in by_layer)
+    return csv_text(
+        COLUMNS, chain.from_iterable(_rows(_WRAPPER + parameters[layer], by_layer[layer]) for layer in layers)
+    )
 
 
 def _usable(result: SensitivityResult) -> Iterator[LayerMeasurement]:

@@ -30,6 +30,7 @@ ROUTES = [
     ("DELETE", "/_stcore/upload_file/a/b", 403),
     ("OPTIONS", "/_stcore/upload_file/a/b", 204),
     ("GET", "/media/0123.png", 404),
+    ("GET", "/download/" + "a" * 43, 404),
     ("GET", "/component/nothing.here/index.html", 404),
     ("GET", "/_stcore/bidi-components/nothing/index.js", 404),
     ("GET", "/static/js/nothing.js", 200),

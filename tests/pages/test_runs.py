@@ -153,7 +153,7 @@ def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(
 
 
 def test_a_run_is_downloaded_and_imported(app: AppTest, service: Service, finished_run: str) -> None:
-    content = _packer(finished_run)()
+    content = _packer(finished_run)().read_bytes()
     service.rename(finished_run, "The first")
     open_page(app, PAGE)
     assert app.download_button(key=f"runs.download.{finished_run}").label.startswith("Download run")

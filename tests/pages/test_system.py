@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.core.errors import InvalidDataset
+from senseapp.app.common import backend as ui_backend
+from senseapp.core.errors import InvalidDataset, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
+from senseapp.runs import system_report
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page
+
+FULL = SimpleNamespace(total=10**9, used=10**9, free=0)
 
 
 def texts(app: AppTest) -> str:
@@ -77,3 +82,41 @@ def test_people_with_the_link_do_not_see_the_log(
     assert not app.exception
     assert "There is no picture" in app.error[0].value
     assert not app.expander
+
+
+def test_it_says_what_is_wrong_with_a_damaged_database(app: AppTest, finished_run: str, backend: Backend) -> None:
+    database = backend.home / "senseapp.sqlite3"
+    for name in ("", "-wal", "-shm"):
+        database.with_name(database.name + name).unlink(missing_ok=True)
+    database.write_bytes(b"no database at all" * 1000)
+    open_page(app, "pages/system.py")
+    assert not app.exception
+    assert "The database senseapp.sqlite3 cannot be used" in app.error[0].value
+    assert "not known" in texts(app)
+    assert "Free memory" in texts(app)
+
+
+def test_it_says_that_the_disk_is_full(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_report.shutil, "disk_usage", lambda folder: FULL)
+    open_page(app, "pages/system.py")
+    assert not app.exception
+    assert "The disk has 0 MB left" in app.error[0].value
+
+
+def admitted(page: str) -> None:
+    from senseapp.app.common.account import admit
+
+    admit(page)
+
+
+@pytest.mark.parametrize("page", ["system", "runs"])
+def test_a_home_that_cannot_be_used_leaves_the_system_page(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    def refuse() -> Service:
+        raise StorageFailed("The database senseapp.sqlite3 cannot be used: file is not a database.")
+
+    monkeypatch.setattr(ui_backend, "service", refuse)
+    shown = AppTest.from_function(admitted, args=(page,), default_timeout=15).run()
+    assert not shown.exception
+    assert [title.value for title in shown.title] == ["senseapp cannot work here"]
+    assert "file is not a database" in shown.error[0].value
+    assert ("Free memory" in texts(shown)) == (page == "system")

@@ -12,7 +12,7 @@ from senseapp.records.limits import Limits
 from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.gamma import gamma_levels
 from senseapp.schedules.knapsack import solve
-from senseapp.schedules.methods import METHODS, ChoiceTable, make_schedule
+from senseapp.schedules.methods import METHODS, ChoiceTable, choices_by_layer, make_schedule
 from senseapp.schedules.problem import build_problem
 from tests.schedule_cases import run_of
 
@@ -52,8 +52,8 @@ def test_a_schedule_meets_its_budget_or_names_a_target_that_can_be_met(drawn, ta
 @given(st.lists(st.tuples(st.integers(1, 10_000), damages), min_size=1, max_size=4), fractions)
 def test_the_optimal_choice_equals_brute_force(drawn, target):
     problem = build_problem(result_of(drawn), ResourceBudget(kind="params", target=target), Limits())
-    table = ChoiceTable.of(problem)
-    picks = [range(0, len(own), 5) for own in table.levels]  # none and the measured levels: 5 per layer
+    table = ChoiceTable(choices_by_layer(problem), problem.kind)
+    picks = [range(0, len(own), 5) for own in table.damages]  # none and the measured levels: 5 per layer
     damage = [own[::5] for own in table.damages]
     saving = [own[::5] for own in table.savings]
     possible = sum(own.max() for own in saving)

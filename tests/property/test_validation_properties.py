@@ -14,7 +14,7 @@ from senseapp.compressions import SparsityConfig
 from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.repair import repair
+from senseapp.schedules.repair import Reference, matching_of
 from senseapp.schedules.sizes import sizes_of
 
 IMAGES = torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))
@@ -80,7 +80,8 @@ def test_each_layer_holds_exactly_what_the_schedule_says(chosen):
 def test_applying_and_repairing_leave_the_callers_model_alone(chosen):
     before = copy.deepcopy(NETWORK.state_dict())
     flags = [module.training for module in NETWORK.modules()]
-    repair(applied_to(chosen), NETWORK, (IMAGES,), config=SparsityConfig())
+    applied = applied_to(chosen)
+    matching_of(applied, Reference(NETWORK, (IMAGES,)), scale=True).fit()
     assert all(torch.equal(value, before[name]) for name, value in NETWORK.state_dict().items())
     assert [module.training for module in NETWORK.modules()] == flags
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in NETWORK.modules())

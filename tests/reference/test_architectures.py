@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import CompressionRequest
 from senseapp.compressions.pruning.groups import ChannelGroup
-from senseapp.compressions.pruning.pruning import PruningCompressor
-from senseapp.compressions.pruning.removal import read_channels, remove_units
+from senseapp.compressions.pruning.pruning import PruningCompressor, read_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.layers.profile import profile_of_trace, watched_pass
 from senseapp.layers.trace import CallTrace
@@ -71,7 +70,7 @@ class Network:
 
 def groups_of(model: nn.Module, x: Tensor, trace: CallTrace) -> dict[str, ChannelGroup]:
     profiles = {layer.name: layer for layer in profile_of_trace(model, x, trace).layers}
-    return find_groups(model, profiles, x, trace, 0).groups
+    return find_groups(model, profiles, x, trace, 0)[0]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from senseapp.compressions.base import (
     Applied,
     CompressionRequest,
     Prepared,
-    PreparedCompressor,
     Target,
+    WeightCompressor,
     find_weights,
     ordinary_tensors,
     swapped,
@@ -20,11 +20,10 @@ from senseapp.compressions.base import (
 from tests.rounding import RoundingConfig
 
 
-class RoundingCompressor(PreparedCompressor):
+class RoundingCompressor(WeightCompressor):
     def __init__(self, config: RoundingConfig, request: CompressionRequest) -> None:
-        found = find_weights(request.model, request.layers)
         self._nearest = config.mode == "nearest"
-        self._weights, self.not_applicable = found.weights, found.not_applicable
+        self._weights, self.not_applicable = find_weights(request.model, request.layers)
         self.targets = tuple(weight.target for weight in self._weights.values())
 
     def prepare(self, target: Target, level: float) -> Prepared:

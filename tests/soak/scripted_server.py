@@ -46,7 +46,7 @@ if __name__ == "__main__":
         settings=ServerSettings.configured(),
         calibrate=fake_calibration,
     )
-    ui_backend.service = lambda: ScriptedService(shared)
+    ui_backend.service = lambda: ScriptedService(shared, ui_backend.visitor().owner)
     ui_backend.warm_up = ui_backend.warm_up_ahead = lambda: None
     ui_backend.survey_of = lambda *question: None  # it would load torch to look into an archive
     serve(sys.argv[1:])

@@ -11,7 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 
 ANSWER_SECONDS = 60.0
+XSRF_COOKIE = "_streamlit_xsrf"
 
 
 class PageBroke(Exception):
@@ -34,10 +35,12 @@ class Visitor:
         url: of the server, ``http://localhost:8501``.
         page: to open, such as ``runs``.
         query: of the address, such as ``run=0123``.
+        cookies: of the browser; without any it gets those that the server gives to each browser.
     """
 
-    def __init__(self, url: str, page: str = "", query: str = "") -> None:
+    def __init__(self, url: str, page: str = "", query: str = "", *, cookies: Mapping[str, str] | None = None) -> None:
         self._url = url
+        self.cookies = dict(cookies or {})
         self._page = page
         self._query = query
         self._page_hash = ""
@@ -48,14 +51,21 @@ class Visitor:
         self._drawn: set[tuple[int, ...]] = set()
         self._timed: set[str] = set()
         self._elements: dict[tuple[int, ...], Any] = {}
+        self._asked: dict[str, asyncio.Future[Any]] = {}
         self.session_id = ""
         self.fragment_runs = 0
 
     async def __aenter__(self) -> Self:
         """Open the page and wait until it is there."""
         address = self._url.replace("http", "ws", 1) + "/_stcore/stream"
+        self.cookies = await asyncio.to_thread(browser_cookies, self._url) | self.cookies
         self._socket = await websockets.connect(
-            address, origin=self._url, subprotocols=["streamlit"], max_size=None, open_timeout=ANSWER_SECONDS
+            address,
+            origin=self._url,
+            subprotocols=["streamlit", self.cookies[XSRF_COOKIE]],
+            additional_headers={"Cookie": cookie_header(self.cookies)},
+            max_size=None,
+            open_timeout=ANSWER_SECONDS,
         )
         self._listening = asyncio.create_task(self._listen())
         await self._rerun()
@@ -100,6 +110,25 @@ class Visitor:
         state = WidgetState(id=self.element(kind, label).id, trigger_value=True)
         return await self._rerun(state)
 
+    def send_file(self, content: bytes, name: str = "file") -> tuple[str, str]:
+        """Send a file for this page's session, and return the path and the id that it got.
+
+        Raises:
+            OSError: it was refused.
+        """
+        file_id = str(uuid.uuid4())
+        path = f"/_stcore/upload_file/{self.session_id}/{file_id}"
+        _put(self._url, path, name, content, self.cookies)
+        return path, file_id
+
+    def elements(self) -> list[Any]:
+        """Return what the page shows."""
+        return list(self._elements.values())
+
+    async def say(self, state: WidgetState) -> float:
+        """Say that a widget is in some state, whether the page has it or not."""
+        return await self._rerun(state)
+
     async def set(self, kind: str, label: str, **value: Any) -> float:
         """Set a widget, as ``set("number_input", "Images", double_value=16)``, and return the seconds to the answer."""
         state = WidgetState(id=self.element(kind, label).id)
@@ -114,9 +143,8 @@ class Visitor:
     async def upload(self, label: str, name: str, content: bytes) -> float:
         """Send a file as the uploader's own script does, and return the seconds until the page has answered."""
         started = time.perf_counter()
-        field, file_id = self.element("file_uploader", label), str(uuid.uuid4())
-        path = f"/_stcore/upload_file/{self.session_id}/{file_id}"
-        await asyncio.to_thread(_put, self._url, path, name, content)
+        field = self.element("file_uploader", label)
+        path, file_id = await asyncio.to_thread(self.send_file, content, name)
         state = WidgetState(id=field.id)
         info = state.file_uploader_state_value.uploaded_file_info.add(name=name, size=len(content), file_id=file_id)
         info.file_urls.file_id, info.file_urls.upload_url, info.file_urls.delete_url = file_id, path, path
@@ -124,6 +152,33 @@ class Visitor:
         await self._rerun()
         del self._states[field.id]
         return time.perf_counter() - started
+
+    async def address_of(self, label: str) -> str:
+        """Press a download button and return the address of the file that the server made.
+
+        Raises:
+            PageBroke: the server made none.
+        """
+        button = self.element("download_button", label)
+        return await self.made_for(button.deferred_file_id)
+
+    async def made_for(self, file_id: str) -> str:
+        """Ask for the file that a button with this id makes, and return its address.
+
+        Raises:
+            PageBroke: the server made none.
+        """
+        message, asked = BackMsg(), uuid.uuid4().hex
+        message.backend_operation_request.request_id = asked
+        message.backend_operation_request.session_id = self.session_id
+        message.backend_operation_request.deferred_file.file_id = file_id
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked[asked] = answer
+        await self._socket.send(message.SerializeToString())
+        made = await asyncio.wait_for(answer, ANSWER_SECONDS)
+        if made.error_msg:
+            raise PageBroke(made.error_msg)
+        return str(self._url + made.deferred_file.url)
 
     async def go(self, page: str, query: str = "") -> float:
         """Open another page by the sidebar, and return the seconds to the answer."""
@@ -205,6 +260,10 @@ class Visitor:
             self._page_hash = message.navigation.page_script_hash
             shown = next(page for page in message.navigation.app_pages if page.page_script_hash == self._page_hash)
             self._page = "" if shown.is_default else shown.url_pathname
+        elif kind == "backend_operation_response":
+            self._asked.pop(message.backend_operation_response.request_id).set_result(
+                message.backend_operation_response
+            )
         elif kind == "auto_rerun":
             self._start_timer(message.auto_rerun.fragment_id, message.auto_rerun.interval)
         elif kind == "stop_auto_rerun":
@@ -245,11 +304,20 @@ class Visitor:
                 raise PageBroke(f"{self._page!r}: {element.exception.type} {element.exception.message}")
 
 
-def _put(url: str, path: str, name: str, content: bytes) -> None:
-    """Send a form with one file, with the forgery token in cookie and header as the browser does."""
+def browser_cookies(url: str) -> dict[str, str]:
+    """Return the cookies that the server gives to each browser."""
     with urllib.request.urlopen(f"{url}/_stcore/health", timeout=ANSWER_SECONDS) as answer:
         cookies = [part.split(";")[0] for part in answer.headers.get_all("Set-Cookie", [])]
-    token = next((cookie.split("=", 1)[1] for cookie in cookies if cookie.startswith("_streamlit_xsrf=")), "")
+    return dict(cookie.split("=", 1) for cookie in cookies)
+
+
+def cookie_header(cookies: Mapping[str, str]) -> str:
+    """Return the header that holds ``cookies``."""
+    return "; ".join(f"{name}={value}" for name, value in cookies.items())
+
+
+def _put(url: str, path: str, name: str, content: bytes, cookies: Mapping[str, str]) -> None:
+    """Send a form with one file, with the forgery token in cookie and header as the browser does."""
     mark = uuid.uuid4().hex
     head = f'--{mark}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n\r\n'
     request = urllib.request.Request(
@@ -258,8 +326,8 @@ def _put(url: str, path: str, name: str, content: bytes) -> None:
         data=head.encode() + content + f"\r\n--{mark}--\r\n".encode(),
         headers={
             "Content-Type": f"multipart/form-data; boundary={mark}",
-            "Cookie": "; ".join(cookies),
-            "X-Xsrftoken": token,
+            "Cookie": cookie_header(cookies),
+            "X-Xsrftoken": cookies.get(XSRF_COOKIE, ""),
         },
     )
     with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:

@@ -8,9 +8,8 @@ import pytest
 from senseapp.core.codec import decode
 from senseapp.core.errors import InvalidSchedule
 from senseapp.records.schedule import ExportManifest, ResourceBudget
-from senseapp.schedules.export.archive import MANIFEST_NAME, build_zip, export_zip
 from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.export.registry import FORMATS
+from senseapp.schedules.export.registry import FORMATS, MANIFEST_NAME, build_zip
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from tests.schedule_cases import SIZES, profile_of, quantized_run, run_of, sparse_run
@@ -76,10 +75,9 @@ def test_the_readme_tells_of_an_overlay_that_is_added_or_why_it_is_not():
     assert "(left out) schedule.modelopt.json: NVIDIA" in missing
 
 
-def test_a_zip_on_disk_holds_a_schedule_that_can_be_read(tmp_path):
-    path = tmp_path / "targets.zip"
-    manifest = export_zip(SPARSE, PROFILE, path)
-    files = files_of(path.read_bytes())
+def test_a_zip_holds_a_schedule_that_can_be_read():
+    content, manifest = build_zip(SPARSE, PROFILE)
+    files = files_of(content)
     assert set(manifest.files) == set(files) - {MANIFEST_NAME}
     assert read_schedule(files["schedule.json"], PROFILE) == SPARSE
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel
-from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values, sensitivity_values
+from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values
 from senseapp.schedules.problem import manual_schedule
 from tests.schedule_cases import quantized_run, sparse_run
 
@@ -76,12 +76,6 @@ def test_a_network_that_cannot_be_traced_is_one_sentence():
     assert "\n" not in str(caught.value)
 
 
-def test_values_come_from_a_schedule_or_from_measurements():
+def test_values_come_from_a_schedule():
     assert schedule_values(manual_schedule(sparse_run(), {"conv1": 0.5})) == {"conv1": 0.5}
     assert schedule_values(manual_schedule(quantized_run(), {"fc": 4})) == {"fc": 4.0}
-    assert sensitivity_values(sparse_run(), level=0.75, metric="kl") == {
-        "conv1": 0.5,
-        "conv2": 0.1,
-        "conv3": 0.02,
-        "fc": 0.03,
-    }

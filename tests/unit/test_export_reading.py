@@ -9,8 +9,7 @@ from senseapp.records.limits import Limits
 from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.export.plain import read_schedule
 from senseapp.schedules.export.registry import FORMATS
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.mixed import mixed_schedule
+from senseapp.schedules.methods import make_schedule, mixed_schedule
 from tests.schedule_cases import SIZES, profile_of, quantized_run, sparse_run
 
 PROFILE = profile_of(SIZES)

@@ -19,7 +19,7 @@ from senseapp.layers.profile import profile_model
 from senseapp.layers.zeros import acting_zero_share
 from senseapp.models.catalogue import find_entry
 from senseapp.records.schedule import ResourceBudget
-from senseapp.schedules.accounting import Accounting
+from senseapp.schedules.curves import Accounting
 from tests.trap_models import PIXELS, Attention, EncoderLayer
 
 _FAMILIES = (

@@ -90,7 +90,7 @@ def test_weight_bytes_takes_the_smaller_of_dense_and_bitmask():
 
 def test_two_compressions_of_one_layer_add_their_damage():
     sparse = curve((0.5, 0.2)).choice(0.5)
-    both = sparse.beside(curve((4, 0.1), compression="quantization").choice(4))
+    both = sparse.combined_with(curve((4, 0.1), compression="quantization").choice(4))
     assert both.damage == pytest.approx(0.3)
     assert both.saving("bytes") == pytest.approx(400 - (100 / 8 + 50 * 4 / 8))
     assert [part.compression for part in both.parts] == ["sparsity", "quantization"]

@@ -62,7 +62,6 @@ def test_the_level_nearest_to_the_target_tells_layers_apart():
     result = run_of({"a": 10, "b": 10}, damages, (0.2, 0.8))
     assert layer_targets(result, target=0.8)["a"] == pytest.approx(0.8)
     assert layer_targets(result, target=0.3)["a"] > layer_targets(result, target=0.3)["b"]
-    assert layer_targets(result, target=0.3, level=0.8)["a"] == pytest.approx(0.3)
 
 
 def test_every_member_of_a_group_gets_its_level():

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.asynchronous import run_async
+from tests.soak.cli_fuzz import fuzz
 from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, SETTINGS, Day, live
+from tests.soak.downloads import downloads
 from tests.soak.served import Served, served
+from tests.soak.two_people import forge, served_with_login
+from tests.soak.uploads import SOUND, stored, uploads
 from tests.soak.visitor import Visitor
 
 pytestmark = pytest.mark.slow
@@ -40,3 +45,30 @@ def test_a_short_day_leaves_nothing_behind(server: Served) -> None:
     assert report.nothing_left, report
     assert not [path for path in (server.home / "uploads").rglob("*") if path.is_file()]
     assert "Traceback" not in server.log()
+
+
+def test_hostile_uploads_leave_nothing_and_sound_ones_every_byte(server: Served) -> None:
+    kinds = (*SOUND, "broken off", "unasked", "without token")
+    report = run_async(uploads(server, 12, kinds=kinds))
+    assert report.wrong == ()
+    assert report.grown_bytes < MOST_GROWN_BYTES
+    for path in stored(server):
+        path.unlink()
+
+
+def test_downloads_answer_only_the_page_that_asked(server: Served) -> None:
+    report = run_async(downloads(server, 1))
+    assert (report.refused, report.wrong) == (6, [])
+    assert report.sound
+
+
+def test_nothing_that_another_person_forges_goes_through(tmp_path: Path) -> None:
+    with served_with_login(tmp_path) as running:
+        report = run_async(forge(running, 1, ("runs",)))
+        assert "Traceback" not in running.log()
+    assert report.through == []
+    assert report.forged > 10
+
+
+def test_command_lines_end_in_one_line() -> None:
+    assert fuzz(150, seed=1) == []

@@ -14,7 +14,7 @@ from senseapp.compressions.base import ChannelCompressor, CompressionRequest, Ta
 from senseapp.compressions.pruning.graph import ChannelGraph
 from senseapp.compressions.pruning.groups import channel_groups
 from senseapp.compressions.pruning.pruning import PruningCompressor
-from senseapp.compressions.pruning.wiring import miswired
+from senseapp.compressions.pruning.search import miswired
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
 from senseapp.layers.profile import profile_of_trace, watched_pass
 from tests.pruning_models import ChannelShuffle, Concat, Residual, footprint, images, pruning_of, request_of

@@ -213,7 +213,7 @@ def test_wanda_reads_query_key_and_value_norms_of_attention_by_keyword():
     compressor = compressor_of(model, SparsityConfig(criterion="wanda"), calibration=[tokens])
     assert [target.layer for target in compressor.targets] == ["attn"]
     assert "cannot be observed" in compressor.not_applicable["attn.out_proj"]
-    found = find_weights(model, profiles_of(model)).weights["attn"]
+    found = find_weights(model, profiles_of(model))[0]["attn"]
     norms = gather_input_norms(model, [found], [tokens])["attn"].matched_to(found.layout, 24).squeeze()  # (24, 8)
     feature_norms = tokens.flatten(0, 1).norm(dim=0)
     assert torch.allclose(norms[[0, 7, 8, 23]], feature_norms * torch.tensor([[1.0], [1.0], [2.0], [3.0]]))
@@ -226,7 +226,7 @@ def test_separate_query_and_key_weights_use_their_own_input():
         for name in ("q_proj_weight", "k_proj_weight")
         for profile in profiles_of(nn.ModuleDict({name: nn.Linear(8 if name[0] == "q" else 6, 8)}))
     ]
-    weights = find_weights(model, [_renamed(profile, f"attn.{profile.name}") for profile in profiles]).weights
+    weights, _ = find_weights(model, [_renamed(profile, f"attn.{profile.name}") for profile in profiles])
     norms = gather_input_norms(model, list(weights.values()), [tokens])
     assert {name: tuple(found.squared.shape) for name, found in norms.items()} == {
         "attn.q_proj_weight": (1, 8),

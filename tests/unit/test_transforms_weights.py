@@ -107,10 +107,10 @@ def test_a_target_names_the_layer_and_the_module_that_owns_its_weight():
 def test_tied_weights_are_measured_once_and_name_every_owner():
     model = nn.ModuleDict({"first": nn.Linear(4, 4), "second": nn.Linear(4, 4), "other": nn.Linear(4, 4)})
     model["second"].weight = model["first"].weight
-    found = find_weights(model, profiles_of(model))
-    assert list(found.weights) == ["first", "other"]
-    assert found.weights["first"].target.modules == ("first", "second")
-    assert found.not_applicable == {"second": "The weight is shared with first, which is measured for both."}
+    weights, not_applicable = find_weights(model, profiles_of(model))
+    assert list(weights) == ["first", "other"]
+    assert weights["first"].target.modules == ("first", "second")
+    assert not_applicable == {"second": "The weight is shared with first, which is measured for both."}
 
 
 @pytest.mark.parametrize(
@@ -126,27 +126,27 @@ def test_a_derived_weight_is_not_applicable(derive, parameter):
     model = nn.Sequential(nn.Linear(4, 4))
     (profile,) = profiles_of(model)
     derive(model[0])
-    found = find_weights(model, [dataclasses.replace(profile, parameter=parameter)])
-    assert not found.weights
-    assert "remove the parametrization" in found.not_applicable["0"]
+    weights, not_applicable = find_weights(model, [dataclasses.replace(profile, parameter=parameter)])
+    assert not weights
+    assert "remove the parametrization" in not_applicable["0"]
 
 
 def test_a_layer_that_never_runs_is_not_applicable():
     model = nn.Sequential(nn.Linear(4, 4))
-    found = find_weights(model, [dataclasses.replace(profiles_of(model)[0], runs=False)])
-    assert not found.weights
-    assert "was not used in a forward pass" in found.not_applicable["0"]
+    weights, not_applicable = find_weights(model, [dataclasses.replace(profiles_of(model)[0], runs=False)])
+    assert not weights
+    assert "was not used in a forward pass" in not_applicable["0"]
 
 
 def test_weight_standardised_convolutions_and_attention_are_found():
     model = nn.ModuleDict({"std": ScaledStdConv2d(4, 8, 3), "attn": nn.MultiheadAttention(8, 2)})
-    found = find_weights(model, profiles_of(model))
-    assert [(name, weight.attribute) for name, weight in found.weights.items()] == [
+    weights, _ = find_weights(model, profiles_of(model))
+    assert [(name, weight.attribute) for name, weight in weights.items()] == [
         ("std", "weight"),
         ("attn", "in_proj_weight"),
         ("attn.out_proj", "weight"),
     ]
-    assert found.weights["attn"].parameter is model["attn"].in_proj_weight
+    assert weights["attn"].parameter is model["attn"].in_proj_weight
 
 
 def test_a_cast_after_the_search_is_seen():

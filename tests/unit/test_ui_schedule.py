@@ -15,8 +15,7 @@ from senseapp.app.schedule.trade_off import measured_frame, predicted_frame
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.mixed import mixed_schedule
+from senseapp.schedules.methods import make_schedule, mixed_schedule
 from senseapp.schedules.trade_off import trade_off
 from tests.pages.records import change, result
 from tests.schedule_cases import quantized_run, sparse_run

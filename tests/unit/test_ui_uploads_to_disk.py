@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -15,8 +17,10 @@ from streamlit import config
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.web.server.starlette.starlette_routes import create_upload_routes
 
-from senseapp.app.uploads.registry import UploadRegistry
-from senseapp.app.uploads.to_disk import SMALL_BYTES, FormFile, UploadsToDisk
+from senseapp.app import logins
+from senseapp.app.uploads import to_disk
+from senseapp.app.uploads.registry import Upload, UploadRegistry
+from senseapp.app.uploads.to_disk import FormFile, UploadsToDisk
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from tests.asynchronous import run_async
@@ -111,6 +115,7 @@ def read_in_pieces(body: bytes, sizes: list[int]) -> tuple[bytes, bytes]:
     return content, reader.without_content()
 
 
+@settings(deadline=None)
 @given(sizes=st.lists(st.integers(1, 400), max_size=20), num_bytes=st.integers(0, 700))
 def test_a_form_reads_alike_however_the_network_cuts_it(sizes: list[int], num_bytes: int) -> None:
     assert read_in_pieces(form(noise(num_bytes), "größe.pth"), sizes) == (noise(num_bytes), form(b"", "größe.pth"))
@@ -125,9 +130,83 @@ def test_a_size_that_is_not_announced_is_none_that_is_too_large(server: Server) 
     assert upload.path.stat().st_size == len(content)
 
 
-def test_a_small_file_goes_the_usual_way(server: Server) -> None:
+def test_a_small_file_lies_on_disk_too(server: Server) -> None:
     assert server.put(form(b"few")) == 204
-    assert server.in_memory.get_files("session-1", ["file-1"])[0].data == b"few"
+    assert server.in_memory.get_files("session-1", ["file-1"])[0].data == b""
+    assert [path.read_bytes() for path in server.files] == [b"few"]
+
+
+def test_small_files_need_a_field_and_count_against_rate_and_quota(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server.put(form(b"few"), url="/_stcore/upload_file/session-2/file-1") == 403
+    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "1")
+    content, number_sent = noise(MB // 10), 63
+    urls = [f"/_stcore/upload_file/session-1/file-{number}" for number in range(number_sent)]
+    assert {server.put(form(content), url=url) for url in urls} == {204}  # pages say why
+    refused = [
+        upload.refused
+        for number in range(number_sent)
+        if (upload := server.registry.look("session-1", f"file-{number}"))
+    ]
+    assert sum(path.stat().st_size for path in server.files) == MB
+    assert len(server.files) == 10
+    assert sum("Your uploads may take 1 MB" in sentence for sentence in refused) == 50
+    assert sum("Up to 60 uploads a minute" in sentence for sentence in refused) == 3
+
+
+def test_files_that_no_page_takes_do_not_pile_up(server: Server) -> None:
+    for number in range(100):
+        server.registry.keep("session-1", f"file-{number}", Upload(refused="full"), server.service)
+    held = [number for number in range(100) if server.registry.look("session-1", f"file-{number}")]
+    assert held == list(range(36, 100))
+
+
+def test_with_login_only_the_person_whose_page_asked_may_send(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = Service(server.backend, "https://login|ann")
+    server.registry.expect("session-ann", ann)
+    url = "/_stcore/upload_file/session-ann/file-1"
+    assert server.put(form(b"few"), url=url) == 403
+    claims = {"is_logged_in": True, "iss": "https://login", "sub": "bob"}
+    monkeypatch.setattr(logins, "login_claims", lambda cookies: claims)
+    assert server.put(form(b"few"), url=url) == 403
+    claims["sub"] = "ann"
+    assert server.put(form(b"few"), url=url) == 204
+
+
+def test_an_idle_body_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_disk, "_WINDOW_SECONDS", 0.2)
+    sizes: list[int] = []
+
+    async def idle() -> AsyncIterator[bytes]:
+        yield form(noise(MB))[:70_000]
+        await asyncio.sleep(0.1)
+        sizes.extend(path.stat().st_size for path in server.files)
+        await asyncio.sleep(60)
+
+    began = time.monotonic()
+    assert server.put(idle(), headers=TYPE | {"Content-Length": "2000000000"}) == 408
+    assert time.monotonic() - began < 5
+    assert all(size < MB for size in sizes)  # two gigabytes were announced
+    assert server.files == []
+
+
+def test_a_body_that_drips_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_disk, "_WINDOW_SECONDS", 0.3)
+    body = form(noise(MB))
+
+    async def drips() -> AsyncIterator[bytes]:
+        for place in range(len(body)):
+            yield body[place : place + 1]
+            await asyncio.sleep(0.02)
+
+    assert server.put(drips()) == 408
+    assert server.files == []
+
+
+def test_a_header_without_end_is_refused(server: Server) -> None:
+    body = f"--{BOUNDARY}\r\nContent-Disposition: form-data; name=".encode() + b"x" * MB
+    assert server.put(in_pieces(body, 100)) == 400
     assert server.files == []
 
 
@@ -158,13 +237,14 @@ def test_a_quota_is_told_to_the_page_and_nothing_is_stored(server: Server, monke
 def test_a_full_disk_is_told_to_the_page_and_nothing_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve = server.service.inputs.reserve_upload
 
-    def full(num_bytes: int) -> Path:
-        path = reserve(num_bytes)
+    def full(**announced: int) -> Path:
+        path = reserve(**announced)
         path.unlink()
         path.symlink_to("/dev/full")
         return path
 
     monkeypatch.setattr(server.service.inputs, "reserve_upload", full)
+    monkeypatch.setattr(server.service.inputs, "extend_upload", lambda path, num_bytes: None)
     assert server.put(form(noise(6 * MB))) == 204
     upload = server.registry.take("session-1", "file-1")
     assert upload is not None
@@ -251,7 +331,3 @@ def test_files_go_a_while_after_their_session(server: Server) -> None:
     server.registry.close_ended(lambda session_id: False)
     assert server.files == []
     assert server.registry.service_of("session-1") is None
-
-
-def test_what_counts_as_small_is_small() -> None:
-    assert SMALL_BYTES <= 5 * MB

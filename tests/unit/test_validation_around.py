@@ -12,11 +12,11 @@ from senseapp.engine.session import Session
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.matching import Matching, Reference
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove
 from senseapp.schedules.refine import ConditionalSensitivity
+from senseapp.schedules.repair import Matching, Reference
 from senseapp.schedules.repair_choice import measured
 
 pytestmark = pytest.mark.slow
@@ -48,12 +48,12 @@ def _kl(bench, levels, *, repair=False):
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_share_is_the_difference_that_applying_by_hand_makes(case, repair):
     bench, schedule = case
-    around = ConditionalSensitivity.open(bench, schedule, repair=repair)
-    shares = {item.key: item.changes[0].delta for item in around.shares(lambda _: None)}
+    conditional = ConditionalSensitivity.open(bench, schedule, repair=repair)
+    shares = {item.key: item.changes[0].delta for item in conditional.shares()}
     assert shares.keys() == {item.key for item in bench.result.shown if item.changes}
-    assert len(around.levels) > 2
+    assert len(conditional.levels) > 2
     for layer, level in list(shares)[:: max(1, len(shares) // 4)]:
-        others = {name: own for name, own in around.levels.items() if name != layer}
+        others = {name: own for name, own in conditional.levels.items() if name != layer}
         by_hand = _kl(bench, {**others, layer: level}, repair=repair) - _kl(bench, others, repair=repair)
         assert shares[layer, level] == pytest.approx(by_hand, rel=0.02, abs=2e-4)
 

@@ -19,7 +19,7 @@ from senseapp.models.load import load_model
 from senseapp.records.limits import Limits
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ScheduleEvaluator, Telling, load_proof_images
+from senseapp.schedules.evaluator import Progress, ScheduleEvaluator, load_proof_images
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove, validate
@@ -172,8 +172,8 @@ def test_another_model_is_refused(sparse):
 
 def test_the_strongest_schedule_stays_within_the_drop(bench):
     said: list[str] = []
-    telling = replace(bench, telling=Telling(said.append))
-    found = strongest_schedule(telling, "params", 0.03, repair=True, rounds=4)
+    reporting = replace(bench, progress=Progress(said.append))
+    found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=4)
     applied = bench.apply(found.schedule)
     bench.repair(applied)
     assert of(bench.measure(applied, bench.images.curves)).delta <= 0.03
@@ -194,9 +194,9 @@ def test_a_proof_can_be_stopped_between_two_passes(bench):
         if "256 of 269 images" in sentence:
             raise Stopped(sentence)
 
-    telling = Telling(stop)
+    stopping = replace(bench, progress=Progress(stop))
     with pytest.raises(Stopped, match="Measuring the compressed model"):
-        prove(replace(bench, telling=telling), a_schedule(bench.result, 0.2), repair=False, rounds=1, progress=telling)
+        prove(stopping, a_schedule(bench.result, 0.2), repair=False, rounds=1)
 
 
 def test_the_search_keeps_to_locked_layers(bench):

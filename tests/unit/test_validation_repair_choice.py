@@ -32,11 +32,7 @@ def bench(opened):
     """Forty images for curves and sixty for proofs."""
     images = opened.images
     parts = ProofImages(curves=images.curves.subset(range(40)), proof=images.proof.subset(range(60)), note="")
-    return with_images(opened, parts)
-
-
-def with_images(bench, parts):
-    return replace(bench, images=parts, _yardsticks={}, _shuffled=None, _reference=None)
+    return replace(opened, images=parts)
 
 
 def applied_to(bench):
@@ -122,14 +118,14 @@ def test_a_model_that_nothing_was_done_to_is_delivered_as_it_is(bench):
 
 
 def test_too_few_images_to_judge_a_repair(bench):
-    few = with_images(bench, replace(bench.images, curves=bench.images.curves.subset(range(15))))
+    few = replace(bench, images=replace(bench.images, curves=bench.images.curves.subset(range(15))))
     found = measured(few, applied_to(few), "kl", repair=True, images=few.images.proof)
     assert (found.delivered, found.repaired) == ("compressed", ())
     assert "15 calibration images are too few" in found.reason
 
 
 def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_it(bench):
-    shared = with_images(bench, replace(bench.images, proof=bench.images.curves))
+    shared = replace(bench, images=replace(bench.images, proof=bench.images.curves))
     found = measured(shared, applied_to(shared), "kl", repair=True, images=shared.images.curves)
     first, second = shared.repair_halves
     applied = applied_to(shared)

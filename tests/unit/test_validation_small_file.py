@@ -19,7 +19,7 @@ from senseapp.layers.profile import profile_model
 from senseapp.records.model_files import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.integer_weights import as_integers
+from senseapp.schedules.sizes import as_integers
 from senseapp.schedules.write import write_compressed
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))

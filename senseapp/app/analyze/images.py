@@ -12,6 +12,7 @@ import streamlit as st
 from senseapp.app.analyze.class_mapping import confirm_classes
 from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import upload_field
 from senseapp.app.words import format as fmt
@@ -225,7 +226,7 @@ def _archive(draft: DataSpec) -> DataSpec | None:
     if path is None:
         st.download_button(
             "Download a sample zip",
-            sample_zip,
+            download(sample_zip),
             file_name="senseapp-sample.zip",
             mime="application/zip",
             key="analyze.data.sample",

@@ -8,6 +8,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.backend import Visitor, login_providers, visitor
 from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, run_script
 from senseapp.app.common.state import RUN_PARAMETER
+from senseapp.app.common.system import system_panel
 from senseapp.core.errors import SenseError
 
 _OPEN_BY_LINK = ("run", "results", "schedule")
@@ -21,11 +22,13 @@ def admit(page: str) -> None:
     came = visitor()
     try:
         backend.service()
-    except SenseError as error:  # the home cannot be used: nothing else would work either
+    except SenseError as error:  # the home cannot be used: nothing but the System page would work either
         st.title("senseapp cannot work here", anchor=False)
         complain(str(error))
+        if page == "system":
+            system_panel()
         st.stop()
-    if came.owner:
+    if came.is_known:
         _account(came)
     elif page not in _OPEN_BY_LINK or not _has_link():
         _login_page()

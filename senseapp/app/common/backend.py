@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 
+from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
@@ -36,6 +37,11 @@ class Visitor:
     owner: str
     name: str = ""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether they may start runs and keep them."""
+        return bool(self.owner)
+
 
 def visitor() -> Visitor:
     """Return who looks at the page.
@@ -47,12 +53,12 @@ def visitor() -> Visitor:
         return Visitor(owner=LOCAL_OWNER)
     if not st.user.is_logged_in:
         return Visitor(owner="")
-    issuer, subject = (str(st.user.get(claim) or "") for claim in ("iss", "sub"))
-    if not issuer or not subject:
+    owner = owner_of(st.user.to_dict())
+    if not owner or logouts().covers(st.context.cookies):
         return Visitor(owner="")
     known = (st.user.get(claim) for claim in ("name", "preferred_username", "email"))
-    name = next((str(name) for name in known if name), subject)
-    return Visitor(owner=f"{issuer}|{subject}", name=name[:80])
+    name = next((str(name) for name in known if name), str(st.user["sub"]))
+    return Visitor(owner=owner, name=name[:80])
 
 
 def login_providers() -> list[str]:

@@ -13,11 +13,13 @@ import streamlit as st
 
 from senseapp.app.charts.axes import PICK, ROW_STEP
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
 from senseapp.app.frames.fragility import LegendEntry
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import notes_of, provenance_text
+from senseapp.core.csv_cells import safe_cell
 from senseapp.records.measurement import SensitivityResult
 
 _DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "band")
@@ -40,7 +42,8 @@ def chart_downloads(
 
     def table() -> str:
         rows = data if data is not None else drawn_rows(chart)
-        return rows.drop(columns=list(_DRAWING_ONLY), errors="ignore").to_csv(index=False, lineterminator="\n")
+        shown = rows.drop(columns=list(_DRAWING_ONLY), errors="ignore").rename(columns=safe_cell).map(safe_cell)
+        return shown.to_csv(index=False, lineterminator="\n")
 
     files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
         "png": (lambda: picture_png(chart, title=title, lines=lines, legend=legend), "PNG image", "image/png"),
@@ -51,7 +54,7 @@ def chart_downloads(
         for ending, (make, label, mime) in files.items():
             st.download_button(
                 label,
-                make,
+                download(make),
                 file_name=f"{fmt.file_stem(title)}.{ending}",
                 mime=mime,
                 key=f"{key}.{ending}",

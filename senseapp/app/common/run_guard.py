@@ -7,6 +7,7 @@ import time
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, empty_state
 from senseapp.app.common.state import RUN_PARAMETER, current_run, session
 from senseapp.app.report.chart_data import ReportContents
@@ -105,11 +106,11 @@ def run_line(record: RunRecord) -> str:
 def report_button(
     record: RunRecord, result: SensitivityResult, *, key: str, schedules: tuple[Schedule, ...] = ()
 ) -> None:
-    """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in Streamlit's thread."""
+    """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in a thread of its own."""
     service = backend.service()
     st.download_button(
         "Download report",
-        lambda: make_report(service, record, result, schedules),
+        download(lambda: make_report(service, record, result, schedules)),
         file_name=f"{fmt.file_stem(record.title) or 'report'}.html",
         mime="text/html",
         key=key,

@@ -1,4 +1,4 @@
-"""Uploaded files: on disk before a page sees them, or copied there in chunks where they came through memory."""
+"""Uploaded files: on disk before a page sees them, or copied there where a server of another kind kept them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from senseapp.app.common.state import session
 from senseapp.app.uploads.registry import IncomingFile, Upload, upload_registry
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.disk import storage_errors
-from senseapp.core.errors import QuotaExceeded, SenseError
+from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.runs.disk_space import UploadLimits
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -49,8 +49,28 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
 
 
 def expect_files() -> None:
-    """Let this session's browser send large files; call it wherever an uploader for them is shown."""
-    upload_registry().expect(session_id(), backend.service())
+    """Let this session's browser send files, if it is known whose; call it wherever an uploader is shown."""
+    if backend.visitor().is_known:
+        upload_registry().expect(session_id(), backend.service())
+
+
+def read_upload(uploaded: UploadedFile, *, most_megabytes: int) -> bytes:
+    """Return the content of a small file, which stays until its field lets go of it.
+
+    Raises:
+        InvalidFile: it is larger than that.
+        SenseError: it was not stored: a quota would be passed, or the disk refuses.
+    """
+    upload = upload_registry().look(session_id(), uploaded.file_id)
+    if upload is None:
+        return uploaded.getvalue()
+    if upload.path is None:
+        raise QuotaExceeded(upload.refused)
+    with storage_errors("the folder uploads"), upload.path.open("rb") as stream:
+        content = stream.read(most_megabytes * 1_000_000 + 1)
+    if len(content) > most_megabytes * 1_000_000:
+        raise InvalidFile(f"This file may have up to {most_megabytes} MB. Choose a smaller one.")
+    return content
 
 
 def store_upload(uploaded: UploadedFile) -> Path:

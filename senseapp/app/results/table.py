@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from senseapp.app.common.download import download
 from senseapp.app.common.tables import layer_columns, measurement_columns, show_table
 from senseapp.app.frames.levels import layer_frame, reached_note
 from senseapp.app.frames.results import metrics_of, top_frame
@@ -63,7 +64,7 @@ def _files(view: RunView) -> None:
     row = st.container(horizontal=True)
     row.download_button(
         "Download CSV",
-        lambda: sensitivity_csv(view.result),
+        download(lambda: sensitivity_csv(view.result)),
         file_name="sensitivity.csv",
         mime="text/csv",
         key=f"table.csv.{view.run_id}",
@@ -73,7 +74,7 @@ def _files(view: RunView) -> None:
     )
     row.download_button(
         "Download JSON",
-        lambda: dumps(view.result.without_folders()),
+        download(lambda: dumps(view.result.without_folders())),
         file_name="result.json",
         mime="application/json",
         key=f"table.json.{view.run_id}",
@@ -85,7 +86,7 @@ def _files(view: RunView) -> None:
     if can_be_distiller_csv(view.result):
         row.download_button(
             "Download Distiller CSV",
-            lambda: write_distiller_csv(view.result),
+            download(lambda: write_distiller_csv(view.result)),
             file_name="distiller_sensitivity.csv",
             mime="text/csv",
             key=f"table.distiller.{view.run_id}",

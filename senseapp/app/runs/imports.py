@@ -11,7 +11,7 @@ from senseapp.app.analyze.checkpoint import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to
-from senseapp.app.common.uploads import expect_files, store_upload
+from senseapp.app.common.uploads import expect_files, read_upload, store_upload
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile
 from senseapp.records.spec import ModelSpec
@@ -56,6 +56,7 @@ def import_table() -> None:
             "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
             "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
         )
+        expect_files()
         uploaded = st.file_uploader(
             "Sensitivity CSV", type=["csv"], key="runs.import.file", max_upload_size=_MOST_MEGABYTES
         )
@@ -72,7 +73,8 @@ def import_table() -> None:
         ready = uploaded is not None and not model_missing
         if st.button("Import", key="runs.import", disabled=not ready, type="primary") and uploaded is not None:
             with errors_here(), st.spinner("Reading the table"):
-                _import_rows(uploaded.name, uploaded.getvalue(), unit, model)
+                content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+                _import_rows(uploaded.name, content, unit, model)
 
 
 def _choose_model() -> tuple[ModelSpec | None, bool]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from urllib.parse import urlencode, urljoin
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.backend import visitor
+from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
@@ -111,7 +112,7 @@ def keep_run(record: RunRecord) -> None:
     if record.state is RunState.DONE:
         st.download_button(
             f"Download run ({fmt.bytes_size(record.num_bytes)} here)",
-            _packer(record.run_id),
+            download(_packer(record.run_id), is_temporary=True),
             file_name=f"run-{record.run_id[:8]}{RUN_FILE_SUFFIX}",
             mime="application/zip",
             key=f"runs.download.{record.run_id}",
@@ -121,14 +122,15 @@ def keep_run(record: RunRecord) -> None:
         )
 
 
-def _packer(run_id: str) -> Callable[[], bytes]:
+def _packer(run_id: str) -> Callable[[], Path]:
     """Return what packs the run once it is asked for, in a thread that knows no visitor: whose it is, is known here."""
     owned = backend.service()
 
-    def pack() -> bytes:
-        stream = io.BytesIO()
-        owned.pack(run_id, stream)
-        return stream.getvalue()
+    def pack() -> Path:
+        path = new_file()
+        with path.open("xb") as stream:
+            owned.pack(run_id, stream)
+        return path
 
     return pack
 

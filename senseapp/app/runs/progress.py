@@ -10,6 +10,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
+from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.state import go_to, restart_with
@@ -121,7 +122,7 @@ def run_log(run_id: str) -> None:
             st.code(_text(entries[-_SHOWN:]), language=None, wrap_lines=True, height=min(400, 60 + 30 * len(entries)))
             st.download_button(
                 "Download log",
-                lambda: _text(entries).encode(),
+                download(lambda: _text(entries)),
                 file_name=f"senseapp-{run_id[:8]}.log",
                 mime="text/plain",
                 key="run.log",

@@ -15,10 +15,10 @@ from senseapp.app.common.state import layer_edits
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.results import amount_bars, editing_frame
 from senseapp.app.schedule.controls import choose_schedule, take_target
-from senseapp.app.schedule.downloads import downloads
 from senseapp.app.schedule.layers import layer_table, spared_sentences
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
 from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
+from senseapp.app.schedule.target_files import downloads
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of

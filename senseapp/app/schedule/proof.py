@@ -7,10 +7,13 @@ The search for the strongest schedule within a loss: ask for it, watch it, take 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, job_line
 from senseapp.app.common.run_guard import may_start
@@ -23,6 +26,7 @@ from senseapp.records.jobs import JobSnapshot
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
 
 
@@ -164,8 +168,9 @@ def _cancel(proof: Verification) -> None:
 
 
 def _compressed_model(proof: Verification) -> None:
+    owned = backend.service()
     try:
-        files = backend.service().work.compressed_model(proof)
+        files = owned.work.compressed_model(proof)
     except SenseError as error:
         complain(str(error))
         return
@@ -174,7 +179,7 @@ def _compressed_model(proof: Verification) -> None:
         form = model_file(path.name)
         row.download_button(
             f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
-            path.read_bytes,
+            download(partial(_model_file, owned, proof, path.name)),
             file_name=_STEM + form.suffix,
             key=f"schedule.model.{form.suffix}.{proof.run_id}",
             icon=":material/download:",
@@ -186,6 +191,18 @@ def _compressed_model(proof: Verification) -> None:
             f"architecture loads. **{_STEM}{small.suffix}** holds the same weights and is read by these lines:"
         )
         st.code(small.reader(_STEM + small.suffix), language="python", wrap_lines=True)
+
+
+def _model_file(owned: Service, proof: Verification, name: str) -> Path:
+    """Return where a file of the compressed model lies, if its visitor may still read the run.
+
+    Raises:
+        NotFound: they may not, or the file is gone.
+    """
+    for path in owned.work.compressed_model(proof):
+        if path.name == name:
+            return path
+    raise NotFound("This file of the compressed model is gone. Verify the schedule again.")
 
 
 def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:

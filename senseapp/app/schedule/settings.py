@@ -14,6 +14,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.records.jobs import RunRecord
 from senseapp.records.limits import Limits
@@ -23,8 +24,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.runs.tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.export.plain import read_schedule
-from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.mixed import mixed_schedule
+from senseapp.schedules.methods import make_schedule, mixed_schedule
 from senseapp.schedules.problem import budget_of
 from senseapp.schedules.trade_off import truly_sized
 
@@ -108,8 +108,14 @@ _MOST_MEGABYTES = 5
 
 
 def schedule_file(run_id: str, result: SensitivityResult) -> Schedule | None:
-    """Offer to open a file of senseapp's own; return its schedule, or None while there is no usable one."""
+    """Offer to open a file of senseapp's own; return its schedule, or None while there is no usable one.
+
+    Somebody who is not logged in cannot send files.
+    """
+    if not backend.visitor().is_known:
+        return None
     with st.expander("Open a schedule file", icon=":material/upload_file:"):
+        expect_files()
         uploaded = st.file_uploader(
             "Schedule file",
             type=["json", "yaml", "yml", "csv"],
@@ -119,7 +125,8 @@ def schedule_file(run_id: str, result: SensitivityResult) -> Schedule | None:
         )
         if uploaded is not None:
             with errors_here():
-                opened = _measured_by(result, read_schedule(uploaded.getvalue(), result.profile))
+                content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+                opened = _measured_by(result, read_schedule(content, result.profile))
                 st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
                 return opened
     return None

@@ -1,1 +1,1 @@
-"""The web server: Streamlit as an ASGI application, uploads to disk, headers."""
+"""The web server: Streamlit as an ASGI application, with headers, guards, uploads to disk and downloads from it."""

@@ -15,10 +15,13 @@ from anyio import to_thread
 from starlette.middleware import Middleware
 
 from senseapp.app.common import backend
+from senseapp.app.common.download import remove_new_files
+from senseapp.app.server.downloads import Downloads, download_registry
+from senseapp.app.server.guards import EndedLogins, SameOrigin
 from senseapp.app.server.headers import PrivateMetrics, SecurityHeaders
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
-from senseapp.compat.streamlit_internals import LOGGERS, is_connected
+from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
 from senseapp.core.errors import SenseError
 from senseapp.runs.backend import close_backends
 
@@ -36,6 +39,9 @@ def application() -> st.App:
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(PrivateMetrics),
+            Middleware(SameOrigin),
+            Middleware(EndedLogins),
+            Middleware(Downloads, registry=download_registry()),
             Middleware(UploadsToDisk, registry=upload_registry()),
         ],
     )
@@ -44,12 +50,15 @@ def application() -> st.App:
 @asynccontextmanager
 async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
-    sweeping = asyncio.create_task(_sweep(), name="sweep-uploads")
+    remove_new_files()
+    deliver_downloads(download_registry().deliver)
+    sweeping = asyncio.create_task(_sweep(), name="sweep-sessions")
     readying = asyncio.create_task(_get_ready(), name="get-ready")
     yield
     await _stopped(readying)
     await to_thread.run_sync(close_backends)  # a signal that ends the server leaves no time for anything later
     await _stopped(sweeping)
+    download_registry().close()
 
 
 async def _get_ready() -> None:
@@ -79,8 +88,9 @@ def _log_with_the_rest() -> None:
 
 
 async def _sweep() -> None:
-    """Remove the uploads of sessions that have ended, and what else they left in memory, every now and then."""
+    """Remove the files of sessions that have ended, and what else they left in memory, every minute."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         await to_thread.run_sync(upload_registry().close_ended, is_connected)
+        await to_thread.run_sync(download_registry().sweep)
         await to_thread.run_sync(gc.collect)

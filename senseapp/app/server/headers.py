@@ -1,7 +1,4 @@
-"""Headers that tell browsers what pages of this app may do, on every answer.
-
-Streamlit's metrics tell what everybody does here: only who has the token may read them.
-"""
+"""Security headers on every answer, and the token that Streamlit's metrics ask for."""
 
 from __future__ import annotations
 
@@ -81,8 +78,9 @@ def _hash(script: str) -> str:
 class PrivateMetrics:
     """Middleware that hides the metrics, unless ``SENSEAPP_METRICS_TOKEN`` is set and comes as a bearer token.
 
-    An address of the network is no proof: behind a reverse proxy every request comes from the same one. Streamlit's
-    agent interface, which answers even where it is switched off, is hidden with them.
+    They tell what everybody does here. An address of the network is no proof: behind a reverse proxy every request
+    comes from the same one. Streamlit's agent interface, which answers even where it is switched off, is hidden with
+    them.
     """
 
     def __init__(self, app: ASGIApp) -> None:

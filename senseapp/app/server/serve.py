@@ -14,7 +14,8 @@ from pathlib import Path
 
 from senseapp.app.server.application import APP_SCRIPT, application
 from senseapp.compat.streamlit_internals import ignore_pages_folder
-from senseapp.core.home import home
+from senseapp.core.errors import HomeInUse, StorageFailed
+from senseapp.core.home import home, lock_home
 from senseapp.core.process import measuring_environment
 from senseapp.runs.disk_space import UploadLimits
 from senseapp.runs.run_log import log_to
@@ -26,7 +27,12 @@ _SWITCH_SECONDS = 0.001
 
 
 def serve(arguments: list[str]) -> None:
-    """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``."""
+    """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``.
+
+    Raises:
+        SystemExit: they are none, or another server works in the same home.
+    """
+    _keep_home()
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
     os.environ.update(measuring_environment())  # for this process's threads, and for processes that it starts
     log_to(home(), _secrets())
@@ -34,6 +40,15 @@ def serve(arguments: list[str]) -> None:
     ignore_pages_folder()
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     application().run(config={"server.maxUploadSize": UploadLimits.configured().file_mb, **options_of(arguments)})
+
+
+def _keep_home() -> None:
+    try:
+        lock_home(home())
+    except HomeInUse as error:
+        raise SystemExit(str(error)) from error
+    except StorageFailed:  # pages say what is wrong
+        return
 
 
 def _secrets() -> list[str]:

@@ -1,7 +1,4 @@
-"""Uploaded files per browser session: owner, path, expiry.
-
-One file that is being received: written as it comes, or refused with a sentence.
-"""
+"""Uploaded files per browser session: owner, path, expiry; and the file that is being received."""
 
 from __future__ import annotations
 
@@ -15,11 +12,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
-from senseapp.core.errors import SenseError, StorageFailed
+from senseapp.core.errors import QuotaExceeded, SenseError
 from senseapp.runs.service import Service
 
 _KEPT_SECONDS = 600.0
 """How long files outlive their session's connection: longer than Streamlit keeps a session for its browser."""
+_MOST_WAITING = 64  # files of one session that no page has taken
+_LEAST_STEP_BYTES, _MOST_STEP_BYTES = 128 * 1024, 16 * 1024 * 1024  # reserved at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +82,23 @@ class UploadRegistry:
         return session.service if session is not None else None
 
     def keep(self, session_id: str, file_id: str, upload: Upload, service: Service) -> None:
-        """Hold a file of the person of ``service`` until the page takes it, or until the session has ended."""
+        """Hold a file of the person of ``service`` until the page takes it, or until the session has ended.
+
+        Of too many that no page takes, the oldest are removed.
+        """
         with self._lock:
             session = self._sessions.setdefault(session_id, _Session(service, self._clock()))
-            before, session.waiting[file_id] = session.waiting.get(file_id), upload
-        session.discard(before)
+            removed = [session.waiting.pop(file_id, None)]
+            session.waiting[file_id] = upload
+            while len(session.waiting) > _MOST_WAITING:
+                removed.append(session.waiting.pop(next(iter(session.waiting))))
+        session.discard(*removed)
+
+    def look(self, session_id: str, file_id: str) -> Upload | None:
+        """Return a file that waits for its page, and leave it there."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            return session.waiting.get(file_id) if session is not None else None
 
     def take(self, session_id: str, file_id: str) -> Upload | None:
         """Hand a file to its page; it stays until the session ends or, if a run reads it, with the run."""
@@ -128,21 +139,23 @@ def upload_registry() -> UploadRegistry:
 class IncomingFile:
     """A file of one person, on its way to the disk. Its methods block; call them one after the other.
 
-    A refusal is remembered, not raised: a browser shows an answer only after it has sent everything, so the rest is
-    let through without being stored, and the page says why.
+    Room is reserved for what has come, and for about as much again. A refusal is remembered, not raised: a browser
+    shows an answer only after it has sent everything, so the rest is let through without being stored, and the page
+    says why.
 
     Args:
         service: of the person.
-        num_bytes: announced size; room is reserved for it.
+        announced_bytes: announced size, which must fit in; 0 where none is announced.
     """
 
-    def __init__(self, service: Service, num_bytes: int) -> None:
+    def __init__(self, service: Service, announced_bytes: int) -> None:
         self._service = service
         self._refused = ""
         self._path: Path | None = None
         self._stream: BinaryIO | None = None
+        self._written = self._reserved = 0
         try:
-            self._path = service.inputs.reserve_upload(num_bytes)
+            self._path = service.inputs.reserve_upload(announced_bytes=announced_bytes)
             with storage_errors("the folder uploads"):
                 self._stream = self._path.open("r+b")
         except SenseError as error:
@@ -150,12 +163,15 @@ class IncomingFile:
 
     def write(self, content: bytes) -> None:
         """Append ``content``, unless the file was refused."""
-        if self._stream is None:
+        if self._stream is None or self._path is None:
             return
         try:
+            self._written += len(content)
+            if self._written > self._reserved:
+                self._reserve(self._path)
             with storage_errors("the folder uploads"):
                 self._stream.write(content)
-        except StorageFailed as error:
+        except SenseError as error:
             self._refuse(error)
 
     def finish(self) -> Upload:
@@ -165,7 +181,7 @@ class IncomingFile:
                 with storage_errors("the folder uploads"):
                     self._stream.truncate()  # what was reserved beyond the file
                     self._stream.close()
-            except StorageFailed as error:
+            except SenseError as error:
                 self._refuse(error)
         return Upload(path=self._path, refused=self._refused)
 
@@ -178,6 +194,22 @@ class IncomingFile:
         if self._path is not None:
             self._service.inputs.discard_upload(self._path)
             self._path = None
+
+    def _reserve(self, path: Path) -> None:
+        """Reserve as much again as has come; where that is too much, what has come.
+
+        Raises:
+            QuotaExceeded: that is too much as well.
+            StorageFailed: the disk refuses.
+        """
+        needed = self._written - self._reserved
+        ahead = max(needed, min(max(self._written, _LEAST_STEP_BYTES), _MOST_STEP_BYTES))
+        try:
+            self._service.inputs.extend_upload(path, ahead)
+            self._reserved += ahead
+        except QuotaExceeded:
+            self._service.inputs.extend_upload(path, needed)
+            self._reserved += needed
 
     def _refuse(self, error: SenseError) -> None:
         self._refused = str(error)

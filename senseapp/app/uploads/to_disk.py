@@ -1,26 +1,33 @@
-"""Take the one file out of a multipart form as its bytes come by.
+"""Write every upload to disk while it comes, in place of Streamlit's copy in memory.
 
 Starlette's own parser puts files where this process has its temporary ones, without a limit on their size and without
 regard to the room that a person has left; so only the parser under it is used.
-
-Write uploads to disk while they come, in place of Streamlit's copy in memory.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from anyio import CancelScope, to_thread
+from anyio import CancelScope, fail_after, to_thread
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from senseapp.app.logins import logouts
 from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
 from senseapp.runs.disk_space import UploadLimits
+from senseapp.runs.service import LOCAL_OWNER, Service
+
+_FORM_BYTES = 8 * 1024  # of the form around the file, at most
+_WRITE_BYTES = 128 * 1024  # held in memory for each file, at most
+_WINDOW_SECONDS = 30.0
+_WINDOW_BYTES = 64 * 1024  # that come within, at least
+_CLOSE = {"Connection": "close"}
 
 
 class FormFile:
@@ -58,6 +65,8 @@ class FormFile:
             self._parser.write(piece)
         except FormParserError as error:
             raise _malformed() from error
+        if len(self._head) + len(self._field) + len(self._value) > _FORM_BYTES:
+            raise _malformed()
 
     def content(self) -> bytes:
         """Return the bytes of the file that have come since the last call."""
@@ -108,13 +117,6 @@ def _malformed() -> HTTPException:
     return HTTPException(400, "This is not a form with one file.")
 
 
-SMALL_BYTES = 4 * 1024 * 1024
-"""Forms up to this size take Streamlit's own way through memory; any field can read them."""
-
-_FORM_BYTES = 8 * 1024  # of the form around the file, at most
-_WRITE_BYTES = 1024 * 1024
-
-
 class UploadsToDisk:
     """Middleware around Streamlit's upload route; everything else passes by.
 
@@ -131,8 +133,10 @@ class UploadsToDisk:
         """Serve one request."""
         found = UPLOAD_ROUTE.search(scope["path"]) if scope["type"] == "http" else None
         if found is not None and scope["method"] == "DELETE":
-            await to_thread.run_sync(self._registry.drop, found["session"], found["file"])
-        elif found is not None and scope["method"] == "PUT" and _announced_bytes(scope) > SMALL_BYTES:
+            service = self._registry.service_of(found["session"])
+            if service is not None and _is_of(scope, service):
+                await to_thread.run_sync(self._registry.drop, found["session"], found["file"])
+        elif found is not None and scope["method"] == "PUT":
             receive = self._storing(scope, receive, found["session"], found["file"])
         await self._app(scope, receive, send)
 
@@ -146,7 +150,7 @@ class UploadsToDisk:
                 return await receive()
             stored = True
             service = self._registry.service_of(session_id)
-            if service is None:
+            if service is None or not _is_of(scope, service):
                 raise HTTPException(403, "No page of this session has asked for a file.")
             form = FormFile(Headers(scope=scope).get("content-type", ""))
             incoming = await to_thread.run_sync(IncomingFile, service, max(0, _announced_bytes(scope) - _FORM_BYTES))
@@ -165,22 +169,53 @@ class UploadsToDisk:
 
 async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) -> None:
     most_bytes = UploadLimits.configured().file_bytes + _FORM_BYTES
-    num_bytes, more = 0, True
+    num_bytes, more, sender = 0, True, _Sender(receive)
     while more:
-        message = await receive()
+        message = await sender.next_message()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         piece = message.get("body", b"")
         num_bytes += len(piece)
         if num_bytes > most_bytes:
-            raise HTTPException(413, "The file is too large.")
+            raise HTTPException(413, "The file is too large.", _CLOSE)
         form.read(piece)
         more = message.get("more_body", False)
         if form.num_waiting >= _WRITE_BYTES or not more:
             await to_thread.run_sync(incoming.write, form.content())
 
 
+class _Sender:
+    """Waits for the pieces of a body, as long as they come fast enough; time in which nobody waits does not count."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._seconds, self._bytes = _WINDOW_SECONDS, _WINDOW_BYTES  # left of this window
+
+    async def next_message(self) -> Message:
+        """Return the next message.
+
+        Raises:
+            HTTPException: 408: less than the least has come within a window.
+        """
+        began = time.monotonic()
+        try:
+            with fail_after(self._seconds):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise HTTPException(408, "The file came too slowly, or not at all.", _CLOSE) from error
+        self._seconds -= time.monotonic() - began
+        self._bytes -= len(message.get("body", b""))
+        if self._bytes <= 0:
+            self._seconds, self._bytes = _WINDOW_SECONDS, _WINDOW_BYTES
+        return message
+
+
+def _is_of(scope: Scope, service: Service) -> bool:
+    """Tell whether a request comes from the person of ``service``; without login everybody is the same person."""
+    return service.owner == LOCAL_OWNER or logouts().owner(HTTPConnection(scope).cookies) == service.owner
+
+
 def _announced_bytes(scope: Scope) -> int:
-    """Return the announced size of the body, as large as allowed where none is announced."""
+    """Return the announced size of the body; 0 where none is announced."""
     text = Headers(scope=scope).get("content-length", "")
-    return int(text) if text.isdecimal() else UploadLimits.configured().file_bytes
+    return int(text) if text.isdecimal() else 0

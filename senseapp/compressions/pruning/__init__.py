@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.compressions.levels import FRACTIONS, FractionScale, LevelScale
-from senseapp.compressions.option import option
 
 PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "random"]
 
@@ -25,9 +24,9 @@ _CRITERIA: dict[PruningCriterion, str] = {
 class PruningConfig(CompressionConfig):
     """Remove the least important output channels of a coupled group. A level is the fraction removed.
 
-    ``criterion`` names an importance of torch-pruning: L2 (``magnitude``) or L1 norm of the group, LAMP, FPGM
-    (distance to the geometric median), the scale of the BatchNorm that follows, or seeded random.
-    Attention heads are removed whole.
+    ``criterion`` names an importance of torch-pruning: L2 (``magnitude``) or L1 norm of the group, LAMP, FPGM (distance
+    to the geometric median), the scale of the BatchNorm that follows, or seeded random. Attention heads are removed
+    whole.
     """
 
     kind: ClassVar[str] = "pruning"

@@ -1,7 +1,4 @@
-"""Which tensors must shrink together when one layer loses output channels, read from torch-pruning's graph.
-
-Put modules back exactly as they were after parameters were replaced and attributes changed.
-"""
+"""torch-pruning's graph of one network: which tensors shrink together, and how to put them back."""
 
 from __future__ import annotations
 
@@ -32,17 +29,20 @@ _ABSENT = object()
 def restored(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Undo, on exit and also on error, what the body does to the attributes of ``modules``.
 
-    Pruning gives a module new parameters and buffers and writes new sizes into it; the old tensors are never written
-    to. So it is enough to put the old objects back: no tensor is copied. Dictionaries get their old entries back, too:
-    some modules keep what they computed from their weights in one. Children, hooks and training flags are left alone,
-    for whoever else holds on to the module.
+    Pruning gives modules new parameters and sizes and never writes to the old tensors, so the old objects are put back
+    and nothing is copied; so are entries of dictionaries, in which some modules keep what they computed from their
+    weights. Children, hooks and training flags are left alone, for whoever else holds on to the module.
     """
     saved = [(table, dict(table)) for module in dict.fromkeys(modules) for table in _tables(module)]
     try:
         yield
     finally:
         for table, before in saved:
-            _restore(table, before)
+            for name in table.keys() - before.keys():
+                del table[name]
+            for name, value in before.items():
+                if name != "training" and table.get(name, _ABSENT) is not value:  # only what differs
+                    table[name] = value
 
 
 def _tables(module: nn.Module) -> list[dict[str, Any]]:
@@ -50,15 +50,6 @@ def _tables(module: nn.Module) -> list[dict[str, Any]]:
     attributes = vars(module)
     own = [value for name, value in attributes.items() if isinstance(value, dict) and not name.startswith("_")]
     return [attributes, attributes["_parameters"], attributes["_buffers"], *own]
-
-
-def _restore(table: dict[str, Any], before: dict[str, Any]) -> None:
-    """Make ``table`` equal to ``before`` again, touching only what differs."""
-    for name in table.keys() - before.keys():
-        del table[name]
-    for name, value in before.items():
-        if name != "training" and table.get(name, _ABSENT) is not value:
-            table[name] = value
 
 
 MAX_STEPS_PER_DEPENDENCY = 4
@@ -97,11 +88,7 @@ class Cut:
 
 
 class ChannelGraph:
-    """torch-pruning's ``DependencyGraph`` of one model, traced once and never changed by a prune.
-
-    Raises:
-        Untraceable: on construction, when torch-pruning cannot trace the model.
-    """
+    """torch-pruning's ``DependencyGraph`` of one model, traced once (else Untraceable) and never changed by a prune."""
 
     def __init__(self, model: nn.Module, example: torch.Tensor) -> None:
         self.model = model
@@ -174,11 +161,8 @@ class ChannelGraph:
     def cuts(self, root: nn.Module, channels: Sequence[int]) -> tuple[Cut, ...]:
         """Return everything that must shrink when ``root`` loses these output channels, ``root`` first.
 
-        This is torch-pruning's ``get_pruning_group`` with a bound on the work, and without its refresh of the index
-        maps, which is not needed where a prune is undone before the next.
-
-        Raises:
-            Untraceable: the index maps lead in circles, or outside a tensor.
+        This is torch-pruning's ``get_pruning_group`` without its refresh of the index maps, and with a bound on the
+        work: Untraceable if these lead in circles, or outside a tensor.
         """
         first = self.cut(root, (), (), outputs=True).dependency
         start = starting_indices(channels)
@@ -187,14 +171,22 @@ class ChannelGraph:
             _, roots = merged.setdefault((dependency.target, dependency.handler), (dependency, {}))
             for index in indices:
                 roots.setdefault(index.idx, index.root_idx)
-        return tuple(_cut(dependency, roots) for dependency, roots in merged.values())
+        return tuple(
+            Cut(
+                dependency=dependency, indices=tuple(sorted(roots)), root_indices=tuple(roots[i] for i in sorted(roots))
+            )
+            for dependency, roots in merged.values()
+        )
 
     def _walk(self, first: Any, start: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
         """Yield each edge that is triggered, with the indices that arrive over it."""
         pending, seen, steps = [(first, start)], set(), 0
         while pending:
             dependency, indices = pending.pop()
-            self._check(dependency, indices)
+            positions = {index.idx for index in indices}
+            if len(positions) < len(indices) or max(positions) >= self._width(dependency):
+                name = node_name(dependency.target)
+                raise Untraceable(f"torch-pruning loses track of its channels on the way to {name}.")
             yield dependency, indices
             for following in dependency.target.dependencies:
                 if not following.is_triggered_by(dependency.handler):
@@ -207,13 +199,6 @@ class ChannelGraph:
             steps += 1
             if steps > self._max_steps:
                 raise Untraceable("torch-pruning follows its channels in circles.")
-
-    def _check(self, dependency: Any, indices: list[Any]) -> None:
-        target = dependency.target
-        width = self._width(dependency)
-        positions = {index.idx for index in indices}
-        if len(positions) < len(indices) or max(positions) >= width:
-            raise Untraceable(f"torch-pruning loses track of its channels on the way to {node_name(target)}.")
 
     def _width(self, dependency: Any) -> float:
         """Return the number of channels on the axis that a dependency shrinks; infinite where that is not known."""
@@ -235,11 +220,6 @@ def _mapped(dependency: Any, indices: list[Any]) -> list[Any]:
             "Its channels are split, shuffled or joined with others in a way that torch-pruning does not follow."
         ) from error
     return indices
-
-
-def _cut(dependency: Any, roots: dict[int, int]) -> Cut:
-    indices = tuple(sorted(roots))
-    return Cut(dependency=dependency, indices=indices, root_indices=tuple(roots[index] for index in indices))
 
 
 def mixes_neighbours(module: nn.Module) -> bool:

@@ -1,7 +1,4 @@
-"""Coupled channel groups: which layers can only lose output channels together, and in which steps.
-
-Attention heads as the unit of pruning, where the attention's own code allows fewer heads.
-"""
+"""Coupled channel groups and attention heads: which layers only lose output channels together, and in which steps."""
 
 from __future__ import annotations
 
@@ -21,14 +18,12 @@ from senseapp.layers.profile import CONVOLUTIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelGroup:
-    """Layers whose output channels are one and the same set of channels.
+    """Layers, in execution order, whose output channels are one and the same set of channels.
 
     Attributes:
-        graph: where the cuts come from.
         cuts: everything that shrinks when all of the root's channels go, the root first.
         units: the smallest sets of root channels that can go by themselves: one channel, one channel of each
             convolution group, or one attention head.
-        members: layers that lose output channels, in execution order.
         attention: name of the attention module whose heads the units are; empty for plain channels.
     """
 
@@ -58,8 +53,8 @@ def channel_groups(
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return the groups of ``layers`` (in execution order), and why each layer without a group has none.
 
-    ``blocked`` names modules that must keep their shape, with the reason; whatever is coupled with them is left out.
-    The output channels of ``claimed`` layers belong to groups of another kind.
+    What is coupled with a module of ``blocked``, which must keep its shape for the reason there, is left out. The
+    output channels of ``claimed`` layers belong to groups of another kind.
     """
     groups: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
@@ -69,7 +64,9 @@ def channel_groups(
             continue
         try:
             cuts = _cuts_from_widest_root(graph, graph.model.get_submodule(name))
-            members = tuple(member for member in layers if member in set(_producers(graph, cuts)))
+            producing = (cut for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut))
+            producers = {graph.names[cut.layer] for cut in producing}
+            members = tuple(member for member in layers if member in producers)
         except Untraceable as reason:
             reasons[name] = str(reason)
             continue
@@ -80,10 +77,6 @@ def channel_groups(
         except Untraceable as reason:
             reasons.update(dict.fromkeys({name, *members} - taken, str(reason)))
     return groups, reasons
-
-
-def _producers(graph: ChannelGraph, cuts: Sequence[Cut]) -> list[str]:
-    return [graph.names[cut.layer] for cut in cuts if is_layer(cut.module) and graph.is_out_cut(cut)]
 
 
 def _cuts_from_widest_root(graph: ChannelGraph, module: nn.Module) -> tuple[Cut, ...]:
@@ -129,11 +122,7 @@ def _require_free(
 
 
 def _units(graph: ChannelGraph, cuts: Sequence[Cut]) -> tuple[tuple[int, ...], ...]:
-    """Return the sets of root channels that can go together and leave every convolution group and norm even.
-
-    Raises:
-        Untraceable: there are fewer than two such sets, or they are irregular.
-    """
+    """Return the sets of root channels that can go together and leave every convolution group and norm even."""
     width = len(cuts[0].indices)
     tied = graph.cuts(cuts[0].layer, [0])[0].indices  # a gate ties each channel to one half a layer away
     num_sets = math.lcm(len(tied), *(_num_channel_groups(cut.module) for cut in cuts))

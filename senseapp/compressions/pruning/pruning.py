@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, Target, ordinary_tensors
-from senseapp.compressions.pruning.graph import restored
-from senseapp.compressions.pruning.groups import ChannelGroup
-from senseapp.compressions.pruning.removal import (
-    Removal,
-    coupling_of,
-    kept_channels,
-    read_channels,
-    remove_units,
-    savings,
-)
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut, restored
+from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, positions_of, remove_heads
 from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.compressions.sparsity.sparsity import num_zeroed
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, first_line_of
 from senseapp.layers.profile import profile_of_trace, watched_pass
-from senseapp.records.profile import CoupledGroup
+from senseapp.records.profile import CoupledAxis, CoupledGroup, LayerProfile
 
-EXAMPLE_IMAGES = 2
+_EXAMPLE_IMAGES = 2
+
+Removal = tuple[ChannelGroup, Sequence[int]]
+"""A group and the indices of the units that leave it."""
 
 
 class PruningCompressor:
@@ -34,10 +30,6 @@ class PruningCompressor:
 
     torch-pruning's graph is built once. A prune gives the touched modules new, smaller parameters and the undo gives
     them the old ones back, so nothing is cloned and the graph stays true.
-
-    Attributes:
-        targets: one per coupled group, in execution order.
-        not_applicable: layer name to the sentence that says why its output channels cannot go.
     """
 
     def __init__(self, config: PruningConfig, request: CompressionRequest) -> None:
@@ -45,28 +37,23 @@ class PruningCompressor:
             raise InvalidDataset("Pruning follows one image through the network to see what is coupled, got none.")
         self._config, self._model, self._seed = config, request.model, request.seed
         with torch.inference_mode(False):
-            example = request.calibration[0][:EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
+            example = request.calibration[0][:_EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
             trace = request.trace or watched_pass(request.model, example)
             profile = profile_of_trace(request.model, example[: trace.batch_size], trace)
             self._other_macs = {name: macs // trace.batch_size for name, macs in trace.other_macs.items()}
             self._profiles = {layer.name: layer for layer in profile.layers}
-            found = find_groups(request.model, self._profiles, example, trace, request.seed)
+            groups, reasons = find_groups(request.model, self._profiles, example, trace, request.seed)
         selected = {layer.name for layer in request.layers}
-        self._groups = {name: group for name, group in found.groups.items() if selected.intersection(group.members)}
+        self._groups = {name: group for name, group in groups.items() if selected.intersection(group.members)}
         self._orders: dict[str, list[int]] = {}
         self.targets: Sequence[Target] = tuple(self._target(group) for group in self._groups.values())
-        self.not_applicable: Mapping[str, str] = {
-            name: reason for name, reason in found.reasons.items() if name in selected
-        }
+        self.not_applicable: Mapping[str, str] = {name: why for name, why in reasons.items() if name in selected}
 
     @contextmanager
     def compress(self, target: Target, level: float) -> Iterator[Applied]:
         """Remove floor(``level`` · n) of the n units (channels, sets of channels, or heads) of ``target`` inside.
 
         ``removed_params`` and ``removed_macs`` count the weights of every layer that shrinks, the readers included.
-
-        Raises:
-            MeasurementFailed: the level is less than one unit, or torch-pruning cannot shrink a module.
         """
         group, units = self._units(target, level)
         applied = savings(group, units, self._profiles, self._other_macs)
@@ -80,11 +67,7 @@ class PruningCompressor:
         return tuple(read_channels(self._groups[target.layer], ()))
 
     def removed_inputs(self, target: Target, level: float) -> tuple[Applied, Mapping[str, Tensor]]:
-        """Return what ``level`` would do, and which input channels (indices) each reader would lose.
-
-        Raises:
-            MeasurementFailed: the level is less than one unit.
-        """
+        """Return what ``level`` would do, and which input channels (indices) each reader would lose."""
         group, units = self._units(target, level)
         read = read_channels(group, units)
         indices = {name: torch.tensor(positions) for name, positions in read.items()}
@@ -103,11 +86,7 @@ class PruningCompressor:
         return applied
 
     def kept_channels(self, ratios: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some.
-
-        Raises:
-            InvalidSchedule: as :meth:`prune` would.
-        """
+        """Return which output channels :meth:`prune` would keep, by layer or norm that would lose some."""
         return kept_channels(self._removals(ratios).values())
 
     def _removals(self, ratios: Mapping[str, float]) -> dict[str, Removal]:
@@ -121,15 +100,11 @@ class PruningCompressor:
             ratio = max(given, default=0.0)
             if num_zeroed(ratio, len(self._groups[target.layer].units)):
                 removals[target.layer] = self._units(target, ratio)
-        self._require_prunable(ratios)
-        return removals
-
-    def _require_prunable(self, ratios: Mapping[str, float]) -> None:
         members = {member for target in self.targets for member in target.members}
-        for name, ratio in ratios.items():
-            if ratio and name not in members:
-                reason = self.not_applicable.get(name, "there is no such layer among those selected.")
-                raise InvalidSchedule(f"{name} has a pruning ratio of {ratio:g} but cannot be pruned: {reason}")
+        for name in (name for name, ratio in ratios.items() if ratio and name not in members):
+            reason = self.not_applicable.get(name, "there is no such layer among those selected.")
+            raise InvalidSchedule(f"{name} has a pruning ratio of {ratios[name]:g} but cannot be pruned: {reason}")
+        return removals
 
     def _target(self, group: ChannelGroup) -> Target:
         owners = [group.graph.owner(cut) for cut in group.cuts]
@@ -163,3 +138,128 @@ class PruningCompressor:
             raise MeasurementFailed(
                 f"torch-pruning could not shrink a module of this group: {first_line_of(error)}."
             ) from error
+
+
+def remove_units(removals: Iterable[Removal]) -> None:
+    """Prune the model of the groups' graph in place; the graph keeps describing the model as it was.
+
+    What several groups take from one axis (layers that read a concatenation) goes at once, so that positions hold.
+    """
+    positions: dict[tuple[object, object], tuple[ChannelGraph, Cut, set[int]]] = {}
+    for group, units in removals:
+        if group.attention:
+            remove_heads(group.graph.model.get_submodule(group.attention), units, len(group.units))
+        for cut in group.cuts:
+            axis = cut.dependency.target, cut.dependency.handler
+            _, _, taken = positions.setdefault(axis, (group.graph, cut, set()))
+            taken.update(positions_of(cut, group.channels(units)))
+    for graph, cut, taken in positions.values():
+        owner = graph.owner(cut)
+        if owner is not None and taken:
+            _shrink(graph, owner, cut, sorted(taken))
+
+
+def kept_channels(removals: Iterable[Removal]) -> dict[str, tuple[int, ...]]:
+    """Return, by layer or norm that will lose output channels, the positions of those that stay; before they go."""
+    kept: dict[str, set[int]] = {}
+    for group, units in removals:
+        graph, channels = group.graph, group.channels(units)
+        for cut in group.cuts:
+            if isinstance(cut.module, nn.Module) and cut.module in graph.names and graph.is_out_cut(cut):
+                staying = kept.setdefault(graph.names[cut.layer], set(range(graph.width(cut))))
+                staying.difference_update(positions_of(cut, channels))
+    return {name: tuple(sorted(positions)) for name, positions in kept.items()}
+
+
+def _shrink(graph: ChannelGraph, owner: nn.Module, cut: Cut, positions: list[int]) -> None:
+    """Let torch-pruning shrink one module or free parameter, and add what it leaves out."""
+    before = dict(owner.named_parameters(recurse=False))
+    width = graph.width(cut)
+    if isinstance(cut.module, nn.Parameter):
+        name = graph.parameter_name(cut.module).rpartition(".")[2]
+        setattr(owner, name, cut.dependency(positions))
+        _write_sizes(owner, width, width - len(positions))
+    else:
+        cut.dependency(positions)
+        if is_layer(owner) and graph.is_out_cut(cut):
+            _shrink_gains(owner, width, positions)
+    for name, old in before.items():
+        _take_after(owner, name, old)
+
+
+def _take_after(owner: nn.Module, name: str, old: nn.Parameter) -> None:
+    """Give a parameter that shrank the memory order of the old one, without which each pass would convert it anew."""
+    parameter = owner.get_parameter(name)
+    if old.dim() == 4 and not old.is_contiguous() and old.is_contiguous(memory_format=torch.channels_last):
+        parameter = nn.Parameter(parameter.detach().contiguous(memory_format=torch.channels_last))
+        setattr(owner, name, parameter)
+    parameter.requires_grad_(old.requires_grad)
+
+
+def _write_sizes(owner: nn.Module, width: int, remaining: int) -> None:
+    """Write the new width into the shape that a norm (RMSNorm) or a scale keeps beside its parameter."""
+    for name in ("normalized_shape", "shape"):
+        sizes = getattr(owner, name, None)
+        if isinstance(sizes, tuple):
+            setattr(owner, name, tuple(remaining if size == width else size for size in sizes))
+
+
+def _shrink_gains(layer: nn.Module, width: int, positions: list[int]) -> None:
+    """Shrink what a layer holds per output channel besides weight and bias (the gain of a scaled convolution)."""
+    keep = sorted(set(range(width)) - set(positions))
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        if name not in ("weight", "bias") and parameter.shape[:1] == (width,):
+            index = torch.tensor(keep, device=parameter.device)
+            setattr(layer, name, nn.Parameter(parameter.detach().index_select(0, index)))
+
+
+def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Return the input channels that the units are, by reader; depthwise convolutions only pass theirs on."""
+    graph, channels = group.graph, group.channels(units)
+    return {
+        graph.names[cut.layer]: positions_of(cut, channels)
+        for cut in group.cuts
+        if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module)
+    }
+
+
+def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:
+    """Return what shrinks with ``group``, and by which share when all of its units go."""
+    graph, channels = group.graph, group.channels(range(len(group.units)))
+    axes: dict[tuple[str, Literal["out", "in"]], float] = {}
+    for cut in (cut for cut in group.cuts if is_layer(cut.module)):
+        side: Literal["out", "in"] = "out" if graph.is_out_cut(cut) else "in"
+        axis = graph.names[cut.layer], side
+        axes[axis] = axes.get(axis, 0.0) + len(positions_of(cut, channels)) / graph.width(cut)
+    return CoupledGroup(
+        layer=group.members[0],
+        num_units=len(group.units),
+        axes=tuple(CoupledAxis(layer=layer, axis=axis, share=share) for (layer, axis), share in axes.items()),
+        other_macs=_macs_of_heads(group, other_macs),
+    )
+
+
+def _macs_of_heads(group: ChannelGroup, other_macs: Mapping[str, int]) -> int:
+    """Return what all heads of an attention module multiply with each other; each head as much as any other."""
+    return other_macs.get(group.attention, 0) if group.attention else 0
+
+
+def savings(
+    group: ChannelGroup, units: Sequence[int], profiles: Mapping[str, LayerProfile], other_macs: Mapping[str, int]
+) -> Applied:
+    """Return what removing ``units`` saves: weights of every layer that shrinks, and multiply-accumulates.
+
+    Biases, norms and free parameters are not counted. A layer of (O, I) channels that loses o and i keeps (O − o)(I −
+    i) / (O I) of its weights and of its multiply-accumulates.
+    """
+    graph, channels = group.graph, group.channels(units)
+    kept: dict[str, float] = {}
+    gone = len(units) / len(group.units)
+    removed_params, removed_macs = 0, round(_macs_of_heads(group, other_macs) * gone)
+    for cut in (cut for cut in group.cuts if is_layer(cut.module)):
+        name = graph.names[cut.layer]
+        kept[name] = kept.get(name, 1.0) * (1 - len(positions_of(cut, channels)) / graph.width(cut))
+    for name, share in kept.items():
+        removed_params += round(profiles[name].num_params * (1 - share))
+        removed_macs += round(profiles[name].macs * (1 - share))
+    return Applied(achieved_level=gone, removed_params=removed_params, removed_macs=removed_macs)

@@ -1,12 +1,13 @@
-"""Find every group of a model whose channels or heads can go, and say why the other layers have none.
+"""Which groups of a model's channels or heads can go, checked by gradients, and how their units are ranked.
 
-How important each unit of a group is, by torch-pruning's importance classes.
+torch-pruning follows reshapes by their sizes. Where a network shuffles or regroups channels, it can name the wrong
+ones, and the pruned network runs without any error. One forward and two backward passes tell for all groups at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch_pruning
@@ -15,46 +16,34 @@ from torch import Tensor, nn
 from senseapp.compat.torch_pruning_internals import group_of
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import find_weights
-from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, mixes_neighbours
-from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups
-from senseapp.compressions.pruning.wiring import miswired
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, left_as_found, mixes_neighbours
+from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed
-from senseapp.layers.profile import CONVOLUTIONS
-from senseapp.layers.trace import CallTrace
+from senseapp.layers.profile import BATCH_NORMS, CONVOLUTIONS
+from senseapp.layers.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
 
+LEAKAGE = 0.05
+"""Share of gradient energy that may reach other channels: statistics over channels (GRN) stay well below."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunableGroups:
-    """What of a model can be pruned.
-
-    Attributes:
-        groups: by first member, in execution order.
-        reasons: layer name to the sentence that says why its output channels cannot go.
-    """
-
-    groups: dict[str, ChannelGroup]
-    reasons: dict[str, str]
+_Calls = dict[nn.Module, list[Tensor]]
+_NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LayerNorm, nn.GroupNorm)
 
 
 def find_groups(
     model: nn.Module, profiles: Mapping[str, LayerProfile], example: torch.Tensor, trace: CallTrace, seed: int
-) -> PrunableGroups:
-    """Look for groups among the layers of ``profiles`` (in execution order).
+) -> tuple[dict[str, ChannelGroup], dict[str, str]]:
+    """Return the prunable groups by first member, in execution order, and by layer why its output channels cannot go.
 
-    Args:
-        model: the network.
-        profiles: its layers by name.
-        example: images (N, C, H, W) to follow through it.
-        trace: a watched pass over the first of them.
-        seed: of what is drawn to check the groups.
+    ``profiles`` are the layers of ``model`` by name, in execution order; ``example`` are images (N, C, H, W) to follow
+    through it, and ``trace`` watched a pass over the first of them. What checks the groups is drawn with ``seed``.
     """
     reasons = _fixed_layers(model, profiles)
     try:
         graph = ChannelGraph(model, example)
     except Untraceable as reason:
-        return PrunableGroups(groups={}, reasons=dict.fromkeys(profiles, str(reason)) | reasons)
+        return {}, dict.fromkeys(profiles, str(reason)) | reasons
     for name in profiles.keys() - reasons.keys():
         module = model.get_submodule(name)
         if mixes_neighbours(module):
@@ -66,18 +55,18 @@ def find_groups(
     free = [name for name in profiles if name not in reasons]
     channels, left_out = channel_groups(graph, free, reasons, taken)
     reasons |= left_out
-    wrong = miswired(graph, [*heads, *channels], example, trace, seed)
-    groups = _correctly_wired([*heads, *channels], wrong, reasons)
-    order = {name: place for place, name in enumerate(profiles)}
-    groups.sort(key=lambda group: order[group.members[0]])
-    return PrunableGroups(groups={group.members[0]: group for group in groups}, reasons=reasons)
+    groups = [*heads, *channels]
+    wrong = miswired(graph, groups, example, trace, seed)
+    for index, why in wrong.items():
+        reasons |= dict.fromkeys(groups[index].members, why)
+    sound = {group.members[0]: group for index, group in enumerate(groups) if index not in wrong}
+    return {name: sound[name] for name in profiles if name in sound}, reasons
 
 
 def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dict[str, str]:
     """Return the layers whose weight cannot be replaced by a smaller one, with the reason."""
-    found = find_weights(model, tuple(profiles.values()))
-    reasons = dict(found.not_applicable)
-    for name, weight in found.weights.items():
+    weights, reasons = find_weights(model, tuple(profiles.values()))
+    for name, weight in weights.items():
         if len(weight.target.modules) > 1:
             reasons[name] = "Its weight is shared with another layer, so neither can lose channels by itself."
     for name, module in model.named_modules():
@@ -90,13 +79,138 @@ def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dic
     return reasons
 
 
-def _correctly_wired(
-    groups: Sequence[ChannelGroup], wrong: Mapping[int, str], reasons: dict[str, str]
-) -> list[ChannelGroup]:
-    """Return the groups that are not among the ``wrong`` ones; add the reason for the members of the others."""
-    for index, reason in wrong.items():
-        reasons.update(dict.fromkeys(groups[index].members, reason))
-    return [group for index, group in enumerate(groups) if index not in wrong]
+def miswired(
+    graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, trace: CallTrace, seed: int
+) -> dict[int, str]:
+    """Return, by index into ``groups``, why its channels are not what torch-pruning takes them for.
+
+    In each group half of the units is chosen at random. A gradient that enters only where readers take in chosen
+    channels must arrive at the producers in chosen channels only; one that enters where readers take in channels of no
+    group must not arrive at all. The first of the images ``example``, (N, C, H, W), are those that ``trace`` watched.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [_half(group, generator) for group in groups]
+    with left_as_found(graph.model):
+        inputs, outputs = _run_in_segments(graph, example[: trace.batch_size], trace, generator)
+        noises = _noises(inputs, generator)
+        towards_chosen = _gradients(outputs, noises, _read(graph, groups, chosen), elsewhere=False)
+        every = [group.channels(range(len(group.units))) for group in groups]
+        towards_others = _gradients(outputs, noises, _read(graph, groups, every), elsewhere=True)
+    found: dict[int, str] = {}
+    for index, (group, half) in enumerate(zip(groups, chosen, strict=True)):
+        for cut in (cut for cut in group.cuts if is_layer(cut.module) and graph.is_out_cut(cut)):
+            wanted = _energy(towards_chosen, cut.layer, positions_of(cut, half))
+            leaked = _energy(towards_chosen, cut.layer) - wanted + _energy(towards_others, cut.layer)
+            if leaked > LEAKAGE * wanted:
+                found[index] = (
+                    f"The channels of {graph.names[cut.layer]} are rearranged or mixed before the next layer in a way "
+                    "that torch-pruning does not follow, so the wrong ones would go."
+                )
+    return found
+
+
+def _half(group: ChannelGroup, generator: torch.Generator) -> frozenset[int]:
+    order = torch.randperm(len(group.units), generator=generator).tolist()
+    return group.channels(order[: max(len(order) // 2, 1)])
+
+
+def _run_in_segments(
+    graph: ChannelGraph, example: Tensor, trace: CallTrace, generator: torch.Generator
+) -> tuple[_Calls, _Calls]:
+    """Run the model once, with noise in place of every layer's output and nothing in place of every norm.
+
+    Return by layer what each call was given, as a function of the outputs of earlier layers, and the fresh noise that
+    stands in for what it returned. Norms mix channels by their statistics, never by their wiring; noise keeps
+    activations away from saturation. No layer is computed: ``trace`` knows the shapes of outputs.
+    """
+    inputs: _Calls = {}
+    outputs: _Calls = {}
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for call in reversed(trace.calls):
+        shapes.setdefault(call.module, []).append(call.output_shape)
+
+    def cut_open(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def answered_by_noise(*args: Any, **kwargs: Any) -> Tensor:
+            inputs.setdefault(module, []).append(args[0].clone())
+            shape = shapes[name].pop() if shapes.get(name) else forward(*args, **kwargs).shape
+            noise = torch.randn(shape, generator=generator).to(args[0]).requires_grad_(True)
+            outputs.setdefault(module, []).append(noise)
+            return noise.clone()  # a leaf itself may not be changed in place
+
+        if is_layer(module) and module in graph:
+            return answered_by_noise
+        if isinstance(module, _NORMS) or mixes_neighbours(module):
+            return lambda given, *_args, **_kwargs: given
+        return forward
+
+    with wrapped_forwards(graph.model, cut_open):
+        graph.model(example)
+    return inputs, outputs
+
+
+def _read(
+    graph: ChannelGraph, groups: Sequence[ChannelGroup], channels: Sequence[frozenset[int]]
+) -> dict[nn.Module, list[int]]:
+    """Return, by layer, the input channels that come from these channels of the groups."""
+    read: dict[nn.Module, list[int]] = {}
+    for group, some in zip(groups, channels, strict=True):
+        for cut in group.cuts:
+            if is_layer(cut.module) and graph.is_in_cut(cut):
+                read.setdefault(cut.layer, []).extend(positions_of(cut, some))
+    return read
+
+
+def _noises(inputs: _Calls, generator: torch.Generator) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """Return noise for each input that depends on the output of a layer: (reader, input, noise)."""
+    return [
+        (module, tensor, torch.randn(tensor.shape, generator=generator).to(tensor))
+        for module, calls in inputs.items()
+        for tensor in calls
+        if tensor.requires_grad
+    ]
+
+
+def _gradients(
+    outputs: _Calls,
+    noises: Sequence[tuple[nn.Module, Tensor, Tensor]],
+    read: dict[nn.Module, list[int]],
+    *,
+    elsewhere: bool,
+) -> dict[nn.Module, Tensor]:
+    """Return the energy (channels,), by producer, of gradients of noise at these input channels, or ``elsewhere``."""
+    entering = []
+    for module, tensor, noise in noises:
+        axis = _channel_axis(module, tensor)
+        mask = torch.zeros(tensor.shape[axis], device=tensor.device)
+        mask[read.get(module, [])] = 1.0
+        shape = [-1 if place == axis else 1 for place in range(tensor.dim())]
+        entering.append(noise * (1.0 - mask if elsewhere else mask).view(shape))
+    inputs = [tensor for _, tensor, _ in noises]
+    leaves = [(module, leaf) for module, calls in outputs.items() for leaf in calls]
+    gradients = torch.autograd.grad(
+        inputs, [leaf for _, leaf in leaves], entering, retain_graph=True, allow_unused=True
+    )
+    energies: dict[nn.Module, Tensor] = {}
+    for (module, _), gradient in zip(leaves, gradients, strict=True):
+        if gradient is not None:
+            energy = gradient.double().square().movedim(_channel_axis(module, gradient), 0).flatten(1).sum(1)
+            energies[module] = energies.get(module, 0) + energy
+    return energies
+
+
+def _energy(energies: dict[nn.Module, Tensor], producer: nn.Module, positions: Sequence[int] | None = None) -> float:
+    energy = energies.get(producer)
+    if energy is None:
+        return 0.0
+    return float(energy.sum() if positions is None else energy[list(positions)].sum())
+
+
+def _channel_axis(module: nn.Module, tensor: Tensor) -> int:
+    """Return the channel axis of a layer's input or output: last for a linear layer, before space for others."""
+    if isinstance(module, nn.Linear):
+        return tensor.dim() - 1
+    assert isinstance(module, CONVOLUTIONS)
+    return tensor.dim() - 1 - len(module.kernel_size)
 
 
 IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
@@ -110,11 +224,7 @@ IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
 
 
 def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[int]:
-    """Return the units of ``group`` from the least to the most important, the mean over a unit's channels.
-
-    Raises:
-        MeasurementFailed: the criterion finds nothing to look at in this group.
-    """
+    """Return the units of ``group``, least important first, by the mean over the channels of each."""
     importance = IMPORTANCES[config.criterion]()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
         torch.manual_seed(layer_generator(seed, group.members[0]).initial_seed())
@@ -132,8 +242,8 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
 def _as_torch_pruning(group: ChannelGroup, *, grouped_readers: bool) -> torch_pruning.Group:
     """Return the group in torch-pruning's own form, with the cuts that hold all channels first.
 
-    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM
-    fails on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
+    Its importances size their sum after the first entry, so a BatchNorm over a part must not come first. Its FPGM fails
+    on grouped convolutions that read the group; without ``grouped_readers`` they have no say.
     """
     cuts = [cut for cut in group.cuts if grouped_readers or not _is_grouped_reader(group, cut)]
     cuts.sort(key=lambda cut: -len(set(cut.root_indices)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.compressions.levels import BitScale, LevelScale
-from senseapp.compressions.option import option
 
 NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]
@@ -26,9 +25,9 @@ _OBSERVERS: dict[ActivationObserver, str] = {
 class QuantizationConfig(CompressionConfig):
     """Round the weights of one layer to few bits (and its input, on request). A level is the number of bits.
 
-    ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output
-    channel or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits.
-    Activation ranges come from calibration images, through ``observer``, never from the images measured.
+    ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output channel
+    or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits. Activation ranges
+    come from calibration images, through ``observer``, never from the images measured.
     """
 
     kind: ClassVar[str] = "quantization"

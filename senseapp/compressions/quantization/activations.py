@@ -1,17 +1,15 @@
-"""Ranges of activations, from a fixed amount of state.
-
-Looking at, and replacing, what flows into a layer.
-"""
+"""Ranges of activations from a fixed amount of state, and hooks that observe or change what flows into a layer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import extremes_of, in_memory_order
@@ -27,31 +25,15 @@ _SEARCH_ROUNDS = 2
 _CHUNK = 2**23
 
 
-class RangeObserver(Protocol):
-    """Watches tensors and proposes the range to quantize them over."""
-
-    def update(self, values: Tensor) -> None:
-        """Take in ``values``, any shape; nothing of them is kept."""
-        ...
-
-    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
-        """Return the lower and upper end, or None if nothing finite was seen.
-
-        Args:
-            rounding: (values, low, high) to the values after quantization over that range.
-        """
-        ...
-
-
 class MinMaxObserver:
-    """The smallest and the largest value ever seen."""
+    """Watches tensors, keeps the smallest and the largest value, and proposes them as the range to quantize over."""
 
     def __init__(self) -> None:
         self._low, self._high = math.inf, -math.inf
         self._finite = True
 
     def update(self, values: Tensor) -> None:
-        """Take in ``values``, any shape."""
+        """Take in ``values``, any shape; nothing of them is kept."""
         low, high = extremes_of(values)
         self._finite = self._finite and math.isfinite(high - low)
         self._low, self._high = min(self._low, low), max(self._high, high)
@@ -61,19 +43,16 @@ class MinMaxObserver:
         """Smallest and largest value; None if nothing was seen or something was not finite."""
         return (self._low, self._high) if self._finite and self._low <= self._high else None
 
-    def value_range(self, _rounding: Rounding) -> tuple[float, float] | None:
-        """Return the extremes."""
+    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
+        """Return both ends, None if nothing finite was seen; ``rounding`` quantizes (values, low, high)."""
         return self.extremes
 
 
 class HistogramObserver(MinMaxObserver):
     """Counts values in a fixed number of bins, over a range that doubles when a value falls outside.
 
-    When the range doubles, neighbouring bins are added up, so counts stay exact.
-
-    Attributes:
-        counts: float64 (NUM_BINS,).
-        low, high: ends of the binned range; they enclose every finite value seen.
+    ``counts``, float64 (NUM_BINS,), stay exact then, as neighbouring bins are added up; the ends ``low`` and ``high``
+    enclose every finite value seen.
     """
 
     def __init__(self) -> None:
@@ -118,7 +97,7 @@ class HistogramObserver(MinMaxObserver):
 class PercentileObserver(HistogramObserver):
     """The range that holds 99.99 % of the values, half of the rest cut off at each end."""
 
-    def value_range(self, _rounding: Rounding) -> tuple[float, float] | None:
+    def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the two quantiles, interpolated inside their bins."""
         if (extremes := self.extremes) is None:
             return None
@@ -134,10 +113,7 @@ class PercentileObserver(HistogramObserver):
 
 
 class MseObserver(HistogramObserver):
-    """The range with the least mean squared rounding error on the histogram.
-
-    Each end is searched in turn, from the full range inwards, with the other held.
-    """
+    """The range with the least squared rounding error on the histogram; each end is searched in turn, inwards."""
 
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the best range found; the full one is among the candidates."""
@@ -155,7 +131,7 @@ class MseObserver(HistogramObserver):
         return low, high
 
 
-OBSERVERS: Mapping[ActivationObserver, Callable[[], RangeObserver]] = {
+OBSERVERS: Mapping[ActivationObserver, Callable[[], MinMaxObserver]] = {
     "minmax": MinMaxObserver,
     "percentile": PercentileObserver,
     "mse": MseObserver,
@@ -192,33 +168,22 @@ def _map_inputs(
 
 
 @contextmanager
-def _called_first(module: nn.Module, before: Callable[..., _Arguments | None]) -> Iterator[None]:
-    handle = module.register_forward_pre_hook(before, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def changed_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Pass the input of each call of ``module`` through ``change`` first; of attention, query, key and value."""
 
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         return _map_inputs(module, args, kwargs, change)
 
-    with _called_first(module, before):
+    with module.register_forward_pre_hook(before, with_kwargs=True):
         yield
 
 
-@contextmanager
-def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> Iterator[None]:
+def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> RemovableHandle:
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         slots = _input_slots(module, args, kwargs)
         observe(tuple(args[slot] if isinstance(slot, int) else kwargs[slot] for slot in slots))
 
-    with _called_first(module, before):
-        yield
+    return module.register_forward_pre_hook(before, with_kwargs=True)
 
 
 def observe_inputs(
@@ -226,11 +191,10 @@ def observe_inputs(
     observers: Sequence[tuple[nn.Module, Callable[[tuple[Tensor, ...]], None]]],
     batches: Sequence[Tensor],
 ) -> None:
-    """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer.
+    """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer, which keeps none.
 
-    An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. It must not
-    keep them. A module that is never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read
-    directly) shows nothing.
+    An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. A module that is
+    never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) shows nothing.
     """
     first = next(model.parameters())
     with ExitStack() as stack:

@@ -17,11 +17,9 @@ _FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The numbers that a format can hold, before they are scaled; symmetric about 0.
+    """The numbers up to ``largest`` that a format can hold, before they are scaled; symmetric about 0.
 
-    Attributes:
-        largest: the greatest of them.
-        nearest: float32 tensor to the nearest of them, elementwise; ties to even, too large ones to ``largest``.
+    ``nearest`` maps a float32 tensor to the nearest of them, elementwise; ties to even, too large ones to ``largest``.
     """
 
     largest: float
@@ -45,18 +43,12 @@ GRIDS: Mapping[NumberFormat, Callable[[int], Grid]] = {"int": _integers, "fp8_e4
 
 
 def extremes_of(values: Tensor) -> tuple[float, float]:
-    """Return the least and the greatest of ``values``; NaN if one of them is.
-
-    ``torch.aminmax`` takes several times as long where tensors are in the channels-last order.
-    """
+    """Return the least and the greatest of ``values``, faster than ``torch.aminmax`` does; NaN if one of them is."""
     return float(values.amin()), float(values.amax())
 
 
 def in_memory_order(values: Tensor, *, like: Tensor | None = None) -> Tensor:
-    """Return ``values`` in one dimension, in the order in which ``like``, of the same shape, lies in memory.
-
-    Nothing is copied where that is their own order; ``flatten`` copies what is in the channels-last order.
-    """
+    """Return ``values`` in one dimension as ``like``, of the same shape, lies in memory; a view of its own order."""
     strides = (values if like is None else like).stride()
     return values.permute(sorted(range(values.dim()), key=strides.__getitem__, reverse=True)).reshape(-1)
 
@@ -74,18 +66,8 @@ def scale_of(
     scale = max |w| / largest grid number. Source: Krishnamoorthi 2018, "Quantizing deep convolutional networks for
     efficient inference", section 2.2, with the grid −(2^(b−1) − 1) … 2^(b−1) − 1.
 
-    Args:
-        weight: any shape.
-        bits: 2 to 8; not used by float formats.
-        number_format: a key of ``GRIDS``.
-        granularity: one scale per index of ``channel_axis``, or one for the tensor.
-        channel_axis: the axis of output channels.
-
-    Returns:
-        Shape of ``weight`` with 1 in place of every axis that a scale spans.
-
-    Raises:
-        InvalidSpec: the format has no such number of bits.
+    There is one scale per index of ``channel_axis`` or one for the tensor; the result has the shape of ``weight`` with
+    1 in place of every axis that a scale spans. ``bits`` are 2 to 8, else InvalidSpec, and not used by float formats.
     """
     axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
     largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()
@@ -100,10 +82,7 @@ def fake_quantize_weight(
     granularity: QuantizationGranularity = "channel",
     channel_axis: int = 0,
 ) -> Tensor:
-    """Round ``weight`` to the grid of :func:`scale_of`; the arguments are the same.
-
-    Returns:
-        A new tensor of the weight's shape, dtype and strides, computed in float32.
+    """Round ``weight`` to the grid of :func:`scale_of`, in float32; the result has its shape, dtype and strides.
 
     >>> fake_quantize_weight(torch.tensor([[1.0, 0.4, -0.6]]), bits=2)
     tensor([[ 1.,  0., -1.]])
@@ -149,7 +128,7 @@ def fake_quantize_input(
 ) -> Tensor:
     """Round activations to ``bits`` bits over the range ``low`` to ``high``, one scale for the tensor.
 
-    Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther
-    end of the range is its largest number. Values outside the range are clamped.
+    Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther end of
+    the range is its largest number. Values outside the range are clamped.
     """
     return _INPUT_ROUNDING[number_format](values, low, high, bits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -15,15 +15,15 @@ from senseapp.compressions.base import (
     CompressionRequest,
     LayerWeight,
     Prepared,
-    PreparedCompressor,
     Target,
+    WeightCompressor,
     find_weights,
     ordinary_tensors,
     swapped,
 )
 from senseapp.compressions.quantization.activations import (
     OBSERVERS,
-    RangeObserver,
+    MinMaxObserver,
     Rounding,
     changed_inputs,
     observe_inputs,
@@ -32,22 +32,17 @@ from senseapp.compressions.quantization.grid import fake_quantize_input, fake_qu
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
-class QuantizationCompressor(PreparedCompressor):
+class QuantizationCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that rounds a weight, and on request the layer's input.
 
-    Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``,
-    query, key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
-
-    Attributes:
-        targets: one per layer, in execution order.
-        not_applicable: layer name to the sentence that says why it cannot be quantized.
+    Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``, query,
+    key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
     """
 
     def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:
         self._config = config
-        found = find_weights(request.model, request.layers)
-        self._weights, self._reasons = found.weights, found.not_applicable
-        self._observers: dict[str, RangeObserver] = {}
+        self._weights, self._reasons = find_weights(request.model, request.layers)
+        self._observers: dict[str, MinMaxObserver] = {}
         if config.activations:
             self._observe(request)
         self.not_applicable: Mapping[str, str] = self._reasons
@@ -77,32 +72,27 @@ class QuantizationCompressor(PreparedCompressor):
             )
 
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Round the weight of ``target`` (and its input) to ``level`` bits.
-
-        Raises:
-            MeasurementFailed: the weight or the input holds values that are not finite.
-        """
+        """Round the weight of ``target`` and its input to ``level`` bits; MeasurementFailed if they are not finite."""
         weight, bits = self._weights[target.layer], int(level)
         with ordinary_tensors():
             rounded = self._rounded(weight, bits)
             input_range = self._input_range(target.layer, bits)
 
+        applied = Applied(achieved_level=level)
+        if input_range is None:
+            return Prepared(applied=applied, active=lambda: swapped(weight.parameter, rounded), weight=lambda: rounded)
+        low, high = input_range
+        round_input = self._input_rounding(bits)
+
         @contextmanager
         def active() -> Iterator[None]:
-            with swapped(weight.parameter, rounded), self._rounded_inputs(weight, bits, input_range):
+            with (
+                swapped(weight.parameter, rounded),
+                changed_inputs(weight.module, lambda values: round_input(values, low, high)),
+            ):
                 yield
 
-        alone = (lambda: rounded) if input_range is None else None
-        return Prepared(applied=Applied(achieved_level=level), active=active, weight=alone)
-
-    def _rounded_inputs(
-        self, weight: LayerWeight, bits: int, input_range: tuple[float, float] | None
-    ) -> AbstractContextManager[None]:
-        if input_range is None:
-            return nullcontext()
-        low, high = input_range
-        rounding = self._input_rounding(bits)
-        return changed_inputs(weight.module, lambda values: rounding(values, low, high))
+        return Prepared(applied=applied, active=active)
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect
+from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.compressions.levels import FractionScale, LevelScale
-from senseapp.compressions.option import option
 
 SparsityGranularity = Literal["weight", "kernel", "filter", "channel", "row", "column", "2:4"]
 SparsityCriterion = Literal["magnitude", "squared_magnitude", "random", "wanda"]
@@ -33,11 +32,10 @@ _CRITERIA: dict[SparsityCriterion, str] = {
 class SparsityConfig(CompressionConfig):
     """Set the least important weights of one layer to zero. A level is the fraction of zeros.
 
-    For a convolution weight of shape (O, I, kH, kW) the unit that is zeroed whole is, by granularity:
-    ``weight`` one number; ``kernel`` one (kH, kW) slice; ``filter`` one (I, kH, kW) slice, an output channel;
-    ``channel`` one (O, kH, kW) slice, an input channel; ``row`` and ``column`` one row or column inside each
-    kernel; ``2:4`` the two smaller of every four weights along the input axis, a level of exactly 0.5.
-    A linear weight (O, I) is treated as (O, I, 1, 1).
+    For a convolution weight of shape (O, I, kH, kW) the unit that is zeroed whole is, by granularity: ``weight`` one
+    number; ``kernel`` one (kH, kW) slice; ``filter`` one (I, kH, kW) slice, an output channel; ``channel`` one (O, kH,
+    kW) slice, an input channel; ``row`` and ``column`` one row or column inside each kernel; ``2:4`` the two smaller of
+    every four weights along the input axis, a level of exactly 0.5. A linear weight (O, I) is treated as (O, I, 1, 1).
     """
 
     kind: ClassVar[str] = "sparsity"

@@ -1,14 +1,11 @@
-"""Importance of each weight; the least important go first.
-
-Which weights are zeroed together, and with which others they compete.
-Norms of a layer's input features over the calibration images.
-"""
+"""Which weights are zeroed together, with which others they compete, and how important each of them is."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +17,9 @@ from senseapp.compressions.sparsity import SparsityCriterion, SparsityGranularit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreInputs:
-    """What a criterion may look at.
+    """What a criterion may look at: float32 ``weight``, (G, O/G, I/G, D, H, W), and a generator seeded for its layer.
 
-    Attributes:
-        weight: float32 (G, O/G, I/G, D, H, W).
-        generator: on the CPU, seeded for this layer.
-        input_norms: L2 norm of the input feature that each weight multiplies, of a shape that broadcasts to
-            ``weight``; None unless the criterion asks for it.
+    ``input_norms`` are the L2 norms of the input feature that each weight multiplies, broadcastable to ``weight``.
     """
 
     weight: Tensor
@@ -41,7 +34,6 @@ class Criterion:
     Attributes:
         score: importance of each weight, in the weight's shape; that of a larger unit is the mean over it.
         per_output: whether weights are compared within their output channel rather than over the layer.
-        looks_at_inputs: whether ``input_norms`` are needed.
     """
 
     score: Callable[[ScoreInputs], Tensor]
@@ -53,14 +45,6 @@ def layer_generator(seed: int, layer: str) -> torch.Generator:
     """Return a generator that depends on ``seed`` and the layer's name only, not on other layers or on the run."""
     # torch's CPU generator uses 32 bits of its seed only, so both are hashed into them.
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} {layer}".encode()))
-
-
-def _magnitude(inputs: ScoreInputs) -> Tensor:
-    return inputs.weight.abs()
-
-
-def _squared_magnitude(inputs: ScoreInputs) -> Tensor:
-    return inputs.weight.square()
 
 
 def _random(inputs: ScoreInputs) -> Tensor:
@@ -76,8 +60,8 @@ def _wanda(inputs: ScoreInputs) -> Tensor:
 
 
 CRITERIA: Mapping[SparsityCriterion, Criterion] = {
-    "magnitude": Criterion(score=_magnitude),
-    "squared_magnitude": Criterion(score=_squared_magnitude),
+    "magnitude": Criterion(score=lambda inputs: inputs.weight.abs()),
+    "squared_magnitude": Criterion(score=lambda inputs: inputs.weight.square()),
     "random": Criterion(score=_random),
     "wanda": Criterion(score=_wanda, per_output=True, looks_at_inputs=True),
 }
@@ -88,7 +72,6 @@ class Granularity:
     """A partition of a weight in the form (G, O/G, I/G, D, H, W) of :class:`WeightLayout` into equal units.
 
     Attributes:
-        unit: what one unit is called.
         axes: axes that one unit spans whole; along the others, each index is another unit.
         block_size: if above 0, this many consecutive units along the input axis compete with each other only.
     """
@@ -119,8 +102,8 @@ class Granularity:
     def arrange(self, unit_scores: Tensor, *, per_output: bool) -> Tensor:
         """Arrange the scores of units as (contests, competitors).
 
-        Units compete within their block; else, if ``per_output``, with the units of the same output channel where
-        units lie inside one; else with all units of the layer.
+        Units compete within their block; else, if ``per_output``, with the units of the same output channel where units
+        lie inside one; else with all units of the layer.
         """
         if self.block_size:
             return unit_scores.movedim(INPUT, -1).reshape(-1, self.block_size)
@@ -148,12 +131,7 @@ GRANULARITIES: Mapping[SparsityGranularity, Granularity] = {
 
 
 class InputNorms:
-    """L2 norm of each input feature of one layer, over images and positions; a fixed number of sums.
-
-    Attributes:
-        squared: sums of squares, float64 (S, I): one row per input, so 3 for attention (query, key, value) and 1
-            elsewhere; None until something was seen.
-    """
+    """L2 norms of the input features of a layer; ``squared``: float64 (S, I), S = 3 for attention, or None."""
 
     def __init__(self, num_kernel_axes: int) -> None:
         self._num_kernel_axes = num_kernel_axes
@@ -171,14 +149,9 @@ class InputNorms:
         return norms.cpu().double().square()
 
     def matched_to(self, layout: WeightLayout, num_outputs: int) -> Tensor:
-        """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), to multiply a split weight with.
+        """Return the norms, float32 (G, O/G, I/G, 1, 1, 1), to multiply a split weight with; ``num_outputs`` is O/G.
 
-        Args:
-            layout: of the weight.
-            num_outputs: O/G; attention's rows for query, key and value follow one another.
-
-        Raises:
-            ValueError: nothing was seen yet.
+        Attention's rows for query, key and value follow one another. ValueError if nothing was seen yet.
         """
         if self.squared is None:
             raise ValueError("no input was seen")
@@ -192,11 +165,9 @@ def gather_input_norms(
 ) -> dict[str, InputNorms]:
     """Return the input norms by layer name, from one pass over ``batches``; layers never called are absent."""
     norms = {weight.profile.name: InputNorms(len(weight.profile.weight_shape) - 2) for weight in weights}
-    observe_inputs(
-        model, [(weight.module, _watcher(weight, norms[weight.profile.name])) for weight in weights], batches
-    )
+
+    def watch(weight: LayerWeight, inputs: tuple[Tensor, ...]) -> None:
+        norms[weight.profile.name].update(inputs[weight.inputs_read])
+
+    observe_inputs(model, [(weight.module, partial(watch, weight)) for weight in weights], batches)
     return {name: found for name, found in norms.items() if found.squared is not None}
-
-
-def _watcher(weight: LayerWeight, norms: InputNorms) -> Callable[[tuple[Tensor, ...]], None]:
-    return lambda inputs: norms.update(inputs[weight.inputs_read])

@@ -1,7 +1,4 @@
-"""Sparsity: the least important units of one layer's weight become zero.
-
-Which units of a layer are the least important ones, for any number of them, after one sort.
-"""
+"""Sparsity: the least important units of one layer's weight become zero."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from senseapp.compressions.base import (
     CompressionRequest,
     LayerWeight,
     Prepared,
-    PreparedCompressor,
     Target,
+    WeightCompressor,
     find_weights,
     ordinary_tensors,
     swapped,
@@ -57,9 +54,6 @@ class Ranking:
     Each contest loses the same number of units, but for one: the contests whose next unit scores least lose one more.
     So any number of units can be zeroed exactly, and a larger number zeroes all that a smaller one did. Ties go by
     position; scores that are not a number count as the most important.
-
-    Attributes:
-        num_units: how many there are.
     """
 
     def __init__(self, scores: Tensor) -> None:
@@ -70,10 +64,7 @@ class Ranking:
         self.num_units = scores.numel()
 
     def _column(self, place: int) -> Tensor:
-        """Return the scores (contests,) that come at ``place``, counted from the least.
-
-        To part the stretch between two columns that are known takes a fifth of the time of a sort.
-        """
+        """Return the scores (contests,) at ``place`` from the least, in a fifth of the time of a sort."""
         right = bisect(self._settled, place)
         low, high = self._settled[right - 1] + 1, self._settled[right]
         if low <= place:
@@ -103,23 +94,18 @@ class Ranking:
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class SparsityCompressor(PreparedCompressor):
+class SparsityCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that zeroes units of a weight.
 
-    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and
-    used for all its levels.
-
-    Attributes:
-        targets: one per layer, in execution order.
-        not_applicable: layer name to the sentence that says why it cannot be made sparse.
+    The model's own weights must not change while it lives: importances are sorted once for the layer at hand and used
+    for all its levels.
     """
 
     def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
         self._granularity = GRANULARITIES[config.granularity]
         self._criterion = CRITERIA[config.criterion]
         self._seed, self._model = request.seed, request.model
-        found = find_weights(request.model, request.layers)
-        self._weights, self._reasons = found.weights, found.not_applicable
+        self._weights, self._reasons = find_weights(request.model, request.layers)
         self._leave_out_indivisible()
         self._norms = self._gather_norms(request)
         self.not_applicable: Mapping[str, str] = self._reasons
@@ -150,16 +136,12 @@ class SparsityCompressor(PreparedCompressor):
         return norms
 
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Zero floor(``level`` · n) of the n units of ``target``.
-
-        Raises:
-            MeasurementFailed: the level is less than one unit.
-        """
+        """Zero floor(``level`` · n) of the n units of ``target``; MeasurementFailed where that is none."""
         weight = self._weights[target.layer]
         with ordinary_tensors():
-            kept = self._kept(weight, level)
-            num_zeros = self._ranked(weight).num_zeros(kept)
-            sparse = self._ranked(weight).made_sparse(kept)
+            ranked, kept = self._ranked(weight), self._kept(weight, level)
+            num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # those before included
+            sparse = ranked.made_sparse(kept)
             acting = self._acting_zero_share(weight, num_zeros, sparse)
         applied = Applied(
             achieved_level=num_zeros / weight.parameter.numel(),
@@ -200,19 +182,15 @@ class SparsityCompressor(PreparedCompressor):
     def _ranked(self, weight: LayerWeight) -> _Ranked:
         layer = weight.profile.name
         if self._latest is None or self._latest.layer != layer:
-            values = weight.parameter.detach()
+            values, criterion, norms = weight.parameter.detach(), self._criterion, None
             split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
-            self._latest = _Ranked(layer, values, split.shape, self._rank(weight, split))
+            if criterion.looks_at_inputs:
+                norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
+            inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
+            scores = self._granularity.unit_scores(criterion.score(inputs))
+            ranking = Ranking(self._granularity.arrange(scores, per_output=criterion.per_output))
+            self._latest = _Ranked(layer, values, split.shape, ranking)
         return self._latest
-
-    def _rank(self, weight: LayerWeight, split: Tensor) -> Ranking:
-        layer = weight.profile.name
-        norms = None
-        if self._criterion.looks_at_inputs:
-            norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
-        inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
-        scores = self._granularity.unit_scores(self._criterion.score(inputs))
-        return Ranking(self._granularity.arrange(scores, per_output=self._criterion.per_output))
 
 
 @dataclass(slots=True)
@@ -224,14 +202,6 @@ class _Ranked:
     shape: torch.Size
     ranking: Ranking
     _marks: _Marks | None = None
-    _has_zeros: bool | None = None
-
-    def num_zeros(self, kept: Tensor) -> int:
-        """Return how many values are zero when ``kept`` are left, those included that were zero before."""
-        if self._has_zeros is None:
-            self._has_zeros = int(self.values.count_nonzero()) < self.values.numel()
-        left = kept & (self.values != 0) if self._has_zeros else kept
-        return kept.numel() - int(left.count_nonzero())
 
     def made_sparse(self, kept: Tensor) -> _Sparse:
         if self._marks is None or self._marks.full:

@@ -75,7 +75,7 @@ def process_lost(status: int) -> ProcessLost:
         reason, advice = "was killed, most often because memory ran out", "with fewer images or a smaller input size"
     else:
         reason, advice = f"ended unexpectedly (status {status})", "with other settings if it happens again"
-    return ProcessLost(f"The process that did this work {reason}. {_KEPT}: resume it, {advice}.")
+    return ProcessLost(f"The process that did this work {reason}. {_KEPT}: try again, {advice}.")
 
 
 class JobProcess:

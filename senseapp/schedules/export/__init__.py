@@ -1,1 +1,1 @@
-"""Target files of schedules, one module per format."""
+"""Files of schedules for other tools, and our own."""

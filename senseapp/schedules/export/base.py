@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from senseapp.compressions import Effect, get, names
 from senseapp.core.errors import InvalidSchedule
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.schedule import Schedule
 
 _NAMES_SHOWN = 3
 
@@ -18,13 +19,12 @@ class ExportFormat:
     """One target format: who reads it, what it can say, and how it is written.
 
     Attributes:
-        name: what ``--format`` takes.
-        title: the name people see.
+        name: what ``--format`` takes; people see ``title``.
         reader: one line on which tool reads it, and how.
         suffix: of the file name, with its dot; unique, so that a zip holds one file per format.
         compressions: the names of those that the format can express; None for any.
         render: writes a checked schedule; None if the file needs the network itself (Model Explorer).
-        companion: name and text of a file that belongs beside it; None if the format needs none.
+        companion: name and text of a file that belongs beside it.
         mixes: whether one file can hold several compressions at once.
     """
 
@@ -69,11 +69,7 @@ class ExportFormat:
 
 
 def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
-    """Require every name to be a layer of ``profile`` and every level to be in range.
-
-    Raises:
-        InvalidSchedule: names the first layers that do not exist, or the first level out of range.
-    """
+    """Raise InvalidSchedule unless every name is a layer of ``profile`` and every level is in range."""
     known = {layer.name for layer in profile.layers}
     named = {name: None for entry in schedule.entries for name in (entry.layer, *entry.members)}
     missing = [name for name in named if name not in known]
@@ -84,21 +80,23 @@ def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
             f"{profile.title} ({shown}). Choose the schedule that was made for this model."
         )
     for entry in schedule.entries:
-        _check_level(entry)
+        if entry.compression == "none":
+            continue
+        if entry.compression not in names():
+            raise InvalidSchedule(
+                f"The compression of {entry.layer} must be one of {', '.join(names())} or none, "
+                f"got {entry.compression!r}."
+            )
+        scale = get(entry.compression).scale
+        if not scale.allows(entry.level):
+            raise InvalidSchedule(
+                f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
+            )
 
 
-def _check_level(entry: ScheduleEntry) -> None:
-    if entry.compression == "none":
-        return
-    if entry.compression not in names():
-        raise InvalidSchedule(
-            f"The compression of {entry.layer} must be one of {', '.join(names())} or none, got {entry.compression!r}."
-        )
-    scale = get(entry.compression).scale
-    if not scale.allows(entry.level):
-        raise InvalidSchedule(
-            f"The {entry.compression} level of {entry.layer} must be {scale.rule}, got {entry.level}."
-        )
+def json_text(values: object) -> str:
+    """Return ``values`` as the indented JSON of a file."""
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def fractions_by_layer(schedule: Schedule) -> dict[str, float]:

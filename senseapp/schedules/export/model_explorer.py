@@ -1,27 +1,24 @@
 """A Model Explorer overlay, and the exported graph whose nodes it names.
 
-Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files
-are made together.
+Model Explorer shows a ``.pt2`` with the names of its fx nodes (``conv2d_3``), not of its modules, so the two files are
+made together.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from senseapp.compressions import Effect
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel, first_line_of
-from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
-from senseapp.schedules.export.base import ExportFormat, levels_by_layer
-from senseapp.schedules.export.program import without_source_paths
+from senseapp.schedules.export.base import ExportFormat, json_text, levels_by_layer
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.export import ExportedProgram
 
 
 _ROBUST, _MIDDLE, _FRAGILE = "#2c7bb6", "#ffffbf", "#d7191c"  # blue to red through yellow, colour-blind safe
@@ -32,20 +29,10 @@ def schedule_values(schedule: Schedule) -> dict[str, float]:
     return levels_by_layer(schedule, *Effect)
 
 
-def sensitivity_values(result: SensitivityResult, *, level: float, metric: str) -> dict[str, float]:
-    """Return the drop in ``metric`` of each layer at ``level``; group members share theirs."""
-    return {
-        member: change.delta
-        for item, change in result.ranked(level, metric)
-        if math.isfinite(change.delta)
-        for member in item.members or (item.layer,)
-    }
-
-
 def model_explorer_overlay(
     values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
 ) -> tuple[str, bytes]:
-    """Return the node data (JSON) and the ``.pt2`` file that it colours; see :func:`exported_graph`.
+    """Return the node data (JSON) and the ``.pt2`` file that it colours; see the two functions below.
 
     Raises:
         InvalidSchedule: a layer has no node in the graph.
@@ -58,28 +45,17 @@ def model_explorer_overlay(
 def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, list[str]], bytes]:
     """Return the names of the nodes of each layer, and the network as a ``.pt2`` file; one serves every overlay.
 
-    Args:
-        module: the network; it is exported in ``eval()`` mode and left as it was.
-        sample: one input batch (N, C, H, W).
-
-    Raises:
-        UnsupportedModel: torch.export cannot trace the network.
+    The network is exported in ``eval()`` mode, on one batch ``sample`` (N, C, H, W), and left as it was.
     """
-    program = _exported(module, sample)
-    return _nodes_by_layer(program), _saved(program)
+    import torch
+
+    program, stream = _exported(module, sample), io.BytesIO()
+    torch.export.save(program, stream)
+    return _nodes_by_layer(program), stream.getvalue()
 
 
 def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str) -> str:
-    """Return the node data (JSON) of a graph.
-
-    Args:
-        values: one finite number per layer.
-        nodes: names of the nodes of each layer, from :func:`exported_graph`.
-        title: what Model Explorer calls the overlay.
-
-    Raises:
-        InvalidSchedule: a layer has no node in the graph.
-    """
+    """Return the node data (JSON) of a graph called ``title``: one finite number for each of some layers."""
     missing = [layer for layer in values if layer not in nodes]
     if missing:
         raise InvalidSchedule(
@@ -87,11 +63,10 @@ def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, t
         )
     results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
     gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
-    overlay = {"name": title, "results": results, "gradient": gradient}
-    return json.dumps(overlay, indent=2, allow_nan=False) + "\n"
+    return json_text({"name": title, "results": results, "gradient": gradient})
 
 
-def _exported(module: nn.Module, sample: torch.Tensor) -> Any:
+def _exported(module: nn.Module, sample: torch.Tensor) -> ExportedProgram:
     import torch
 
     was_training = module.training
@@ -105,7 +80,18 @@ def _exported(module: nn.Module, sample: torch.Tensor) -> Any:
         module.train(was_training)
 
 
-def _nodes_by_layer(program: Any) -> dict[str, list[str]]:
+def without_source_paths(program: ExportedProgram) -> ExportedProgram:
+    """Take from every node of ``program`` the lines of source that made it, which name folders; return it."""
+    from torch.fx import GraphModule
+
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    return program
+
+
+def _nodes_by_layer(program: ExportedProgram) -> dict[str, list[str]]:
     """Return the names of the computing nodes whose innermost module is each layer."""
     nodes: dict[str, list[str]] = {}
     for node in program.graph.nodes:
@@ -114,14 +100,6 @@ def _nodes_by_layer(program: Any) -> dict[str, list[str]]:
             path, _ = next(reversed(stack.values()))
             nodes.setdefault(path, []).append(node.name)
     return nodes
-
-
-def _saved(program: Any) -> bytes:
-    import torch
-
-    stream = io.BytesIO()
-    torch.export.save(program, stream)
-    return stream.getvalue()
 
 
 MODEL_EXPLORER = ExportFormat(

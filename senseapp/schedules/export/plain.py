@@ -1,8 +1,7 @@
-"""Our own CSV: one row per layer, for spreadsheets.
+"""Our own JSON, YAML and CSV files, and the way back to a schedule.
 
-Our own JSON: the whole schedule, read by ``senseapp apply`` and by any script.
-Our own YAML: the same content as the JSON.
-Read a schedule file that senseapp wrote (JSON, YAML or CSV).
+All three say levels the way people do, with the unit beside each (percent, bits). JSON and YAML hold the whole
+schedule; CSV holds its rows.
 """
 
 from __future__ import annotations
@@ -10,48 +9,68 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from senseapp.core.errors import InvalidSchedule, first_line_of
+from senseapp.compressions import get, names
+from senseapp.core.csv_cells import csv_text, plain_cell
+from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Schedule
-from senseapp.schedules.export.base import ExportFormat, check_schedule
-from senseapp.schedules.export.native import ROW_FIELDS, payload_of, row_of, schedule_from_payload, schedule_from_rows
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
+from senseapp.schedules.export.base import ExportFormat, check_schedule, json_text
 
+_FORMAT_NAME = "senseapp-schedule"
+_VERSION = 1
+_ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
+_NONE = "none"
+_MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
 _TRUTH = {"true": True, "false": False}
+_ACHIEVED_MEANS = (
+    "Predicted from the layers' costs: fractions removed of weights, of bytes if zeros are stored sparse and weights "
+    "at their bits, and of multiply-accumulates; average bits of a weight. No sizes of files."
+)
+
+
+def _row_of(entry: ScheduleEntry) -> dict[str, Any]:
+    """Return one entry as the plain values of ``_ROW_FIELDS``."""
+    return {
+        "layer": entry.layer,
+        "members": list(entry.members),
+        "compression": entry.compression,
+        "level": entry.level if entry.compression == _NONE else get(entry.compression).scale.shown(entry.level),
+        "unit": _unit(entry.compression),
+        "predicted_damage": entry.predicted_damage,
+        "locked": entry.locked,
+    }
+
+
+def _payload_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the whole schedule as plain JSON values."""
+    budget = schedule.budget
+    return {
+        "format": _FORMAT_NAME,
+        "version": _VERSION,
+        "model": schedule.model,
+        "method": schedule.method,
+        "metric": schedule.metric,
+        "budget": None if budget is None else {"kind": budget.kind, "target": budget.target},
+        "predicted_damage": schedule.predicted_damage,
+        "achieved": dict(schedule.achieved),
+        "achieved_means": _ACHIEVED_MEANS,
+        "notes": list(schedule.notes),
+        "layers": [_row_of(entry) for entry in schedule.entries],
+    }
 
 
 def _csv(schedule: Schedule, profile: ModelProfile) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ROW_FIELDS, lineterminator="\n")
-    writer.writeheader()
-    for entry in schedule.entries:
-        row = row_of(entry)
-        writer.writerow(row | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()})
-    return stream.getvalue()
-
-
-def rows_from_csv(text: str) -> list[dict[str, Any]]:
-    """Read the rows back, as :func:`senseapp.schedules.export.native.row_of` made them.
-
-    Raises:
-        InvalidSchedule: the header or a row is not of this form.
-    """
-    reader = csv.DictReader(io.StringIO(text))
-    if tuple(reader.fieldnames or ()) != ROW_FIELDS:
-        raise InvalidSchedule(
-            f"A schedule CSV has the columns {','.join(ROW_FIELDS)}; found {','.join(reader.fieldnames or ('none',))}."
-        )
-    rows: list[dict[str, Any]] = []
-    for row in reader:
-        if None in row or None in row.values() or row["locked"].lower() not in _TRUTH:
-            raise InvalidSchedule(
-                f"Line {reader.line_num} of this CSV needs {len(ROW_FIELDS)} values, the last one true or false."
-            )
-        rows.append(row | {"members": row["members"].split(), "locked": _TRUTH[row["locked"].lower()]})
-    return rows
+    rows = (
+        _row_of(entry) | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()}
+        for entry in schedule.entries
+    )
+    return csv_text(_ROW_FIELDS, ([row[name] for name in _ROW_FIELDS] for row in rows))
 
 
 CSV = ExportFormat(
@@ -62,32 +81,20 @@ CSV = ExportFormat(
     render=_csv,
     mixes=True,
 )
-
-
-def _json(schedule: Schedule, profile: ModelProfile) -> str:
-    return json.dumps(payload_of(schedule), indent=2, allow_nan=False) + "\n"
-
-
 JSON = ExportFormat(
     name="json",
     title="JSON",
     reader="senseapp apply and your own scripts: the whole schedule, levels in percent or bits.",
     suffix=".json",
-    render=_json,
+    render=lambda schedule, profile: json_text(_payload_of(schedule)),
     mixes=True,
 )
-
-
-def _yaml(schedule: Schedule, profile: ModelProfile) -> str:
-    return yaml.safe_dump(payload_of(schedule), sort_keys=False, allow_unicode=True)
-
-
 YAML = ExportFormat(
     name="yaml",
     title="YAML",
     reader="senseapp apply and your own scripts: the same content as the JSON.",
     suffix=".yaml",
-    render=_yaml,
+    render=lambda schedule, profile: yaml.safe_dump(_payload_of(schedule), sort_keys=False, allow_unicode=True),
     mixes=True,
 )
 
@@ -95,31 +102,120 @@ YAML = ExportFormat(
 def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
     """Read our JSON, YAML or CSV (recognised by its content) as a schedule for the model of ``profile``.
 
+    The rows of a CSV give a ``manual`` schedule, whose predicted damage is theirs added up.
+
     Raises:
-        InvalidSchedule: not such a file, made for another model (the first missing layers are named), or a value
-            out of range.
+        InvalidSchedule: not such a file, of a newer version, damaged, made for another model (the first missing layers
+            are named), or a value out of range.
     """
     try:
         content = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InvalidSchedule("A schedule file is text in UTF-8; this one is not. Choose another file.") from error
-    schedule = _parse(content, profile)
+    try:
+        if content.lstrip().startswith(",".join(_ROW_FIELDS[:2])):
+            schedule = _schedule_from_rows(_rows_from_csv(content), profile.title)
+        else:
+            schedule = _schedule_from_payload(_plain_values(content))
+    except InvalidSpec as error:
+        raise InvalidSchedule(str(error)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InvalidSchedule(f"This schedule file is damaged: {reason}. Export it again.") from error
     check_schedule(schedule, profile)
     return schedule
 
 
-def _parse(content: str, profile: ModelProfile) -> Schedule:
-    if content.lstrip().startswith(",".join(ROW_FIELDS[:2])):
-        return schedule_from_rows(rows_from_csv(content), model=profile.title)
-    return schedule_from_payload(_plain_values(content))
+def _rows_from_csv(text: str) -> list[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text))
+    if tuple(reader.fieldnames or ()) != _ROW_FIELDS:
+        raise InvalidSchedule(
+            f"A schedule CSV has the columns {','.join(_ROW_FIELDS)}; found {','.join(reader.fieldnames or ('none',))}."
+        )
+    rows: list[dict[str, Any]] = []
+    for row in reader:
+        if None in row or None in row.values() or row["locked"].lower() not in _TRUTH:
+            raise InvalidSchedule(
+                f"Line {reader.line_num} of this CSV needs {len(_ROW_FIELDS)} values, the last one true or false."
+            )
+        cells = {name: plain_cell(text) for name, text in row.items()}
+        rows.append(cells | {"members": cells["members"].split(), "locked": _TRUTH[cells["locked"].lower()]})
+    return rows
 
 
 def _plain_values(content: str) -> object:
     try:
-        values: object = json.loads(content) if content.lstrip().startswith("{") else yaml.safe_load(content)
+        values: object = json.loads(content) if content.lstrip().startswith("{") else _plain_yaml(content)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InvalidSchedule(
             f"This schedule file cannot be read ({first_line_of(error)}). "
             "Choose a JSON, YAML or CSV file that senseapp wrote."
         ) from error
     return values
+
+
+def _plain_yaml(content: str) -> object:
+    """Read YAML without aliases, anchors and tags: a few lines of them stand for gigabytes, or name other types."""
+    if len(content) > _MOST_YAML_CHARACTERS:
+        raise ValueError(f"more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
+    for event in yaml.parse(content, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise ValueError("it holds aliases, anchors or tags, which senseapp does not write")
+    return yaml.safe_load(content)
+
+
+def _schedule_from_rows(rows: list[dict[str, Any]], model: str) -> Schedule:
+    entries = tuple(_entry_of(row) for row in rows)
+    damage = sum(entry.predicted_damage for entry in entries)
+    return Schedule(model=model, method="manual", entries=entries, predicted_damage=damage)
+
+
+def _schedule_from_payload(payload: object) -> Schedule:
+    if not isinstance(payload, Mapping) or payload.get("format") != _FORMAT_NAME:
+        raise InvalidSchedule(
+            f'A schedule file starts with "format: {_FORMAT_NAME}"; this one does not. '
+            "Choose a JSON, YAML or CSV file that senseapp wrote."
+        )
+    if payload.get("version") != _VERSION:
+        raise InvalidSchedule(
+            f"This schedule file has version {payload.get('version')!r}; this senseapp reads version {_VERSION}. "
+            "Update senseapp, or export the schedule again."
+        )
+    return Schedule(
+        model=str(payload["model"]),
+        method=str(payload["method"]),
+        entries=tuple(_entry_of(row) for row in payload["layers"]),
+        budget=ResourceBudget(**payload["budget"]) if payload["budget"] else None,
+        metric=str(payload["metric"]),
+        predicted_damage=float(payload["predicted_damage"]),
+        achieved={str(kind): float(value) for kind, value in payload["achieved"].items()},
+        notes=tuple(str(note) for note in payload["notes"]),
+    )
+
+
+def _entry_of(row: Mapping[str, Any]) -> ScheduleEntry:
+    layer, compression = str(row["layer"]), str(row["compression"])
+    if compression not in (known := (*names(), _NONE)):
+        raise InvalidSchedule(f"The compression of {layer} must be one of {', '.join(known)}, got {compression!r}.")
+    if row["unit"] != (unit := _unit(compression)):
+        raise InvalidSchedule(f"The level of {layer} must be given in {unit or 'no unit'}, got {row['unit']!r}.")
+    level = float(row["level"])
+    if compression == _NONE and level != 0:
+        raise InvalidSchedule(f"{layer} is left alone (compression none), so its level must be 0, got {level}.")
+    damage = float(row["predicted_damage"])
+    if not math.isfinite(damage):
+        raise InvalidSchedule(
+            f"The predicted damage of {layer} must be a finite number, got {row['predicted_damage']}."
+        )
+    return ScheduleEntry(
+        layer=layer,
+        members=tuple(str(member) for member in row["members"]),
+        compression=compression,
+        level=level if compression == _NONE else get(compression).scale.from_shown(level),
+        predicted_damage=damage,
+        locked=bool(row["locked"]),
+    )
+
+
+def _unit(compression: str) -> str:
+    return "" if compression == _NONE else get(compression).scale.unit

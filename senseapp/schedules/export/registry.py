@@ -1,18 +1,38 @@
-"""Every target format by name; a new one is one file and one line here."""
+"""Every target format by name (a new one is one module and one line here), and all of them in one zip."""
 
 from __future__ import annotations
 
-from senseapp.core.errors import InvalidSpec
-from senseapp.schedules.export.base import ExportFormat
-from senseapp.schedules.export.distiller import DISTILLER
-from senseapp.schedules.export.fasterai import FASTERAI_PRUNER, FASTERAI_SPARSIFIER
+import hashlib
+import importlib.metadata
+import io
+import json
+import platform
+import zipfile
+from collections.abc import Mapping
+
+from senseapp.core.codec import encode
+from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import ExportManifest, Schedule
+from senseapp.schedules.export.base import ExportFormat, check_schedule
+from senseapp.schedules.export.config_formats import MODELOPT, NNI2, NNI3, TORCHAO
+from senseapp.schedules.export.fraction_formats import (
+    DISTILLER,
+    FASTERAI_PRUNER,
+    FASTERAI_SPARSIFIER,
+    SPARSEML,
+    TORCH_PRUNING,
+)
 from senseapp.schedules.export.model_explorer import MODEL_EXPLORER
-from senseapp.schedules.export.modelopt import MODELOPT
-from senseapp.schedules.export.nni import NNI2, NNI3
 from senseapp.schedules.export.plain import CSV, JSON, YAML
-from senseapp.schedules.export.sparseml import SPARSEML
-from senseapp.schedules.export.torch_pruning import TORCH_PRUNING
-from senseapp.schedules.export.torchao import TORCHAO
+
+ZIP_FORMAT = "zip"
+"""Stands for all formats at once where a format is named."""
+MANIFEST_NAME = "manifest.json"
+README_NAME = "README.txt"
+_STEM = "schedule"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; equal content gives equal bytes
+_PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 
 FORMATS: dict[str, ExportFormat] = {
     target.name: target
@@ -35,11 +55,80 @@ FORMATS: dict[str, ExportFormat] = {
 
 
 def export_format(name: str) -> ExportFormat:
-    """Return the format called ``name``.
-
-    Raises:
-        InvalidSpec: there is none; names those there are.
-    """
+    """Return the format called ``name``; raise InvalidSpec, with the names there are, if there is none."""
     if name not in FORMATS:
         raise InvalidSpec(f"The format must be one of {', '.join(FORMATS)}, or zip for all of them, got {name!r}.")
     return FORMATS[name]
+
+
+def build_zip(
+    schedule: Schedule,
+    profile: ModelProfile,
+    *,
+    extra: Mapping[str, bytes] | None = None,
+    left_out: str = "",
+) -> tuple[bytes, ExportManifest]:
+    """Return a zip of every target file that can hold ``schedule``, and its manifest; equal arguments give equal bytes.
+
+    ``README.txt`` in it says who reads each file, and why a format was left out; ``left_out`` is why there is no Model
+    Explorer overlay. ``extra`` are further files by name, as that overlay is, which only the network can give.
+
+    Raises:
+        InvalidSchedule: the schedule belongs to another model or is out of range, or two files share a name.
+    """
+    check_schedule(schedule, profile)
+    files = _target_files(schedule, profile, extra or {}, left_out)
+    for name, content in (extra or {}).items():
+        if name in files or name == MANIFEST_NAME:
+            raise InvalidSchedule(f"Two files of one archive are called {name}. Rename the one that is added.")
+        files[name] = content
+    manifest = ExportManifest(
+        files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
+        versions=_versions(),
+    )
+    files[MANIFEST_NAME] = (json.dumps(encode(manifest), indent=2) + "\n").encode()
+    return _zipped(files), manifest
+
+
+def _target_files(
+    schedule: Schedule, profile: ModelProfile, extra: Mapping[str, bytes], left_out: str
+) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    lines = []
+    for target in FORMATS.values():
+        name = f"{_STEM}{target.suffix}"
+        if target.render is None and name in extra:
+            lines.append(f"{name}: {target.reader}")
+            continue
+        try:
+            files[name] = target.write(schedule, profile).encode()
+        except InvalidSchedule as refusal:
+            lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
+            continue
+        lines.append(f"{name}: {target.reader}")
+        if target.companion:
+            companion, text = target.companion
+            files[companion] = text.encode()
+    files[README_NAME] = ("\n".join(lines) + "\n").encode()
+    return files
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("senseapp", *_PACKAGES):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content)
+    return stream.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.core.errors import SenseError
 from senseapp.records.profile import ModelProfile
@@ -64,9 +65,10 @@ def _graph(run_id: str) -> GraphFiles | None:
     if graph is None:
         wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
         return None
+    service = backend.service()
     st.download_button(
         "Download the graph (.pt2)",
-        graph.path.read_bytes,
+        download(lambda: service.schedules.graph(run_id).path),  # asks anew whether this visitor may read the run
         file_name=f"{_STEM}.model-explorer.pt2",
         key=f"schedule.graph.{run_id}",
         icon=":material/account_tree:",
@@ -78,7 +80,7 @@ def _graph(run_id: str) -> GraphFiles | None:
 def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -> None:
     st.download_button(
         f"Download {chosen.title}",
-        text,
+        download(lambda: text),
         file_name=_STEM + chosen.suffix,
         key=f"schedule.download.{run_id}",
         type="primary",
@@ -90,7 +92,7 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -
         name, content = chosen.companion
         st.download_button(
             f"Download {name}",
-            content,
+            download(lambda: content),
             file_name=name,
             key=f"schedule.companion.{run_id}",
             icon=":material/code:",
@@ -99,7 +101,7 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
     st.download_button(
         "Download every format (zip)",
-        lambda: service.schedules.target_zip(run_id, schedule),
+        download(lambda: service.schedules.target_zip(run_id, schedule)),
         file_name=f"{_STEM}.zip",
         mime="application/zip",
         key=f"schedule.zip.{run_id}",

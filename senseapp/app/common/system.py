@@ -7,20 +7,33 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
+from senseapp.app.common.notices import complain
 from senseapp.app.words import format as fmt
-from senseapp.runs.system_report import SystemReport
+from senseapp.core.errors import SenseError
+from senseapp.core.home import home
+from senseapp.runs.settings import ServerSettings
+from senseapp.runs.system_report import SystemReport, system_report
 
 _REFRESH_SECONDS = 5.0
 
 
 @st.fragment(run_every=_REFRESH_SECONDS)
 def system_panel() -> None:
-    """Show the report, and a new one every few seconds."""
-    report = backend.service().system()
+    """Show the report, and a new one every few seconds; also where the home cannot be used."""
+    report = _report()
+    for problem in report.problems:
+        complain(problem)
     _work(report)
     _machine(report)
     _disk(report)
     _versions(report)
+
+
+def _report() -> SystemReport:
+    try:
+        return backend.service().system()
+    except SenseError:  # the page says it above
+        return system_report(home(), None, ServerSettings(), running=0, waiting=0)
 
 
 def _work(report: SystemReport) -> None:
@@ -60,7 +73,7 @@ def _disk(report: SystemReport) -> None:
     st.header("Disk", anchor=False)
     disk = report.disk
     figures = {
-        "Runs": fmt.bytes_size(disk.runs_bytes),
+        "Runs": "not known" if disk.runs_bytes is None else fmt.bytes_size(disk.runs_bytes),
         "Uploads": fmt.bytes_size(disk.uploads_bytes),
         "Logs": fmt.bytes_size(disk.logs_bytes),
         "Free": f"{fmt.bytes_size(disk.free_bytes)} of {fmt.bytes_size(disk.total_bytes)}",

@@ -1,0 +1,170 @@
+"""Files that download buttons make, at random addresses that answer only the browser and person who asked."""
+
+from __future__ import annotations
+
+import functools
+import mimetypes
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyio import to_thread
+from starlette.requests import HTTPConnection
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from senseapp.app.common.download import Asker, Download, new_file
+from senseapp.app.logins import logouts
+from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
+from senseapp.core.disk import storage_errors
+from senseapp.runs.service import LOCAL_OWNER
+
+_ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
+_TOKEN_BYTES = 32
+_KEPT_SECONDS = 600.0
+_MOST_OF_A_SESSION = 32
+_CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """One file at one address.
+
+    Attributes:
+        path: of the file.
+        own: whether it goes with the offer.
+        asker: who may fetch it.
+        until: when it expires.
+    """
+
+    path: Path
+    own: bool
+    asker: Asker
+    name: str
+    mime: str
+    until: float
+
+    def close(self) -> None:
+        if self.own:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
+class DownloadRegistry:
+    """Files that were made for a click, by the token in their address; safe to use from any thread.
+
+    Args:
+        is_open: tells whether a session's page is open.
+        clock: seconds that never move back.
+    """
+
+    def __init__(
+        self, is_open: Callable[[str], bool] = is_connected, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_open = is_open
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._offers: dict[str, _Offer] = {}
+
+    def deliver(self, made: Made, name: str, mime: str) -> str:
+        """Make the file of a pressed button and return its address.
+
+        Raises:
+            TypeError: the button was given something else than a :class:`Download`.
+            SenseError: the file cannot be made.
+        """
+        if not isinstance(made, Download):
+            raise TypeError(f"Buttons are given downloads; {name} is none.")
+        content = made.make()
+        path, own = (content, made.is_temporary) if isinstance(content, Path) else (_written(content), True)
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        offer = _Offer(
+            path=path,
+            own=own,
+            asker=made.asker,
+            name=name,
+            mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
+            until=self._clock() + _KEPT_SECONDS,
+        )
+        with self._lock:
+            self._offers[token] = offer
+            of_session = [key for key, other in self._offers.items() if other.asker.session == made.asker.session]
+            removed = [self._offers.pop(key) for key in of_session[:-_MOST_OF_A_SESSION]]
+        for old in removed:
+            old.close()
+        return address_of(f"download/{token}")
+
+    def find(self, token: str, connection: HTTPConnection) -> _Offer | None:
+        """Return the file of ``token`` if ``connection`` may fetch it."""
+        with self._lock:
+            offer = self._offers.get(token)
+        if offer is None or offer.until < self._clock() or not self._is_open(offer.asker.session):
+            return None
+        browser = offer.asker.browser
+        own_browser = bool(browser) and secrets.compare_digest(browser_key(connection.cookies), browser)
+        same_person = offer.asker.owner == LOCAL_OWNER or logouts().owner(connection.cookies) == offer.asker.owner
+        return offer if own_browser and same_person and offer.path.is_file() else None
+
+    def sweep(self) -> None:
+        """Remove what has expired or whose page was closed."""
+        with self._lock:
+            gone = [
+                token
+                for token, offer in self._offers.items()
+                if offer.until < self._clock() or not self._is_open(offer.asker.session)
+            ]
+            removed = [self._offers.pop(token) for token in gone]
+        for offer in removed:
+            offer.close()
+
+    def close(self) -> None:
+        """Remove every file that was made for a click."""
+        with self._lock:
+            removed, self._offers = list(self._offers.values()), {}
+        for offer in removed:
+            offer.close()
+
+
+@functools.cache
+def download_registry() -> DownloadRegistry:
+    """Return this process's registry."""
+    return DownloadRegistry()
+
+
+class Downloads:
+    """Middleware that answers the addresses of a registry; it streams from the disk, and nothing compresses it anew."""
+
+    def __init__(self, app: ASGIApp, registry: DownloadRegistry) -> None:
+        self._app = app
+        self._registry = registry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        found = _ROUTE.search(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+        else:
+            response = await to_thread.run_sync(self._answer, found["token"], scope)
+            await response(scope, receive, send)
+
+    def _answer(self, token: str, scope: Scope) -> Response:
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("Method Not Allowed", 405)
+        offer = self._registry.find(token, HTTPConnection(scope))
+        if offer is None:
+            return PlainTextResponse("There is no such download, or it has expired. Press the button again.", 404)
+        headers = {"Cache-Control": "no-store"}
+        response = FileResponse(offer.path, filename=offer.name, media_type=offer.mime, headers=headers)
+        response.chunk_size = _CHUNK_BYTES
+        return response
+
+
+def _written(content: str | bytes) -> Path:
+    path = new_file()
+    with storage_errors(f"the folder {path.parent.name}"):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path

@@ -1,0 +1,67 @@
+"""One server at a time on one home."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from senseapp.core.errors import HomeInUse
+from senseapp.core.home import lock_home
+from senseapp.records.jobs import RunState
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend, backend_at
+from senseapp.runs.service import Service
+
+HOLDER = "import sys, pathlib; from senseapp.core.home import lock_home; lock_home(pathlib.Path(sys.argv[1]))\n"
+HOLDER += "print('held', flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def other_server(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", HOLDER, str(home)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def test_the_second_says_who_holds_the_home_and_leaves_live_runs_alone(tmp_path: Path) -> None:
+    first = Backend(tmp_path, workers=0, data_roots=())
+    run_id = Service(first).start(RunSpec())
+    first.store.set_state(run_id, RunState.RUNNING)
+    with other_server(tmp_path) as server:
+        with pytest.raises(HomeInUse) as refused:
+            backend_at(tmp_path)
+        assert re.search(rf"process {server.pid}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC", str(refused.value))
+        environment = os.environ | {"SENSEAPP_HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "senseapp.app.server.serve", "--server.port=1"]
+        second = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert second.returncode == 1
+        assert second.stderr.strip() == str(refused.value)
+    assert first.store.record(run_id).state is RunState.RUNNING
+    first.close()
+
+
+def test_a_killed_server_leaves_the_home_to_the_next(tmp_path: Path) -> None:
+    with other_server(tmp_path):
+        pass
+    lock_home(tmp_path)
+    lock_home(tmp_path)  # once for each process is enough
+
+
+def test_uploads_of_a_server_that_was_killed_go_at_the_next_start(tmp_path: Path) -> None:
+    before = Backend(tmp_path, workers=0, data_roots=())
+    ghosts = [Service(before).inputs.reserve_upload(announced_bytes=2_000_000_000) for _ in range(3)]
+    before.close()
+    assert all(path.is_file() for path in ghosts)
+    backend_at(tmp_path)
+    assert not any(path.exists() for path in ghosts)
+    backend_at(tmp_path).close()
