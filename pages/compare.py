@@ -19,8 +19,6 @@ with errors_here():
         empty_state(
             "No run yet",
             "There is nothing to compare. Start a run: the demo is filled in and takes less than a minute.",
-            button="Go to Analyze",
-            page="pages/analyze.py",
         )
         st.stop()
     sides = choose_sides(records)

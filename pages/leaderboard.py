@@ -4,7 +4,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.notices import empty_state, errors_here, wait_for
-from senseapp.app.runs.leaderboard import leaderboard_table
+from senseapp.app.common.tables import leaderboard_table
 
 st.title("Leaderboard", anchor=False)
 with errors_here():
@@ -17,6 +17,4 @@ with errors_here():
         empty_state(
             "No finished run yet",
             "Each finished run gets a row here. Start one: the demo is filled in and takes less than a minute.",
-            button="Go to Analyze",
-            page="pages/analyze.py",
         )

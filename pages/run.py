@@ -4,7 +4,7 @@ import streamlit as st
 
 from senseapp.app.common.run_guard import require_run, run_header
 from senseapp.app.common.state import RUN_PARAMETER
-from senseapp.app.run.progress import progress_panel, stopped
+from senseapp.app.runs.progress import progress_panel, stopped
 from senseapp.records.jobs import RunState
 
 record = require_run("Nothing is being measured.")

@@ -19,6 +19,4 @@ with errors_here():
         empty_state(
             "No run yet",
             "Every run is kept here. Start one: the demo is filled in and takes less than a minute.",
-            button="Go to Analyze",
-            page="pages/analyze.py",
         )

@@ -33,15 +33,6 @@ _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError),
     *(ValueError, RuntimeError, NotImplementedError),
 )
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    OSError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    NotImplementedError,
-)
 _ADVICE = "Choose a file that Download run wrote."
 
 

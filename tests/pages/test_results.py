@@ -9,7 +9,7 @@ import pytest
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.common.report_download import make_report
+from senseapp.app.common.run_guard import make_report
 from senseapp.compressions import PruningConfig
 from senseapp.core.codec import loads
 from senseapp.records.measurement import SensitivityResult

@@ -1,7 +1,4 @@
-"""Somebody's own weights: which architecture they belong to, as a proposal to confirm.
-
-The search over every architecture of timm and torchvision: a list that follows the keys.
-"""
+"""Uploaded checkpoints: the proposed architecture to confirm, and the search over timm and torchvision."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
+from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.app.words import format as fmt
-from senseapp.core.errors import InvalidCheckpoint, SenseError
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.catalogue import CatalogueEntry, find_entry, search
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.checkpoint_report import CheckpointReport
@@ -38,10 +36,7 @@ def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
     """Show a search over both libraries; None until one architecture is picked.
 
     Typing only changes the list: what was picked stays until another is, so that no network is read on the way.
-
-    Args:
-        default: title of the architecture that is picked at first, ``timm/resnet18``; empty for none.
-        key: what the keys of this search begin with, ``page.action``.
+    ``default`` is the title picked at first (``timm/resnet18``) or empty; widget keys begin with ``key``.
     """
     chosen_key = f"{key}.chosen"
     if chosen_key not in st.session_state:
@@ -159,20 +154,20 @@ def _choose_averaged(draft: ModelSpec) -> bool:
 def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
     by_title = {item.title: item for item in report.candidates}
     alike = report.look_alikes
-    options = [*((_LOOK_ALIKE,) if len(alike) > 1 else ()), *by_title, _ANOTHER]
-    chosen = st.selectbox(
+    options = {_LOOK_ALIKE: _any_of(alike)} if len(alike) > 1 else {}
+    options |= {title: _option(item) for title, item in by_title.items()}
+    options[_ANOTHER] = "Another architecture …"
+    chosen = choose_one(
         "Architecture",
         options,
-        index=options.index(draft.title) if draft.title in options else 0,
-        format_func=lambda title: _any_of(alike) if title == _LOOK_ALIKE else _option(by_title.get(title)),
+        draft.title,
         key=f"analyze.model.architecture.{path.parent.name}",
-        help="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, or "
-        "choose another. Of several that look alike, the images choose the one with which the model answers best.",
-        persist_state="session",
+        help_text="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, "
+        "or choose another. Of several that look alike, the images choose the one with which the model answers best.",
     )
     if report.proposal is None:
         st.warning(report.verdict, icon=":material/help:")
-    elif chosen == options[0]:
+    elif chosen == next(iter(options)):
         st.caption(f":material/{'help' if alike[0].by_order else 'check_circle'}: {report.verdict}")
     elif chosen in by_title and by_title[chosen].by_order:
         st.caption(
@@ -209,9 +204,7 @@ def _any_of(alike: Sequence[Candidate]) -> str:
     return f"{alike[0].title} or {others} · the images decide"
 
 
-def _option(item: Candidate | None) -> str:
-    if item is None:
-        return "Another architecture …"
+def _option(item: Candidate) -> str:
     if item.exact:
         return f"{item.title} · every name and shape fits"
     if item.by_order:
@@ -252,17 +245,11 @@ def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
         for item in report.candidates
     ):
         return model
-    try:
-        fit = backend.fit_of(model)
-    except SenseError as error:
-        complain(str(error))
-        return None
-    if fit is None:
-        wait_for(lambda: backend.fit_of(model), f"Comparing the file with {model.title}.")
-        return None
-    if fit.fits:
+    fit = answer_or_wait(lambda: backend.fit_of(model), f"Comparing the file with {model.title}.")
+    if fit is not None and fit.fits:
         return model
-    _show_differences(fit, model.title, report)
+    if fit is not None:
+        _show_differences(fit, model.title, report)
     return None
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import streamlit as st
 
+from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidDataset, SenseError
@@ -60,17 +61,15 @@ def _looking_at(data: DataSpec) -> str:
 
 
 def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec, task: Task) -> str:
-    usual = "The image set" if data.name else task.label_places
-    names = {"": usual, WITHOUT_LABELS: "Nowhere: measure without labels"}
-    options = ["", *contents.tables, WITHOUT_LABELS]
-    return st.selectbox(
+    options = {"": "The image set" if data.name else task.label_places}
+    options |= {table: f"The table {table}" for table in contents.tables}
+    options[WITHOUT_LABELS] = "Nowhere: measure without labels"
+    return choose_one(
         "Labels come from",
         options,
-        index=options.index(draft.labels) if _is_of(draft, data) and draft.labels in options else 0,
-        format_func=lambda option: names.get(option, f"The table {option}"),
+        draft.labels if _is_of(draft, data) else "",
         key=f"analyze.data.labels.{data.path or data.name}",
-        help=f"{task.label_help} Without labels the output is compared with the original model's.",
-        persist_state="session",
+        help_text=f"{task.label_help} Without labels the output is compared with the original model's.",
     )
 
 
@@ -79,13 +78,8 @@ def _is_of(draft: DataSpec, data: DataSpec) -> bool:
 
 
 def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
-    try:
-        survey = backend.survey_of(data, model)
-    except SenseError as error:
-        complain(str(error))
-        return None
+    survey = answer_or_wait(lambda: backend.survey_of(data, model), "Reading the labels.")
     if survey is None:
-        wait_for(lambda: backend.survey_of(data, model), "Reading the labels.")
         return None
     _show_contents(survey, task_named(model.task))
     if survey.proposal is None and survey.label_counts:  # labels that are what they say

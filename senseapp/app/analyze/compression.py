@@ -1,7 +1,4 @@
-"""Block 3 of the Analyze page: what to do to a layer, how strongly, and how to measure it.
-
-The finer choices of a compression, in "More options", drawn from the metadata of its settings' fields.
-"""
+"""Block 3 of the Analyze page: compression with its options, levels, metric, and how to measure."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from senseapp import compressions
+from senseapp.app.analyze.fields import choose_one
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.notices import complain
 from senseapp.compressions import CompressionConfig, CompressionDescription, Option, options_of
@@ -31,20 +29,11 @@ def choose_config(draft: CompressionConfig, compression: CompressionDescription)
 
 def _choose(option: Option, value: Any, *, key: str) -> Any:
     """Show a switch, or a selectbox of named values; one that is not offered (anymore) falls back to the first."""
-    values = list(option.choices)
     if option.switch:
+        values = list(option.choices)
         on = st.toggle(option.label, value=value == values[0], key=key, help=option.help, persist_state="session")
         return values[0] if on else values[1]
-    chosen = st.selectbox(
-        option.label,
-        values,
-        index=values.index(value),
-        format_func=option.choices.__getitem__,
-        key=key,
-        help=option.help,
-        persist_state="session",
-    )
-    return chosen if chosen in values else values[0]
+    return choose_one(option.label, option.choices, value, key=key, help_text=option.help)
 
 
 _AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
@@ -124,15 +113,13 @@ def _choose_levels(
 
 def _choose_metric(draft: SensitivitySpec, task: Task) -> str | None:
     offered = {metric.name: metric for metric in task.own_metrics}
-    chosen = st.selectbox(
+    chosen = choose_one(
         "Metric that ranks the layers",
-        [_AUTOMATIC, *offered],
-        index=0 if draft.metric not in offered else 1 + list(offered).index(draft.metric),
-        format_func=lambda name: offered[name].label if name in offered else _AUTOMATIC_LABEL,
+        {_AUTOMATIC: _AUTOMATIC_LABEL} | {name: metric.label for name, metric in offered.items()},
+        draft.metric,
         key="analyze.metric",
-        help="Every metric that the images allow is measured; this one decides the order.\n\n"
+        help_text="Every metric that the images allow is measured; this one decides the order.\n\n"
         + "\n".join(f"- **{view.label}**: {view.help}" for view in offered.values()),
-        persist_state="session",
         width=420,
     )
     return chosen if chosen in offered else None

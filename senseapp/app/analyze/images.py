@@ -1,31 +1,29 @@
-"""Block 2 of the Analyze page: which images.
-
-Twelve pictures as the network sees them, and what the uncompressed model makes of them.
-The published image sets that torchvision downloads: which one, and whether it is here.
-"""
+"""Block 2 of the Analyze page: the choice of images, their preprocessing, and a preview with predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import streamlit as st
 
 from senseapp.app.analyze.class_mapping import confirm_classes
-from senseapp.app.analyze.preprocessing import choose_preprocessing
+from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
-from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import upload_field
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.data.downloads import is_downloaded
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import PreviewReport, SeenPicture
+from senseapp.records.preparation import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.image_report import sample_zip
+from senseapp.runs.settings import configured_data_roots
 from senseapp.tasks import task_named
 
 _LONGEST_NAME = 16
@@ -54,18 +52,42 @@ def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSp
 
 def _report(spec: RunSpec) -> PreviewReport | None:
     """Return what is known of the images, or None with a word on why it is not there yet."""
-    try:
-        report = backend.preview_of(spec)
-    except SenseError as error:
-        complain(str(error))
-        st.button("Try again", key="analyze.preview.again", on_click=backend.forget, args=("preview", spec))
-        return None
-    if report is None:
-        doing = "Preparing a preview"
-        if spec.data.preparation == "auto":
-            doing = "Trying on some of the images which preprocessing suits the model"
-        wait_for(lambda: backend.preview_of(spec), f"{doing}. You can already press Run.")
-    return report
+    doing = "Preparing a preview"
+    if spec.data.preparation == "auto":
+        doing = "Trying on some of the images which preprocessing suits the model"
+    return answer_or_wait(
+        lambda: backend.preview_of(spec),
+        f"{doing}. You can already press Run.",
+        question=("preview", spec),
+        key="analyze.preview.again",
+    )
+
+
+def choose_preprocessing(choice: PreparationChoice) -> RunSpec:
+    """Show what was tried and how it did, the chosen one first; return the settings that are left or picked."""
+    if choice.chosen is None:
+        return choice.spec
+    icon = "help" if choice.guess else "check_circle"
+    st.caption(f":material/{icon}: {choice.verdict}")
+    for caveat in choice.caveats:
+        st.caption(f":material/info: {caveat}")
+    if len(choice.trials) < 2:
+        return choice.spec
+    trials = {trial.title: trial for trial in sorted(choice.trials, key=lambda trial: trial != choice.chosen)}
+    picked = choose_one(
+        "Preprocessing",
+        {title: f"{title} · {trial.result}" for title, trial in trials.items()},
+        choice.chosen.title,
+        key=f"analyze.data.preprocessing.{_place(choice.spec.model.checkpoint)}.{_place(choice.spec.data.path)}",
+        help_text="Ways to prepare the images, tried on some of them. The chosen one comes first, the others by how "
+        "well the model answers.",
+    )
+    return choice.spec if trials[picked] == choice.chosen else trials[picked].spec
+
+
+def _place(path: str) -> str:
+    """Return what tells uploads apart; a key is seen in the browser, and where files lie is not to be."""
+    return Path(path).parent.name
 
 
 def _is_known(model: ModelSpec) -> bool:
@@ -110,16 +132,13 @@ def _description(picture: SeenPicture) -> str:
 
 def choose_image_set(draft: DataSpec) -> DataSpec:
     """Show the image sets, prefilled with ``draft``."""
-    names = list(IMAGE_SETS)
-    name = st.selectbox(
+    name = choose_one(
         "Image set",
-        names,
-        index=names.index(draft.name) if draft.name in IMAGE_SETS else 0,
-        format_func=_option,
+        {name: _option(name) for name in IMAGE_SETS},
+        draft.name,
         key="analyze.data.set",
-        help="Published sets of labelled images. torchvision downloads one once; then it is kept for everybody on "
+        help_text="Published sets of labelled images. torchvision downloads one once; then it is kept for everybody on "
         "this machine. Where there is a part for testing, that part is measured on.",
-        persist_state="session",
     )
     return DataSpec(kind="torchvision", name=name)
 
@@ -159,20 +178,20 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
     The model is ``model`` itself, or what the images say about its architecture and its image size. The images are
     None while nothing valid is chosen.
     """
-    sources = [source for source in _SOURCES if source.kind != "folder" or backend.data_roots()]
-    labels = [source.label for source in sources]
+    kinds = {label: kind for label, (kind, _) in _SOURCES.items() if kind != "folder" or configured_data_roots()}
+    labels = list(kinds)
     chosen = st.segmented_control(
         "Where they come from",
         labels,
-        default=next((source.label for source in sources if source.kind == draft.kind), labels[0]),
+        default=next((label for label, kind in kinds.items() if kind == draft.kind), labels[0]),
         required=True,
         key="analyze.data.source",
         help="Images like those the model will see. In class folders they also give accuracy; without labels the "
         "output is compared with the original model's.",
         persist_state="session",
     )
-    source = next((source for source in sources if source.label == chosen), sources[0])
-    images = source.choose(draft)
+    _, choose = _SOURCES[chosen if chosen in kinds else labels[0]]
+    images = choose(draft)
     if images is None or model is None:
         if images is not None:
             st.caption("Choose a model above to see how it sees the images.")
@@ -221,7 +240,7 @@ def _archive(draft: DataSpec) -> DataSpec | None:
 
 
 def _folder(draft: DataSpec) -> DataSpec | None:
-    roots = backend.data_roots()
+    roots = configured_data_roots()
     text = st.text_input(
         "Folder on the server",
         value=draft.path or str(roots[0]),
@@ -242,17 +261,10 @@ def _random(draft: DataSpec) -> DataSpec:
     return DataSpec(kind="random")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    kind: str
-    label: str
-    choose: Callable[[DataSpec], DataSpec | None]
-
-
-_SOURCES = (
-    _Source(kind="demo", label="Demo", choose=_demo),
-    _Source(kind="archive", label="Upload images", choose=_archive),
-    _Source(kind="folder", label="Server folder", choose=_folder),
-    _Source(kind="torchvision", label="Public set", choose=choose_image_set),
-    _Source(kind="random", label="None", choose=_random),
-)
+_SOURCES: dict[str, tuple[str, Callable[[DataSpec], DataSpec | None]]] = {
+    "Demo": ("demo", _demo),
+    "Upload images": ("archive", _archive),
+    "Server folder": ("folder", _folder),
+    "Public set": ("torchvision", choose_image_set),
+    "None": ("random", _random),
+}

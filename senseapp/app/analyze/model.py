@@ -1,21 +1,18 @@
-"""Block 1 of the Analyze page: which network.
-
-The card of the chosen model, which fills once the model has loaded in the background.
-"""
+"""Block 1 of the Analyze page: the choice of the model, and the card with its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import streamlit as st
 
 from senseapp.app.analyze.checkpoint import choose_checkpoint, search_architecture
+from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.words import format as fmt
-from senseapp.core.errors import SenseError
 from senseapp.data.downloads import weights_so_far
 from senseapp.models.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
@@ -25,7 +22,7 @@ from senseapp.tasks import TASKS, Task, task_named
 
 def choose_model(draft: ModelSpec) -> ModelSpec | None:
     """Show the model picker, prefilled with ``draft``; None while nothing valid is chosen."""
-    labels = [source.label for source in _SOURCES]
+    labels = list(_SOURCES)
     chosen = st.segmented_control(
         "Where it comes from",
         labels,
@@ -36,22 +33,19 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         "torchvision. Your own checkpoint is a file of weights.",
         persist_state="session",
     )
-    source = next((source for source in _SOURCES if source.label == chosen), _SOURCES[0])
-    model = source.choose(draft)
+    model = _SOURCES.get(chosen, _demo)(draft)
     return model if model is None or model.library == "demo" else replace(model, task=_choose_task(draft.task))
 
 
 def _choose_task(draft: str) -> str:
     if len(TASKS) == 1:
         return draft
-    return st.selectbox(
+    return choose_one(
         "What it does",
-        list(TASKS),
-        index=list(TASKS).index(draft),
-        format_func=lambda name: TASKS[name].label,
+        {name: task.label for name, task in TASKS.items()},
+        draft,
         key="analyze.model.task",
-        help="It decides what outputs and labels mean, and which metrics there are.",
-        persist_state="session",
+        help_text="It decides what outputs and labels mean, and which metrics there are.",
         width=280,
     )
 
@@ -84,17 +78,11 @@ def _library(draft: ModelSpec) -> ModelSpec | None:
     return ModelSpec(library=entry.library, name=entry.name, pretrained=pretrained)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    label: str
-    choose: Callable[[ModelSpec], ModelSpec | None]
-
-
-_SOURCES = (
-    _Source(label="Demo", choose=_demo),
-    _Source(label="Library", choose=_library),
-    _Source(label="Upload a checkpoint", choose=choose_checkpoint),
-)
+_SOURCES: dict[str, Callable[[ModelSpec], ModelSpec | None]] = {
+    "Demo": _demo,
+    "Library": _library,
+    "Upload a checkpoint": choose_checkpoint,
+}
 
 
 _MB = 1_000_000
@@ -103,16 +91,11 @@ _BYTES_PER_PARAMETER = 4
 
 def model_card(model: ModelSpec) -> ModelProfile | None:
     """Show the model's figures; None while it loads, or with a sentence if it cannot be loaded."""
-    try:
-        profile = backend.card_of(model)
-    except SenseError as error:
-        complain(str(error))
-        st.button("Try again", key="analyze.card.again", on_click=backend.forget, args=("card", model))
-        return None
-    if profile is None:
-        wait_for(lambda: backend.card_of(model), lambda: _reading(model))
-        return None
-    _show(profile, task_named(model.task))
+    profile = answer_or_wait(
+        lambda: backend.card_of(model), lambda: _reading(model), question=("card", model), key="analyze.card.again"
+    )
+    if profile is not None:
+        _show(profile, task_named(model.task))
     return profile
 
 

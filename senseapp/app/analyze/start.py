@@ -1,7 +1,4 @@
-"""Which layers and images to measure, and with which precision and seed, in "More options".
-
-The bottom of the Analyze page: what will be measured, how long it takes here, and Run.
-"""
+"""The measuring options and the bottom of the Analyze page: the plan with its predicted time, and Run."""
 
 from __future__ import annotations
 
@@ -11,11 +8,13 @@ from typing import Any
 
 import streamlit as st
 
+from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, wait_for
-from senseapp.app.common.state import RUN_PARAMETER, remember_run, session
+from senseapp.app.common.state import go_to, session
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
@@ -48,8 +47,11 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
             key="samples",
             help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
         )
-        precision = _choice("Precision", "precision", _PRECISIONS, draft.precision, _PRECISION_HELP)
-        device = _choice("Measure on", "device", _DEVICES, draft.device, _DEVICE_HELP)
+        precision = choose_one(
+            "Precision", _PRECISIONS, draft.precision, key="analyze.options.precision", help_text=_PRECISION_HELP
+        )
+        devices = _DEVICES | {draft.device: _DEVICES.get(draft.device, draft.device)}  # the command line has cuda:1
+        device = choose_one("Measure on", devices, draft.device, key="analyze.options.device", help_text=_DEVICE_HELP)
     with right:
         batch_size = _whole_number(
             "Images in one batch",
@@ -146,20 +148,6 @@ def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, 
     return found
 
 
-def _choice(label: str, key: str, names: dict[str, str], value: str, help_text: str) -> str:
-    options = list(dict.fromkeys([*names, value]))  # a run from the command line may name cuda:1
-    chosen = st.selectbox(
-        label,
-        options,
-        index=options.index(value),
-        format_func=lambda name: names.get(name, name),
-        key=f"analyze.options.{key}",
-        help=help_text,
-        persist_state="session",
-    )
-    return chosen if chosen in options else options[0]
-
-
 def start_bar(
     model: ModelSpec | None,
     images: DataSpec | None,
@@ -218,11 +206,7 @@ def plan_text(
 ) -> str:
     """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``.
 
-    Args:
-        spec: of the run.
-        profile: of its model.
-        seconds: predicted; None if not known.
-        groups: the layers that pruning takes together; None if not known.
+    ``seconds`` (predicted) and ``groups`` (layers that pruning takes together) are None while they are not known.
     """
     settings = spec.sensitivity
     selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
@@ -231,7 +215,7 @@ def plan_text(
     doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
     if seconds is None:
         return f"{work}{images}, {doing}; the time is known once the images have been counted."
-    shared = settings.mode == "exact" and backend.uses_cluster()
+    shared = settings.mode == "exact" and bool(cluster_address())
     place = "on this machine alone; the cluster shares it out" if shared else "here"
     return f"{work}{images}, {doing}: **{fmt.about(seconds)}** {place}"
 
@@ -249,5 +233,4 @@ def _start(spec: RunSpec) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    remember_run(run_id)
-    st.switch_page("pages/run.py", query_params={RUN_PARAMETER: run_id})
+    go_to("pages/run.py", run_id)

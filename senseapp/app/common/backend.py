@@ -1,8 +1,4 @@
-"""The one door from pages to the service: whose service it is, what is cached, what loads in the background.
-
-How often pages that watch ask for news: the more people watch, the less often each of them.
-Who the visitor is: the one local person of a server without login, or whoever Streamlit's login says.
-"""
+"""Access of pages to the service: visitor, cached results, answers found in background threads, polling rate."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ import streamlit as st
 
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
-from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
@@ -29,19 +24,11 @@ from senseapp.runs.checkpoint_report import CheckpointReport
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.leaderboard import LeaderboardRow
 from senseapp.runs.service import LOCAL_OWNER, Service
-from senseapp.runs.settings import configured_data_roots
-
-_NOBODY = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """One person.
-
-    Attributes:
-        owner: what their runs and uploads belong to; empty for somebody who has not logged in, who owns nothing.
-        name: what they are called; empty on a server without login.
-    """
+    """One person: owner of runs and uploads (empty before login), and name (empty on a server without login)."""
 
     owner: str
     name: str = ""
@@ -52,25 +39,22 @@ class Visitor:
         return bool(self.owner)
 
 
-def login_is_configured() -> bool:
-    """Return whether this server asks people who they are: ``[auth]`` in Streamlit's secrets."""
-    return "is_logged_in" in st.user
-
-
 def visitor() -> Visitor:
     """Return who looks at the page.
 
     The owner is the issuer and the subject of the login: the only pair of claims that a provider promises never to
     give to somebody else. A mail address can change hands.
     """
-    if not login_is_configured():
+    if "is_logged_in" not in st.user:  # no [auth] in Streamlit's secrets
         return Visitor(owner=LOCAL_OWNER)
     if not st.user.is_logged_in:
-        return Visitor(owner=_NOBODY)
+        return Visitor(owner="")
     owner = owner_of(st.user.to_dict())
     if not owner or logouts().covers(st.context.cookies):
-        return Visitor(owner=_NOBODY)
-    return Visitor(owner=owner, name=_name_of(str(st.user["sub"])))
+        return Visitor(owner="")
+    known = (st.user.get(claim) for claim in ("name", "preferred_username", "email"))
+    name = next((str(name) for name in known if name), str(st.user["sub"]))
+    return Visitor(owner=owner, name=name[:80])
 
 
 def login_providers() -> list[str]:
@@ -81,11 +65,6 @@ def login_providers() -> list[str]:
     return [name for name, value in configured.items() if isinstance(value, Mapping) and "client_id" in value]
 
 
-def _name_of(subject: str) -> str:
-    known = (st.user.get(claim) for claim in ("name", "preferred_username", "email"))
-    return next((str(name) for name in known if name), subject)[:80]
-
-
 T = TypeVar("T")
 
 _AFTER_PAINT_SECONDS = 0.7
@@ -94,31 +73,12 @@ _KEPT_ANSWERS = 128
 
 
 def service() -> Service:
-    """Return the service of this visitor.
-
-    Raises:
-        StorageFailed: the home cannot be used.
-    """
+    """Return the service of this visitor."""
     return Service.at(owner=visitor().owner)
 
 
-def data_roots() -> tuple[Path, ...]:
-    """Return the folders of the server that images may be read from."""
-    return configured_data_roots()
-
-
-def uses_cluster() -> bool:
-    """Tell whether exact runs go to a cluster."""
-    return bool(cluster_address())
-
-
 def result_of(run_id: str) -> SensitivityResult | None:
-    """Return what a run has found; a finished one is read from disk once.
-
-    Raises:
-        NotFound: there is no such run for this visitor.
-        InvalidFile: its files are damaged.
-    """
+    """Return what a run has found; a finished one is read from disk once."""
     record = service().run(run_id)
     if not record.state.finished:
         return service().result(run_id)
@@ -131,11 +91,7 @@ def _finished_result(run_id: str, owner: str, updated_seconds: float) -> Sensiti
 
 
 def card_of(model: ModelSpec) -> ModelProfile | None:
-    """Return what is known about a model, or None while it is loaded in the background.
-
-    Raises:
-        InvalidInput: it cannot be loaded; asking again gives the same answer until :func:`forget`.
-    """
+    """Return what is known about a model, or None while it is loaded in the background."""
     owned = service()
 
     def load() -> ModelProfile:
@@ -147,11 +103,7 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
 
 
 def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
-    """Return the layers that a run of pruning takes together, or None while that is found out in the background.
-
-    Raises:
-        InvalidInput: the model cannot be loaded.
-    """
+    """Return the layers that a run of pruning takes together, or None while that is found out in the background."""
     owned, settings = service(), spec.sensitivity
     return _ask(
         ("groups", spec.model, settings.layers, settings.layer_types), lambda: owned.inputs.pruning_groups(spec)
@@ -159,63 +111,37 @@ def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
 
 
 def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | None:
-    """Return what a checkpoint holds, or None while it is read in the background.
-
-    Raises:
-        InvalidCheckpoint: it cannot be used.
-    """
+    """Return what a checkpoint holds, or None while it is read in the background."""
     owned = service()
     return _ask(("checkpoint", path, use_ema), lambda: owned.inputs.identify_checkpoint(str(path), use_ema=use_ema))
 
 
 def fit_of(model: ModelSpec) -> MatchReport | None:
-    """Return how a checkpoint and one architecture compare, or None while they are compared.
-
-    Raises:
-        InvalidInput: they cannot be compared.
-    """
+    """Return how a checkpoint and one architecture compare, or None while they are compared."""
     owned = service()
     return _ask(("fit", model), lambda: owned.inputs.compare_checkpoint(model))
 
 
 def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
-    """Return what a folder or archive holds for ``model``, or None while it is listed.
-
-    Raises:
-        InvalidInput: the images or the model cannot be used.
-    """
+    """Return what a folder or archive holds for ``model``, or None while it is listed."""
     owned = service()
     return _ask(("survey", data, model), lambda: owned.inputs.survey_images(data, model))
 
 
 def preview_of(spec: RunSpec) -> PreviewReport | None:
-    """Return some images as the model sees them, or None while they are prepared.
-
-    Raises:
-        InvalidInput: the images or the model cannot be used.
-    """
+    """Return some images as the model sees them, or None while they are prepared."""
     owned = service()
     return _ask(("preview", spec), lambda: owned.inputs.preview(spec))
 
 
 def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
-    """Return which layers of a run of pruning shrink together, or None while the model is loaded.
-
-    Raises:
-        NotFound: there is no such run for this visitor.
-        InvalidInput: the model cannot be loaded any more.
-    """
+    """Return which layers of a run of pruning shrink together, or None while the model is loaded."""
     owned = service()
     return _ask(("couplings", run_id), lambda: owned.schedules.couplings(run_id))
 
 
 def graph_of(run_id: str) -> GraphFiles | None:
-    """Return a run's network as a graph for Model Explorer, or None while it is exported.
-
-    Raises:
-        NotFound: there is no such run for this visitor.
-        InvalidInput: the model cannot be loaded any more, or not be exported.
-    """
+    """Return a run's network as a graph for Model Explorer, or None while it is exported."""
     owned = service()
     return _ask(("graph", run_id), lambda: owned.schedules.graph(run_id))
 
@@ -258,24 +184,14 @@ def _find(found: Future[T], answer: Callable[[], T]) -> None:
 
 
 def warm_up_ahead() -> None:
-    """Load torch in the background before anybody has come.
-
-    Raises:
-        SenseError: the home or a setting of the server cannot be used.
-    """
+    """Load torch in the background before anybody has come."""
     Service.at().warm_up()
 
 
+@st.cache_resource(show_spinner=False)
 def warm_up() -> None:
     """Load torch in the background, once per process, when the first page is up."""
-    _warming(service().owner)
-
-
-@st.cache_resource(show_spinner=False)
-def _warming(owner: str) -> threading.Thread:
-    thread = threading.Thread(target=_warm, args=(service(),), name="warm-up", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=_warm, args=(service(),), name="warm-up", daemon=True).start()
 
 
 def _warm(owned: Service) -> None:
@@ -295,13 +211,9 @@ _GONE_SECONDS = 15.0
 
 
 class Watchers:
-    """Who looked lately; safe to use from any thread.
+    """Pages that poll the progress of runs: together at most five polls a second, each of which costs processor time.
 
-    All together look about five times a second at most: each look costs a few hundredths of a second of the processor
-    that also measures.
-
-    Args:
-        clock: seconds that never move back.
+    Safe to use from any thread; ``clock`` counts monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,9 +1,4 @@
-"""A chart with its question as title, reading help, text alternative, save menu and, if long, a scroll bar.
-
-The download menu of a chart: its picture in two forms, and the numbers behind it.
-A row of labelled figures that wraps on narrow screens.
-Measured or estimated, on how many images, with which interval: the line that is on every view of a run.
-"""
+"""Charts with title, reading help, text alternative and save menu; rows of labelled figures; the provenance line."""
 
 from __future__ import annotations
 
@@ -41,13 +36,8 @@ def chart_downloads(
 ) -> None:
     """Offer ``chart`` as PNG, SVG and CSV; each is made when it is clicked.
 
-    Args:
-        chart: as on the page.
-        title: of the picture; also names the files.
-        lines: below the title, such as where the numbers come from.
-        data: the rows of the CSV; None takes those that are drawn. Columns that only drawing needs are left out.
-        legend: of the colours, which stands beside the chart on the page.
-        key: of the element.
+    ``title`` names the files too, ``lines`` stand below it. ``data`` are the rows of the CSV; None takes those that are
+    drawn. Columns that only drawing needs are left out.
     """
 
     def table() -> str:
@@ -114,10 +104,10 @@ def figure(
     """Draw ``chart`` under ``question``, with a menu that saves it.
 
     Args:
-        question: the question that the chart answers.
-        chart: what to draw; with a ``pick`` selection if ``run_id`` is given.
+        question: that the chart answers; the heading.
+        chart: with a ``pick`` selection if ``run_id`` is given.
         alt_text: the finding in words, for screen readers.
-        key: of the element; holds the run's id, so that a selection never leaks into another run.
+        key: holds the run's id, so that a selection never leaks into another run.
         run_id: the run whose picked layer a click changes; empty for charts that do not pick a layer.
         on_pick: called after a click on a chart with a ``pick`` selection of something else.
         reading: how to read it, in small print.
@@ -125,7 +115,7 @@ def figure(
         frame_height: of a frame with a scroll bar; None draws the chart whole.
         lines: below the title of saved pictures; the caveat is added.
         data: rows of the saved table; None takes those that are drawn.
-        level: of the question among the headings.
+        level: of the heading.
         saves: whether there is a menu; none while a chart still fills.
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
         legend: of the colours; stands above the frame, so that it stays in sight, and on saved pictures.

@@ -1,20 +1,14 @@
-"""Sentences beside what they are about: errors at their field, empty states with the next step.
-
-Bring the picked row of a long chart into view.
-Running one of our own scripts in a page.
-The scripts that our own pages run in the browser: constant, so that the security policy can name them by hash.
-A line that stands where something is being found out, and brings the page up to date once it is.
-One line on a piece of background work: its place in the queue, or what it does and for how long.
-"""
+"""Notices on pages: errors at their field, empty states, waiting lines, job progress, and the scripts pages may run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import streamlit as st
 
+from senseapp.app.common import backend
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.records.jobs import JobSnapshot
@@ -34,24 +28,19 @@ def errors_here() -> Iterator[None]:
         complain(str(error))
 
 
-def empty_state(title: str, text: str, *, button: str, page: str, level: Literal[1, 2] = 2) -> None:
-    """Say that there is nothing here yet and what to do next; ``level`` is that of ``title`` among the headings."""
+def empty_state(title: str, text: str, *, level: Literal[1, 2] = 2) -> None:
+    """Say that there is nothing here yet and lead to Analyze; ``level`` is the heading level of ``title``."""
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
         st.markdown(f"{'#' * level} {title}", text_alignment="center")
         st.markdown(text, text_alignment="center")
-        if st.button(button, type="primary"):
-            st.switch_page(page)
+        if st.button("Go to Analyze", type="primary"):
+            st.switch_page("pages/analyze.py")
         st.space("small")
 
 
 def run_script(script: str, beside: str = "") -> None:
-    """Run one of :data:`~senseapp.app.common.notices.INLINE_SCRIPTS`; the security policy stops any other.
-
-    Args:
-        script: without its tag.
-        beside: HTML that it finds in the page.
-    """
+    """Run one of :data:`INLINE_SCRIPTS` (any other is blocked by the security policy), with the HTML ``beside`` it."""
     st.html(f"{beside}<script>{script}</script>", unsafe_allow_javascript=True)
 
 
@@ -88,24 +77,40 @@ INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK)
 
 
 def reveal(frame: str, place: float) -> None:
-    """Scroll a container so that ``place`` can be seen, where it cannot; without scripts it stays where it is.
-
-    Args:
-        frame: key of a container with a height; letters, digits, ``_`` and ``-``.
-        place: 0 for its top to 1 for its bottom.
-    """
+    """Scroll the container of key ``frame`` (letters, digits, ``_``, ``-``) to ``place``: 0 its top, 1 its bottom."""
     wish = f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>'
     run_script(REVEAL, beside=wish)
 
 
 _POLL_SECONDS = 0.7
+T = TypeVar("T")
+
+
+def answer_or_wait(
+    find: Callable[[], T | None],
+    sentence: str | Callable[[], str],
+    *,
+    question: tuple[Hashable, ...] = (),
+    key: str = "",
+) -> T | None:
+    """Return what ``find`` returns; None with a line that waits for it, or with its error.
+
+    With the ``question`` that :func:`backend.forget` takes, the error comes with a button of this ``key`` to try again.
+    """
+    try:
+        found = find()
+    except SenseError as error:
+        complain(str(error))
+        if question:
+            st.button("Try again", key=key, on_click=backend.forget, args=question)
+        return None
+    if found is None:
+        wait_for(find, sentence)
+    return found
 
 
 def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
-    """Show ``sentence`` until ``answer`` returns something or raises, then run the page again.
-
-    A sentence that changes is given as a function.
-    """
+    """Show ``sentence`` (or what it returns) until ``answer`` returns something or raises, then rerun the page."""
     st.fragment(_wait, run_every=_POLL_SECONDS)(answer, sentence)
 
 

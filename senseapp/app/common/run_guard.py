@@ -1,4 +1,4 @@
-"""The guard of every page about one run: the run that the URL names, or what to do without one."""
+"""What pages about one run share: guards for a run without results, the header, and the download of its report."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ import time
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, empty_state
-from senseapp.app.common.state import RUN_PARAMETER, current_run, remember_run
+from senseapp.app.common.state import RUN_PARAMETER, current_run, session
+from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
 from senseapp.app.words.states import STATES
 from senseapp.app.words.wording import compression_text
 from senseapp.core.errors import SenseError
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Schedule
+from senseapp.runs.leaderboard import headline
+from senseapp.runs.service import Service
 
 
 def require_run(what: str) -> RunRecord:
     """Return the run this page is about; without one, say so and stop the page."""
     run_id = current_run()
     if not run_id:
-        empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.",
-                    button="Go to Analyze", page="pages/analyze.py", level=1)  # fmt: skip
+        empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.", level=1)
         st.stop()
     try:
         return backend.service().run(run_id)
     except SenseError as error:
-        remember_run("")
+        session().last_run = ""
         complain(str(error))
         st.page_link("pages/runs.py", label="See your runs", icon=":material/list:")
         st.stop()
@@ -97,3 +101,40 @@ def run_line(record: RunRecord) -> str:
     if settings.mode == "quick":
         parts.insert(2, "quick estimate")
     return " · ".join(parts)
+
+
+def report_button(
+    record: RunRecord, result: SensitivityResult, *, key: str, schedules: tuple[Schedule, ...] = ()
+) -> None:
+    """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in a thread of its own."""
+    service = backend.service()
+    st.download_button(
+        "Download report",
+        download(lambda: make_report(service, record, result, schedules)),
+        file_name=f"{fmt.file_stem(record.title) or 'report'}.html",
+        mime="text/html",
+        key=key,
+        icon=":material/description:",
+        type="tertiary",
+        on_click="ignore",
+        help="One HTML file with the charts, tables, settings, proofs and histograms of this run. It opens in any "
+        "browser, offline.",
+    )
+
+
+def make_report(
+    service: Service, record: RunRecord, result: SensitivityResult, schedules: tuple[Schedule, ...]
+) -> bytes:
+    """Return the report with all proofs and histograms that the run has."""
+    from senseapp.app.report.document import build_report  # loads the drawing library, 88 MB
+
+    contents = ReportContents(
+        title=record.title,
+        result=result,
+        headline=record.headline or headline(result),
+        schedules=schedules,
+        validations=service.validations(record.run_id),
+        histograms=service.histograms(record.run_id),
+        finished=record.state.finished,
+    )
+    return build_report(contents).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import streamlit as st
 
@@ -16,12 +17,7 @@ _ANALYZE = "analyze."
 
 @dataclass(slots=True)
 class LayerEdits:
-    """What a person has set for single layers of one run's schedule, in engine units.
-
-    Attributes:
-        fixed: layer to the level that it is locked at.
-        bounds: layer to its own least and greatest level.
-    """
+    """Settings of single layers of a schedule, in engine units: level locked at, and least and greatest level."""
 
     fixed: dict[str, float] = field(default_factory=dict)
     bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
@@ -29,12 +25,7 @@ class LayerEdits:
 
 @dataclass(slots=True)
 class OpenBlocks:
-    """What is open in the module tree of one run.
-
-    Attributes:
-        names: blocks whose inside is shown; None before the tree was drawn.
-        shown: the picked layer that blocks were opened for; another one opens its own.
-    """
+    """Open blocks of a run's module tree (None before it was drawn), and the picked layer they were opened for."""
 
     names: frozenset[str] | None = None
     shown: str = ""
@@ -83,9 +74,10 @@ def session() -> Session:
     return found
 
 
-def remember_run(run_id: str) -> None:
-    """Make ``run_id`` the run that the pages show, also after a click in the sidebar."""
+def go_to(page: str, run_id: str) -> NoReturn:
+    """Open ``page`` with this run, which the pages then show also after a click in the sidebar."""
     session().last_run = run_id
+    st.switch_page(page, query_params={RUN_PARAMETER: run_id})
 
 
 def current_run() -> str:
@@ -94,7 +86,7 @@ def current_run() -> str:
     if run_id and st.query_params.get(RUN_PARAMETER) != run_id:
         st.query_params[RUN_PARAMETER] = run_id
     if run_id:
-        remember_run(run_id)
+        session().last_run = run_id
     return run_id
 
 

@@ -1,22 +1,25 @@
-"""Tables of a result: which columns, in which words, with which number formats.
-
-In what two runs or more differ, apart from their figures.
-"""
+"""Tables of results, of the settings in which runs differ, and of the leaderboard: columns, labels, formats."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.frames.comparison import letter
+from senseapp.app.frames.comparison import leaderboard_frame, letter
 from senseapp.app.words.settings import differing_settings
 from senseapp.metrics import Metric
 from senseapp.records.comparison import Side
+from senseapp.records.jobs import RunRecord
+from senseapp.runs.leaderboard import LeaderboardRow
 
 _SIGN = "Above zero is worse."
+_RANK = st.column_config.NumberColumn(
+    "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=42
+)
+_REACHED = st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
 
 
 def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
@@ -31,7 +34,7 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
 def top_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the two top-N tables."""
     return {
-        "rank": _rank_column(),
+        "rank": _RANK,
         "row": st.column_config.TextColumn("Layer", width=122),
         "change_text": st.column_config.TextColumn(
             "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=88
@@ -40,19 +43,13 @@ def top_columns(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _rank_column() -> Any:
-    return st.column_config.NumberColumn(
-        "Rank", help="1 is the most fragile at its level. Layers that cannot be told apart share a rank.", width=42
-    )
-
-
 def measurement_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the whole table; numbers stay numbers, so that every column sorts."""
     return {
         "layer": st.column_config.TextColumn("Layer", pinned=True, width=150),
         "layer_type": st.column_config.TextColumn("Type"),
         "level_text": st.column_config.TextColumn("Level"),
-        "rank": _rank_column(),
+        "rank": _RANK,
         "drop": st.column_config.NumberColumn(metric.axis, format="%.4g", help=_SIGN),
         "low": st.column_config.NumberColumn("from (95 %)", format="%.4g"),
         "high": st.column_config.NumberColumn("to (95 %)", format="%.4g"),
@@ -67,14 +64,11 @@ def measurement_columns(metric: Metric) -> dict[str, Any]:
 def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, Any]:
     """Return the columns of all layers at one level.
 
-    Args:
-        metric: whose values they are.
-        reached: whether there is a column of the level that was truly reached.
-        mixed: whether measured and estimated values stand side by side.
+    ``reached`` adds the level truly reached, ``mixed`` says of each value whether it is measured or estimated.
     """
     columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=130)}
     if reached:
-        columns["reached_text"] = _reached_column()
+        columns["reached_text"] = _REACHED
     columns |= {
         "value": st.column_config.NumberColumn(metric.value_axis, format="%.4g"),
         "change_text": st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}", width=90),
@@ -83,18 +77,14 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     }
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)
-    return columns | {"rank": _rank_column()}
-
-
-def _reached_column() -> Any:
-    return st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
+    return columns | {"rank": _RANK}
 
 
 def layer_columns(metrics: Sequence[Metric], *, reached: bool) -> dict[str, Any]:
     """Return the columns of one layer at all levels: each metric's value and drop."""
     columns: dict[str, Any] = {"level_text": st.column_config.TextColumn("Level", pinned=True)}
     if reached:
-        columns["reached_text"] = _reached_column()
+        columns["reached_text"] = _REACHED
     for metric in metrics:
         columns[metric.name] = st.column_config.TextColumn(metric.label, help=metric.help)
         columns[f"{metric.name}_change"] = st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}")
@@ -133,3 +123,54 @@ def settings_table(sides: Sequence[Side]) -> None:
     columns = {"setting": st.column_config.TextColumn("Setting")}
     columns |= {name: st.column_config.TextColumn(f"In {name}", width="large") for name in letters}
     show_table(rows, columns, alt_text="Settings in which the runs differ", key="compare.settings")
+
+
+_EXPLAINED = (
+    "One row per finished run, the most compressible first; click a column's head to sort. **Removable** is the share "
+    "of the weights' bytes, if zeros are stored sparse and weights at their bits, that a schedule can take away at a "
+    "**predicted** drop of at most one point; it is no size of a file, and adds up the "
+    "drops measured layer by layer, so verify a schedule before relying on it. Runs whose images cannot show one point "
+    "come last. The uncompressed model's own figure is **measured**, on as many images as the row says."
+)
+
+
+def leaderboard_table(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> None:
+    """Show the runs, each with the way to its results."""
+    st.markdown(_EXPLAINED)
+    show_table(
+        leaderboard_frame(rows, records),
+        _leaderboard_columns(),
+        alt_text="Finished runs, the most compressible model first",
+        key="leaderboard.table",
+    )
+
+
+def _leaderboard_columns() -> dict[str, Any]:
+    return {
+        "title": st.column_config.TextColumn("Run", pinned=True, width="medium"),
+        "link": st.column_config.LinkColumn("Results", display_text="Open", width=70),
+        "compression": st.column_config.TextColumn("Compression", width=105),
+        "removable": st.column_config.ProgressColumn(
+            "Removable for 1 point",
+            format="%.0f %%",
+            min_value=0,
+            max_value=100,
+            help="Predicted, of bytes if stored compactly. Empty where a run has no measured accuracy or agreement to "
+            "count points in.",
+        ),
+        "told": st.column_config.TextColumn(
+            "How sure", width=185, help="Images that cannot show a drop of one point in one layer say nothing of all."
+        ),
+        "counted_in": st.column_config.TextColumn("Points of", help="Agreement counts the images answered alike."),
+        "images": st.column_config.NumberColumn("Images", format="localized", width=70),
+        "params": st.column_config.NumberColumn("Parameters", format="compact", width=95),
+        "baseline": st.column_config.NumberColumn(
+            "Uncompressed",
+            format="%.4g",
+            help="Measured, in the metric of the next column; accuracies in percent.",
+        ),
+        "metric": st.column_config.TextColumn("Metric"),
+        "levels": st.column_config.TextColumn("Levels"),
+        "headline": st.column_config.TextColumn("In one sentence", width="large"),
+        "model": st.column_config.TextColumn("Model"),
+    }

@@ -12,7 +12,7 @@ from functools import cached_property
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.report_download import report_button
+from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import RUN_PARAMETER, pick, picked_layer
 from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.app.words.wording import compression_text, provenance_text

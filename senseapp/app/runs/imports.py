@@ -1,4 +1,4 @@
-"""Finished runs made of files: run files of another senseapp, and sensitivity tables of other tools."""
+"""Import of run files from other servers and of sensitivity tables from other tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamlit.typing import UploadedFile
 from senseapp.app.analyze.checkpoint import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import RUN_PARAMETER, remember_run
+from senseapp.app.common.state import go_to
 from senseapp.app.common.uploads import expect_files, read_upload, store_upload
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile
@@ -41,8 +41,7 @@ def _import(uploaded: UploadedFile) -> None:
         run_id = owned.import_run(path)
     finally:
         owned.inputs.discard_upload(path)
-    remember_run(run_id)
-    st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})
+    go_to("pages/results.py", run_id)
 
 
 _UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
@@ -96,5 +95,4 @@ def _import_rows(name: str, content: bytes, granularity: SparsityGranularity, mo
         raise InvalidFile("A CSV file is text in UTF-8; this one is not. Choose another file.") from error
     title = name.rsplit(".", 1)[0] or "Imported"
     run_id = backend.service().import_csv(title, text, granularity=granularity, model=model)
-    remember_run(run_id)
-    st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id})
+    go_to("pages/results.py", run_id)

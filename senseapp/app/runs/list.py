@@ -1,8 +1,4 @@
-"""The list of runs: open, compare, duplicate, share, rename, download, delete.
-
-Finding a run among many, and how much disk space they all take.
-What the owner of a run can do with it on the Runs page: share, rename, download, delete.
-"""
+"""The list of runs: search, disk use, and per run open, compare, duplicate, share, rename, download, delete."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from senseapp.app.common.backend import visitor
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
-from senseapp.app.common.state import RUN_PARAMETER, remember_run, restart_with, session
+from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
 from senseapp.app.words import format as fmt
 from senseapp.app.words.states import STATES
@@ -146,7 +142,7 @@ def delete_run(record: RunRecord) -> None:
         with errors_here():
             backend.service().delete(record.run_id)
             if session().last_run == record.run_id:
-                remember_run("")
+                session().last_run = ""
             st.rerun()
 
 
@@ -207,10 +203,8 @@ def _facts(record: RunRecord) -> str:
 
 def _actions(record: RunRecord) -> None:
     row = st.container(horizontal=True, gap="small", vertical_alignment="center")
-    page = "pages/results.py" if record.state is RunState.DONE else "pages/run.py"
     if row.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:"):
-        remember_run(record.run_id)
-        st.switch_page(page, query_params={RUN_PARAMETER: record.run_id})
+        go_to("pages/results.py" if record.state is RunState.DONE else "pages/run.py", record.run_id)
     if record.spec.model.library != "imported" and row.button(
         "Duplicate",
         key=f"runs.again.{record.run_id}",

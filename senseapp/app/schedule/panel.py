@@ -10,7 +10,7 @@ from senseapp.app.charts.bars import schedule_bars
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure, figures_row, rows_height
 from senseapp.app.common.notices import complain, wait_for
-from senseapp.app.common.report_download import report_button
+from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import layer_edits
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.results import amount_bars, editing_frame

@@ -1,8 +1,4 @@
-"""The panel of a waiting or running run: progress, chart that fills, Cancel; and what to do when it has ended.
-
-What to do with a run that ended before it was finished.
-What was logged about a run, for the person it belongs to.
-"""
+"""One run on the Run page: progress, partial chart and Cancel; after it stopped, the reason, Resume and its log."""
 
 from __future__ import annotations
 
@@ -17,12 +13,13 @@ from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import complain, errors_here
-from senseapp.app.common.state import RUN_PARAMETER, restart_with
+from senseapp.app.common.state import go_to, restart_with
 from senseapp.app.frames.levels import marked
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.view import RunView, choose_view
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import NotFound, SenseError
+from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.resolution import baseline_warning
 from senseapp.runs.run_log import LogEntry
@@ -172,7 +169,7 @@ def stopped(record: RunRecord) -> None:
         icon=":material/tune:",
         help="Opens Analyze with this run's settings filled in.",
     )
-    here = backend.uses_cluster() and row.button(
+    here = bool(cluster_address()) and row.button(
         "Go on on this machine",
         key="run.resume_here",
         icon=":material/computer:",
@@ -193,4 +190,4 @@ def _resume(record: RunRecord, *, here: bool) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    st.switch_page("pages/run.py", query_params={RUN_PARAMETER: record.run_id})
+    go_to("pages/run.py", record.run_id)

@@ -1,1 +1,0 @@
-"""The Run page: progress and log."""
