@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from senseapp.records.preparation import PreparationChoice
 from senseapp.tasks import LabelMapProposal, Layout
 
 
-class Mismatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Mismatch:
     """One weight that does not fit, with its shape in the network and in the checkpoint; None where it is not there."""
 
     name: str

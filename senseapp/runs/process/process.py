@@ -140,6 +140,7 @@ class JobProcess:
     def kill(self) -> None:
         """End the process at once; one that computes in C would not hear that it should."""
         self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
