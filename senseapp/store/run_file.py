@@ -130,7 +130,7 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
             _check_histogram(extra)
     if not all(0 <= number <= _MOST_OF_ANYTHING for number in _counts(result)):
         raise _misfit("a count is below 0, or larger than that of any network")
-    if not all(math.isfinite(value) and abs(value) <= _LARGEST_FIGURE for value in result.baseline.values()):
+    if not all(map(_is_possible, result.baseline.values())):
         raise _misfit("a figure of the uncompressed model is no possible one")
 
 
@@ -151,12 +151,17 @@ def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
             raise _misfit(f"there is no metric {change.metric[:40]!r}")
         if not 0 <= change.num_samples <= _MOST_OF_ANYTHING:
             raise _misfit("a count is below 0, or larger than that of any network")
-        if not all(math.isfinite(value) and abs(value) <= _LARGEST_FIGURE for value in _figures(change)):
+        if not all(map(_is_possible, _figures(change))):
             raise _misfit(f"a figure in {change.metric} is no possible one")
 
 
+def _is_possible(figure: float) -> bool:
+    """Return whether it may be a figure: infinite is one (the SQNR of equal outputs), NaN and 1e300 are not."""
+    return math.isinf(figure) or abs(figure) <= _LARGEST_FIGURE
+
+
 def _figures(change: MetricChange) -> Iterator[float]:
-    """Yield what must be finite; only intervals may be unknown."""
+    """Yield what must be a number; only intervals may be unknown."""
     yield from (change.baseline, change.value, change.delta)
     yield from (bound for bound in (change.ci_low, change.ci_high) if not math.isnan(bound))
 
