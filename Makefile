@@ -70,6 +70,7 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.kills 50
 	$(BIN)/python -m tests.soak.crowd 20
 	$(BIN)/python -m tests.soak.day
+	$(BIN)/python -m tests.soak.hostile
 	$(BIN)/python -m tests.soak.uploads
 	$(BIN)/python -m tests.soak.downloads
 	$(BIN)/python -m tests.soak.two_people

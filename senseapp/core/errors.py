@@ -31,9 +31,18 @@ the trace goes to the log.
 
 from __future__ import annotations
 
+_LONGEST_MESSAGE = 800
+
 
 class SenseError(Exception):
-    """Base of all errors whose message is meant to be read by the person who caused it."""
+    """Base of all errors whose message is meant to be read by the person who caused it.
+
+    Messages quote files that anybody may have made: they are never endless, and always text that can be written.
+    """
+
+    def __str__(self) -> str:
+        message = super().__str__().encode("utf-8", "replace").decode()
+        return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
 
 
 class InvalidInput(SenseError):

@@ -137,3 +137,9 @@ def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:
     (tmp_path / "no.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InvalidFile):
         service.import_run(tmp_path / "no.zip")
+
+
+def test_a_message_that_quotes_a_file_can_be_shown_and_ends() -> None:
+    error = InvalidFile(f"There is no layer {'x' * 10_000} and no \ud800 either.")
+    assert str(InvalidFile("no \ud800")) == "no ?"
+    assert len(str(error)) < 1000

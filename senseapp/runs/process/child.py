@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from senseapp.core.errors import SenseError
-from senseapp.core.process import PROCESS_CACHE
+from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.process.process import Line, read_line, write_line
 from senseapp.runs.process.tasks import AppObserver, carry_out_here
@@ -99,8 +99,11 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
     from senseapp.runs.questions import answer_here  # what runs do without
 
-    with MemoryGuard(request["job_mb"]).job():
-        talk.say("answer", answer_here(request["question"]))
+    try:
+        with MemoryGuard(request["job_mb"]).job():
+            talk.say("answer", answer_here(request["question"]))
+    finally:
+        give_back_freed_memory()  # the next question is of another file
 
 
 @contextmanager
