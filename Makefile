@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check
 
 PORT ?= 8501
-WORKERS ?= 2
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
