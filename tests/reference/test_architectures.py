@@ -60,6 +60,11 @@ class Network:
     def groups(self) -> dict[str, ChannelGroup]:
         return groups_of(self.model, self.x, self.trace)
 
+    @cached_property
+    def watched_pruner(self) -> PruningCompressor:
+        """The pruning compressor over all layers, given what the pass has shown."""
+        return self.pruner(self.trace)
+
     def pruner(self, trace: CallTrace | None) -> PruningCompressor:
         """Return the pruning compressor over all layers, which may be given what a pass has shown."""
         request = CompressionRequest(
@@ -98,7 +103,7 @@ def test_undoing_a_prune_leaves_the_network_identical(network: Network) -> None:
     with torch.no_grad():
         baseline = model(x)
     state, values = footprint(model), {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    compressor = network.pruner(network.trace)
+    compressor = network.watched_pruner
     assert footprint(model) == state
     assert compressor.targets
     members = list(chain.from_iterable(target.members for target in compressor.targets))
@@ -161,7 +166,7 @@ def test_pruning_equals_a_clone_that_torch_pruning_prunes(network: Network) -> N
 def test_removal_equals_readers_that_ignore_the_channels(network: Network) -> None:
     """Without a norm over channels in between, a removed channel is one that every reader multiplies by zero."""
     model, x = network.model, network.x
-    compressor = network.pruner(network.trace)
+    compressor = network.watched_pruner
     independent = {
         layer: group
         for layer, group in network.groups.items()
