@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.images import ImageSet
 from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context, usual_layout
 from senseapp.engine.prefix import Prefix
-from senseapp.engine.replay import Replay, unsafe_positions
+from senseapp.engine.replay import Replay, find_replay_obstacle
 from senseapp.layers.profile import CONVOLUTIONS, profile_of_trace, watched_pass
 from senseapp.layers.trace import CallTrace, trace_calls
 from senseapp.records.profile import ModelProfile
@@ -69,7 +69,7 @@ class MeasurementContext:
         profile: the model's description.
         task: what its output means.
         channels_last: whether the model convolves, and takes images that lie channels-last.
-        unsafe: why the model cannot be replayed, in words; empty if it can.
+        replay_obstacle: why the model cannot be replayed, in words; None if it can.
         seconds_per_image: of one whole pass, as timed.
     """
 
@@ -81,7 +81,7 @@ class MeasurementContext:
     profile: ModelProfile
     task: Task = CLASSIFICATION
     channels_last: bool = False
-    unsafe: str = ""
+    replay_obstacle: str | None = None
     seconds_per_image: float = 0.0
 
     @classmethod
@@ -148,10 +148,10 @@ class MeasurementContext:
         return replace(usual, precision=precision)
 
     def check_replay(self, positions: Sequence[int]) -> None:
-        """Find out whether the model can be replayed from each of ``positions``; see :attr:`unsafe`."""
+        """Find out whether the model can be replayed from each of ``positions``; see :attr:`replay_obstacle`."""
         sample = self._arrange(self.images.batch(0, 1))
         with precision_context(self.layout.precision, self.device):
-            self.unsafe = unsafe_positions(self.model, self.trace, sample, sorted(set(positions)))
+            self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
 
     def batches(self, start: int, stop: int) -> list[Tensor]:
         """Return images ``start`` to ``stop`` as micro-batches on the device."""

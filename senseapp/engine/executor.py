@@ -63,13 +63,13 @@ class LocalExecutor:
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the time of one whole pass and of each target's share of one, at each level."""
-        whole = bool(sweep.bench.unsafe)
+        whole = bool(sweep.context.replay_obstacle)
         passes = sum(len(sweep.spec.levels) * (1.0 if whole else item.suffix) for item in sweep.planned) + 1
-        return passes * sweep.bench.seconds_per_image * len(sweep.bench.images)
+        return passes * sweep.context.seconds_per_image * len(sweep.context.images)
 
     def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
         """Measure in the order given, and look at an order only once the one before it is done."""
-        return self._probe(sweep).measure(orders, sweep.yardstick)
+        return self._probe(sweep).measure(orders, sweep.baseline)
 
     def environment(self) -> dict[str, str]:
         """Say nothing more than the device and its threads."""
@@ -77,6 +77,6 @@ class LocalExecutor:
 
     def _probe(self, sweep: Sweep) -> Probe:
         latest = self._latest
-        if latest is None or latest.bench is not sweep.bench or latest.planned is not sweep.planned:
-            latest = self._latest = Probe(sweep.bench, sweep.compressor, sweep.planned, sweep.notes)
+        if latest is None or latest.context is not sweep.context or latest.planned is not sweep.planned:
+            latest = self._latest = Probe(sweep.context, sweep.compressor, sweep.planned, sweep.notes)
         return latest  # the same for a whole run, as it finds out how the model can be run

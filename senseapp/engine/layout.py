@@ -31,13 +31,13 @@ class Layout:
         channels_last: (N, H, W, C) in memory instead of (N, C, H, W).
         micro_batch: images in one pass.
         precision: ``fp32`` or ``bf16``.
-        levels_together: levels of one layer in one pass, each over as many images.
+        levels_per_pass: levels of one layer in one pass, each over as many images.
     """
 
     channels_last: bool = False
     micro_batch: int = 16
     precision: str = "fp32"
-    levels_together: int = 1
+    levels_per_pass: int = 1
 
 
 def lay_out(model: nn.Module, layout: Layout) -> nn.Module:

@@ -20,7 +20,7 @@ from senseapp.compressions.base import Compressor, Prepared, Target, WeightCompr
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import precision_context
-from senseapp.engine.plan import PlannedTarget, telling_positions
+from senseapp.engine.plan import PlannedTarget, representative_positions
 from senseapp.engine.prefix import Prefix, RepeatedPrefix, prefix_bytes_per_image
 from senseapp.engine.replay import Replay
 from senseapp.layers.batch_axes import CallAxes, NotPerImage, batch_axes
@@ -107,7 +107,7 @@ _ROUNDING = {"fp32": 0.01, "bf16": 0.04}
 
 
 def levels_that_fit(
-    bench: MeasurementContext,
+    context: MeasurementContext,
     compressor: Compressor,
     planned: Sequence[PlannedTarget],
     *,
@@ -118,7 +118,7 @@ def levels_that_fit(
     """Return how many levels of one layer go into one pass.
 
     Args:
-        bench: with its layout settled.
+        context: with its layout settled.
         compressor: only one that leaves all shapes as they are can run several levels together.
         planned: its targets.
         num_levels: of the run.
@@ -128,14 +128,14 @@ def levels_that_fit(
     if asked is None:
         # On a processor a pass of the usual size is bound by arithmetic already, and a larger one leaves its caches
         # (docs/adr/0008). A small pass leaves most of a graphics card idle.
-        asked = 1 if bench.device.type == "cpu" else num_levels
-    if bench.unsafe or not planned or not isinstance(compressor, WeightCompressor):
+        asked = 1 if context.device.type == "cpu" else num_levels
+    if context.replay_obstacle or not planned or not isinstance(compressor, WeightCompressor):
         return 1
-    trace, images = bench.trace, bench.layout.micro_batch
+    trace, images = context.trace, context.layout.micro_batch
     largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
     held = prefix_bytes_per_image(trace, [item.position for item in planned])
     each_image = _SLACK * (held + 3 * largest)  # a layer's input, its output and what the kernel needs
-    each_level = images * each_image + 4 * max(layer.num_params for layer in bench.profile.layers)
+    each_level = images * each_image + 4 * max(layer.num_params for layer in context.profile.layers)
     fits = memory_bytes // _MEMORY_SHARE // max(1, each_level)
     indexable = _MOST_ELEMENTS // max(1, images * largest // 4)
     return max(1, min(asked, num_levels, fits, indexable))
@@ -146,19 +146,19 @@ class LevelBatch:
     """Runs several levels of one target in one pass.
 
     Attributes:
-        bench: the private model and the images.
+        context: the private model and the images.
         compressor: the compression, bound to the private model.
         axes: where each call's tensors count images.
     """
 
-    bench: MeasurementContext
+    context: MeasurementContext
     compressor: WeightCompressor
     axes: Sequence[CallAxes]
 
     @classmethod
     def checked(
         cls,
-        bench: MeasurementContext,
+        context: MeasurementContext,
         compressor: WeightCompressor,
         planned: Sequence[PlannedTarget],
         levels: Sequence[float],
@@ -170,29 +170,29 @@ class LevelBatch:
         for rounding. The first target is also tried with as many images and levels as a pass will take.
 
         Args:
-            bench: replayable, with the model unchanged.
+            context: replayable, with the model unchanged.
             compressor: the compression, bound to that model.
             planned: its targets by position.
             levels: at least two, that will be run together.
         """
         try:
-            with torch.inference_mode(), precision_context(bench.layout.precision, bench.device):
-                axes = batch_axes(bench.model, bench.batches(0, 1)[0])
+            with torch.inference_mode(), precision_context(context.layout.precision, context.device):
+                axes = batch_axes(context.model, context.batches(0, 1)[0])
         except NotPerImage as reason:
             return str(reason)
-        if [call.module for call in axes] != [call.module for call in bench.trace.calls]:
+        if [call.module for call in axes] != [call.module for call in context.trace.calls]:
             return "the number of images decides which modules are called"
         if axes[0].outputs != (0,):
             return "the output has no row for each image"
-        together = cls(bench, compressor, axes)
-        return together._fault(planned, levels) or together
+        level_batch = cls(context, compressor, axes)
+        return level_batch._fault(planned, levels) or level_batch
 
     def obstacle(self, target: Target) -> str:
         """Return why ``target`` can only be measured level by level, in words; empty if it need not."""
         names = frozenset(target.modules)
-        if self.bench.trace.read_outside(names):
+        if self.context.trace.read_outside(names):
             return "its weight is read outside of its own call"
-        modules = [self.bench.model.get_submodule(name) for name in names]
+        modules = [self.context.model.get_submodule(name) for name in names]
         if any(has_forward_hooks(module) for module in modules):
             return "it has hooks of its own"
         calls = [call for call in self.axes if call.module in names]
@@ -218,23 +218,23 @@ class LevelBatch:
             levels: what it is compressed to.
         """
         repeated = [RepeatedPrefix(prefix, len(levels), self.axes) for prefix in prefixes]
-        with LevelSplit(self.axes, levels).installed(self.bench.model, frozenset(target.modules)):
-            rows = self.bench.resume(self._replay(), repeated)  # of each prefix, level by level
+        with LevelSplit(self.axes, levels).installed(self.context.model, frozenset(target.modules)):
+            rows = self.context.resume(self._replay(), repeated)  # of each prefix, level by level
         parts = torch.split(rows, [prefix.num_images for prefix in prefixes for _ in levels])
         return [torch.cat(parts[place :: len(levels)]) for place in range(len(levels))]
 
     def _replay(self) -> Replay:
-        return Replay(self.bench.model, self.bench.trace)
+        return Replay(self.context.model, self.context.trace)
 
     def _fault(self, planned: Sequence[PlannedTarget], levels: Sequence[float]) -> str:
         """Return why levels cannot go together, in words; empty if they can."""
-        telling = set(telling_positions(planned))
-        chosen = [item for item in planned if item.position in telling and not self.obstacle(item.target)]
-        few = [Prefix(self.bench.trace, batch) for batch in self.bench.batches(0, min(2, len(self.bench.images)))]
+        representative = set(representative_positions(planned))
+        chosen = [item for item in planned if item.position in representative and not self.obstacle(item.target)]
+        few = [Prefix(self.context.trace, batch) for batch in self.context.batches(0, min(2, len(self.context.images)))]
         for item in chosen:
             if fault := self._fault_at(item, (min(levels), max(levels)), few):
                 return fault
-        usual = self.bench.prefixes(0, min(self.bench.layout.micro_batch, len(self.bench.images)))
+        usual = self.context.prefixes(0, min(self.context.layout.micro_batch, len(self.context.images)))
         return self._fault_at(chosen[0], levels, usual) if chosen else ""
 
     def _fault_at(self, item: PlannedTarget, levels: Sequence[float], prefixes: Sequence[Prefix]) -> str:
@@ -243,7 +243,7 @@ class LevelBatch:
             prepared = [self.compressor.prepare(target, level) for level in levels]
         except MeasurementFailed:  # nothing to compare with here
             return ""
-        self.bench.advance(self._replay(), prefixes, item.position)
+        self.context.advance(self._replay(), prefixes, item.position)
         mixed = self.outputs(prefixes, target, prepared)
         for place in (0, -1):
             like = self.outputs(prefixes, target, [prepared[place]] * len(prepared))
@@ -251,7 +251,7 @@ class LevelBatch:
                 return "the output for one image depends on the others in its pass"
         for found, one in zip(mixed, prepared, strict=True):
             with one.active():
-                alone = self.bench.resume(self._replay(), prefixes)
-            if (found - alone).abs().max() > _ROUNDING[self.bench.layout.precision] * alone.abs().max():
+                alone = self.context.resume(self._replay(), prefixes)
+            if (found - alone).abs().max() > _ROUNDING[self.context.layout.precision] * alone.abs().max():
                 return "the output for an image depends on how many are in its pass"
         return ""

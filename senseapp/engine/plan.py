@@ -45,7 +45,7 @@ def plan_targets(targets: Sequence[Target], trace: CallTrace) -> list[PlannedTar
     return sorted(planned, key=lambda item: item.position)
 
 
-def telling_positions(planned: Sequence[PlannedTarget]) -> list[int]:
+def representative_positions(planned: Sequence[PlannedTarget]) -> list[int]:
     """Return positions that stand for all: the first and last of each kind of place in the network.
 
     Whether a model can be replayed is a property of its code. Layers whose names differ only in their numbers

@@ -164,8 +164,8 @@ class Replay:
         return output
 
 
-def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str:
-    """Replay the unchanged model from each position and compare with ``trace``; bit for bit, or it is unsafe.
+def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str | None:
+    """Replay the unchanged model from each position and compare with ``trace``; bit for bit.
 
     Args:
         model: the network that was watched.
@@ -174,7 +174,7 @@ def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positio
         positions: ascending events.
 
     Returns:
-        Why the model cannot be replayed, in words; empty if it can.
+        Why the model cannot be replayed, in words; None if it can.
     """
     # A module that remembers something of its last call hands it to later ones. To find that out, other inputs come
     # in between, as they do when several batches are replayed in turn.
@@ -193,7 +193,7 @@ def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positio
         return str(mismatch)
     except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
         return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
-    return ""
+    return None
 
 
 def _is_whole(trace: CallTrace, position: int) -> bool:

@@ -79,7 +79,7 @@ def arithmetic_of(result: SensitivityResult) -> tuple[Layout, int]:
         channels_last=ran.channels_last,
         micro_batch=ran.micro_batch,
         precision=result.precision,
-        levels_together=ran.levels_together,
+        levels_per_pass=ran.levels_together,
     )
     return layout, ran.images_at_once
 
@@ -98,15 +98,15 @@ def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement
     if sweep.spec.until_settled:
         return ()
     layout, _ = arithmetic_of(earlier)
-    same_passes = layout == sweep.bench.layout and earlier.passes.images_in_span == images_in_span(sweep)
-    if layout.levels_together > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
+    same_passes = layout == sweep.context.layout and earlier.passes.images_in_span == images_in_span(sweep)
+    if layout.levels_per_pass > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
         return ()  # other levels share the passes, of another size, which may round otherwise
-    if not same_passes or (earlier.method == "plain") != bool(sweep.bench.unsafe):
+    if not same_passes or (earlier.method == "plain") != bool(sweep.context.replay_obstacle):
         return ()
     targets = {item.target.layer: item.target for item in sweep.planned}
     return tuple(
         item
-        for item in _finished(earlier.measurements, len(sweep.bench.images))
+        for item in _finished(earlier.measurements, len(sweep.context.images))
         if item.level in sweep.spec.levels
         and (target := targets.get(item.layer)) is not None
         and (item.group, item.members) == (target.group, target.members)

@@ -127,7 +127,7 @@ class Session:
             executor=executor,
             span_images=span_images,
         )
-        return cls(spec, model, sweep.bench.images, sweep, held_out, alike)
+        return cls(spec, model, sweep.context.images, sweep, held_out, alike)
 
     def reusable(self) -> tuple[LayerMeasurement, ...]:
         """Return the measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
@@ -137,7 +137,7 @@ class Session:
     def profile(self) -> ModelProfile:
         """The model's size and compressible layers."""
         model = self.model
-        return replace(self.sweep.bench.profile, title=model.title, pretrained=model.pretrained, notes=model.notes)
+        return replace(self.sweep.context.profile, title=model.title, pretrained=model.pretrained, notes=model.notes)
 
     @property
     def targets(self) -> int:
@@ -147,7 +147,7 @@ class Session:
     @property
     def baseline(self) -> dict[str, float]:
         """The uncompressed model's metrics; none before the estimates of a quick run."""
-        return self.sweep.yardstick.values()
+        return self.sweep.baseline.values()
 
     @property
     def num_samples(self) -> int:
@@ -164,7 +164,7 @@ class Session:
         """Sentences on anything approximated, skipped or unusual."""
         kept, total = len(self.held_out), len(self.held_out) + len(self.images)
         split_note = (f"{kept} of {total} images were kept to prove schedules on.",) if kept else ()
-        counted = counting_notes(self.sweep.bench.profile, self.spec.sensitivity.compression.kind)
+        counted = counting_notes(self.sweep.context.profile, self.spec.sensitivity.compression.kind)
         return (
             *self.model.notes,
             *self.spec.data.chosen_by,
@@ -176,7 +176,7 @@ class Session:
 
     def _metric_note(self) -> tuple[str, ...]:
         """Say why labelled images do not rank layers by accuracy, where nobody has chosen that."""
-        primary = primary_among(self.sweep.yardstick.metrics, labelled=True)
+        primary = primary_among(self.sweep.baseline.metrics, labelled=True)
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
         metric = METRICS[primary]
@@ -190,7 +190,7 @@ class Session:
     @property
     def layout(self) -> Layout:
         """How passes run; hand it to :meth:`open` to resume with the very same arithmetic."""
-        return self.sweep.bench.layout
+        return self.sweep.context.layout
 
     def predicted_seconds(self) -> float:
         """Return how long :meth:`measure` takes, from the timed baseline."""
@@ -218,7 +218,7 @@ class Session:
         failed = sum(item.status is Status.FAILED for item in final)
         notes = (*self.notes, *correction_note(guessed))
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
-        bench = self.sweep.bench
+        context = self.sweep.context
         passes = _pass_settings(self.sweep)
         return SensitivityResult(
             spec=self.spec,
@@ -229,11 +229,11 @@ class Session:
             estimates=guessed,
             num_samples=self.num_samples,
             has_labels=self.images.labels is not None,
-            precision=bench.layout.precision,
-            method="plain" if bench.unsafe else "replay",
+            precision=context.layout.precision,
+            method="plain" if context.replay_obstacle else "replay",
             agreement=estimate_agreement(guessed, final),
             notes=notes,
-            environment=_environment(passes, bench) | self.sweep.executor.environment(),
+            environment=_environment(passes, context) | self.sweep.executor.environment(),
             passes=passes,
             seconds=seconds,
         )
@@ -263,23 +263,23 @@ def estimate_agreement(
 
 
 def _pass_settings(sweep: Sweep) -> PassSettings:
-    layout = sweep.bench.layout
+    layout = sweep.context.layout
     return PassSettings(
         channels_last=layout.channels_last,
         micro_batch=layout.micro_batch,
-        levels_together=layout.levels_together,
+        levels_together=layout.levels_per_pass,
         images_at_once=sweep.span_images,
         images_in_span=images_in_span(sweep),
         workers=sweep.executor.workers,
     )
 
 
-def _environment(passes: PassSettings, bench: MeasurementContext) -> dict[str, str]:
-    return _versions(bench.device) | {
+def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str, str]:
+    return _versions(context.device) | {
         "memory_layout": "channels_last" if passes.channels_last else "contiguous",
         "micro_batch": str(passes.micro_batch),
         "levels_together": str(passes.levels_together),
-        "precision": bench.layout.precision,
+        "precision": context.layout.precision,
         "images_at_once": str(passes.images_at_once),
         "images_in_span": str(passes.images_in_span),
     }

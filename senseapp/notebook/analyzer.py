@@ -16,7 +16,7 @@ from senseapp.compressions.base import CompressionRequest, Compressor, build_com
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.plan import PlannedTarget, plan_targets
-from senseapp.engine.replay import unsafe_positions
+from senseapp.engine.replay import find_replay_obstacle
 from senseapp.layers.profile import profile_of_trace, select_layers, watched_pass
 from senseapp.notebook.level_result import LayerSensitivity, LevelResult
 from senseapp.records.profile import ModelProfile
@@ -127,7 +127,7 @@ class SensitivityAnalyzer:
             planned = plan_targets(compressor.targets, trace)
             positions = [item.position for item in planned]
             evaluation = ReplayedEvaluation(self._model, self._eval_fn, trace, positions)
-            evaluation.replayable = not unsafe_positions(self._model, trace, image, positions)
+            evaluation.replayable = not find_replay_obstacle(self._model, trace, image, positions)
             baseline = evaluation.baseline()
             values = dict(_values(evaluation, compressor, planned, inner, verbose=verbose))
         return [

@@ -89,7 +89,7 @@ def test_replay_equals_the_plain_loop(network: Network) -> None:
     """Layers spread over the depth of the network, which must be replayed and not run whole."""
     layers = sampled([layer.name for layer in network.profile.layers if layer.runs])
     sweep = assert_equals_plain_loop(network.model, labelled(network.four, NUM_CLASSES), layers)
-    assert sweep.bench.unsafe == ""
+    assert sweep.context.replay_obstacle is None
 
 
 @over(ALL)
@@ -125,13 +125,13 @@ def test_replayed_pruning_equals_whole_passes(network: Network) -> None:
     keep = set(sampled([item.target.layer for item in sweep.planned], 3))
     sweep.planned = [item for item in sweep.planned if item.target.layer in keep]
     values = measured(list(sweep.measure()))
-    assert sweep.bench.unsafe == ""
+    assert sweep.context.replay_obstacle is None
     assert len(values) == len(keep)
     assert images.labels is not None
     for item in sweep.planned:
         with torch.inference_mode(), sweep.compressor.compress(item.target, 0.5):
-            logits = sweep.bench.model(images.images)
-        assert_same(values[item.target.layer], logits, sweep.yardstick.baseline, images.labels)
+            logits = sweep.context.model(images.images)
+        assert_same(values[item.target.layer], logits, sweep.baseline.outputs, images.labels)
 
 
 def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:

@@ -1,9 +1,4 @@
-"""Who does what: blocks of layers times spans of images, chosen so that everybody is done at about the same time.
-
-Cutting the layers into contiguous blocks that take similar time.
-How long a list of tasks takes on a number of workers, each taking the next task when it is free.
-What one run costs, piece by piece: the figures that a plan is made from.
-"""
+"""How a run is shared out: blocks of layers times spans of images, chosen by simulating the time that each plan takes."""
 
 from __future__ import annotations
 
@@ -89,13 +84,17 @@ class RunCosts:
 
 def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
     """Return what ``sweep`` costs by its timed passes, on all its images unless a number is given."""
-    count, levels, pace = num_images or len(sweep.bench.images), len(sweep.spec.levels), sweep.bench.seconds_per_image
+    count, levels, pace = (
+        num_images or len(sweep.context.images),
+        len(sweep.spec.levels),
+        sweep.context.seconds_per_image,
+    )
     return RunCosts(
-        shares=tuple(1.0 if sweep.bench.unsafe else item.suffix for item in sweep.planned) or (0.0,),
+        shares=tuple(1.0 if sweep.context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
         num_levels=levels,
         num_images=count,
         seconds_per_image=pace,
-        micro_batch=sweep.bench.layout.micro_batch,
+        micro_batch=sweep.context.layout.micro_batch,
         alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * pace),
     )
 
@@ -257,11 +256,10 @@ def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_im
     ready = [begin + costs.send_seconds_per_image * sum(sizes[: number + 1]) for number in range(len(sizes))]
     baseline = makespan([costs.baseline_seconds(size) for size in sizes], workers, ready=ready, start=begin)
     by_size = {size: [costs.block_seconds(*block, size) for block in blocks] for size in set(sizes)}
-    shift = baseline - begin
     end = makespan(
         [seconds for size in sizes for seconds in by_size[size]],
         workers,
-        ready=[moment + shift for moment in ready for _ in blocks],
+        ready=[moment + baseline - begin for moment in ready for _ in blocks],
         start=baseline,
     )
     return Plan(

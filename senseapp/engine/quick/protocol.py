@@ -27,12 +27,12 @@ class Responses(Protocol):
     Attributes:
         watched: modules to record, by name.
         at_inputs: whether gradients are wanted at the modules' inputs rather than their outputs.
-        followers: modules to record after each call of a watched one, by its name.
+        downstream: modules to record after each call of a watched one, by its name.
     """
 
     watched: dict[str, nn.Module]
     at_inputs: bool
-    followers: Mapping[str, Sequence[Sequence[nn.Module]]]
+    downstream: Mapping[str, Sequence[Sequence[nn.Module]]]
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Make ready every target and level that can be estimated, and say what each would truly do."""

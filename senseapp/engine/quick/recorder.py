@@ -1,7 +1,4 @@
-"""One differentiable pass that keeps what each watched layer took in and gave out, and the gradients there.
-
-Modules that a layer's output runs straight into, and nothing else does: what they do to its change is exact.
-"""
+"""A differentiable pass that keeps inputs, outputs and gradients of watched layers and the modules right behind them."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class LayerCall:
 
     Attributes:
         args, kwargs: what it was called with, detached.
-        followers: modules that its output ran straight into.
+        downstream: modules that its output ran straight into.
         output: what it, or the last of them, returned, detached.
         versions: version counters of the arguments and of the output at the call, to notice later overwriting.
         gradients: of the probes' pull with respect to the output, one per backward pass.
@@ -35,7 +32,7 @@ class LayerCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
-    followers: list[nn.Module] = field(default_factory=list)
+    downstream: list[nn.Module] = field(default_factory=list)
     versions: tuple[tuple[int, ...], int] = ((), 0)
     gradients: list[Tensor] = field(default_factory=list)
     input_gradients: list[Tensor] = field(default_factory=list)
@@ -71,9 +68,9 @@ class Recorder:
     Args:
         modules: by dotted name.
         inputs: whether to keep gradients with respect to the input rather than the output.
-        followers: modules whose output is kept in place of that of a watched one, if they are called with nothing
+        downstream: modules whose output is kept in place of that of a watched one, if they are called with nothing
             but its output; by name, for each call.
-        norms: left out of the passes, folded into the layers of these names; as followers they return what they get.
+        norms: left out of the passes, folded into the layers of these names; as downstream they return what they get.
     """
 
     def __init__(
@@ -81,12 +78,12 @@ class Recorder:
         modules: dict[str, nn.Module],
         *,
         inputs: bool,
-        followers: Mapping[str, Sequence[Sequence[nn.Module]]] | None = None,
+        downstream: Mapping[str, Sequence[Sequence[nn.Module]]] | None = None,
         norms: Mapping[str, nn.BatchNorm2d] | None = None,
     ) -> None:
         self._modules = modules
         self._inputs = inputs
-        self._followers = followers or {}
+        self._downstream = downstream or {}
         self.norms = norms or {}
         self._open = _Open()
         self._copied: set[str] = set()
@@ -142,8 +139,8 @@ class Recorder:
                 if self._inputs:
                     handles.append(module.register_forward_pre_hook(self._branch(name), with_kwargs=False))
                 handles.append(module.register_forward_hook(self._keep(name), with_kwargs=True))
-            followers = {id(m): m for chains in self._followers.values() for chain in chains for m in chain}
-            handles += [m.register_forward_hook(self._pass_on, with_kwargs=True) for m in followers.values()]
+            downstream = {id(m): m for chains in self._downstream.values() for chain in chains for m in chain}
+            handles += [m.register_forward_hook(self._pass_on, with_kwargs=True) for m in downstream.values()]
             yield
         finally:
             for handle in handles:
@@ -173,7 +170,7 @@ class Recorder:
             if self._inputs:
                 self._catch(args[0], name, call, call.input_gradients)
                 return None
-            chains = self._followers.get(name, ())
+            chains = self._downstream.get(name, ())
             expected = tuple(chains[len(calls) - 1]) if len(calls) <= len(chains) else ()
             if not expected and not result.requires_grad:
                 begun = _graph_begins(result)
@@ -186,14 +183,14 @@ class Recorder:
         return hook
 
     def _pass_on(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Keep the output of a follower in place of what it was called with."""
+        """Keep the output of a downstream module in place of what it was called with."""
         last = self._open
         if last.call is None or not last.expected or module is not last.expected[0]:
             return None
         if kwargs or len(args) != 1 or args[0] is not last.output or not isinstance(output, Tensor):
             self._open = _Open()
             return None
-        last.call.followers.append(module)
+        last.call.downstream.append(module)
         last.call.output = output.detach()
         last.call.versions = last.call.versions_now()
         if not last.expected[1:] and not output.requires_grad:
@@ -203,11 +200,11 @@ class Recorder:
         return output
 
     def _catch(self, tensor: Tensor, name: str, call: LayerCall, found: list[Tensor]) -> None:
-        """Add gradients with respect to ``tensor`` as it is now to ``found``, unless a follower takes its place."""
-        place = len(call.followers)
+        """Add gradients at ``tensor`` as it is now to ``found``, unless a downstream module takes its place."""
+        place = len(call.downstream)
 
         def catch(gradient: Tensor) -> None:
-            if len(call.followers) == place:
+            if len(call.downstream) == place:
                 found.append(gradient)
                 self._arrived(name)
 
@@ -269,7 +266,7 @@ class DownstreamModule:
     shape: tuple[int, ...]
 
 
-def followers_of(
+def downstream_modules(
     trace: CallTrace, model: nn.Module, norms: Mapping[str, nn.Module] = MappingProxyType({})
 ) -> dict[str, list[tuple[DownstreamModule, ...]]]:
     """Return the chain of modules after each call, by module name and in order of calls.

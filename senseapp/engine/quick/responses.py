@@ -29,7 +29,7 @@ class ChannelResponses:
     """
 
     at_inputs = True
-    followers: Mapping[str, Sequence[Sequence[nn.Module]]] = {}
+    downstream: Mapping[str, Sequence[Sequence[nn.Module]]] = {}
 
     def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor

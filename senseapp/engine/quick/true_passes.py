@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.engine.plan import PlannedTarget, telling_positions
+from senseapp.engine.plan import PlannedTarget, representative_positions
 from senseapp.engine.probe import Order, Probe
 from senseapp.engine.quick.composite import composite, draw_sample
 from senseapp.engine.quick.protocol import Key
@@ -76,7 +76,7 @@ class _EachImage(BaselineOutputs):
     """Keeps the divergence of each image in place of sums over images."""
 
     def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
-        before, (name,) = self.baseline[start:stop].double(), self.metrics
+        before, (name,) = self.outputs[start:stop].double(), self.metrics
         return {name: tuple(METRICS[name].terms(before, output.double(), None)[1].tolist())}
 
 
@@ -104,10 +104,10 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
     keys = list(found)
     if not keys:
         return Correction()
-    unit = METRICS[sweep.bench.task.divergence].notable / _NOTABLE_NATS
+    unit = METRICS[sweep.context.task.divergence].notable / _NOTABLE_NATS
     found = {key: values / unit for key, values in found.items()}
     means = {key: float(values.mean()) for key, values in found.items()}
-    macs = sum(use.macs for use in sweep.bench.trace.uses.values()) / sweep.bench.trace.batch_size
+    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
     budget = max(_SHARE * scan_passes, _FREE_MACS / max(1, macs))
     num_images = len(found[keys[0]])
     passes = TruePasses.planned(means, _as_run(sweep), num_images, budget)
@@ -139,23 +139,27 @@ def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:
 
 
 def _as_run(sweep: Sweep) -> list[PlannedTarget]:
-    whole = bool(sweep.bench.unsafe)
+    whole = bool(sweep.context.replay_obstacle)
     return [replace(item, suffix=1.0) if whole else item for item in sweep.planned]
 
 
 def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Tensor]:
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
-    layout = replace(sweep.bench.layout, levels_together=1)
-    bench = replace(sweep.bench, layout=layout)
-    if sweep.spec.mode == "quick" and not sweep.bench.unsafe:  # otherwise it was found out when the sweep was opened
-        bench.check_replay(telling_positions([sweep.planned[order.index] for order in passes.orders]))
-        if bench.unsafe:
-            sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {bench.unsafe}.")
-    few = replace(bench, images=bench.images.subset(indices.tolist()))
+    layout = replace(sweep.context.layout, levels_per_pass=1)
+    context = replace(sweep.context, layout=layout)
+    if (
+        sweep.spec.mode == "quick" and not sweep.context.replay_obstacle
+    ):  # otherwise it was found out when the sweep was opened
+        context.check_replay(representative_positions([sweep.planned[order.index] for order in passes.orders]))
+        if context.replay_obstacle:
+            sweep.notes.append(
+                f"The true passes of the quick scan ran through the whole model: {context.replay_obstacle}."
+            )
+    few = replace(context, images=context.images.subset(indices.tolist()))
     probe = Probe(few, sweep.compressor, sweep.planned, [])
     found: dict[Key, Tensor] = {}
-    name = sweep.bench.task.divergence
-    for outcome in probe.measure(passes.orders, _EachImage(sweep.yardstick.baseline[indices], None, (name,))):
+    name = sweep.context.task.divergence
+    for outcome in probe.measure(passes.orders, _EachImage(sweep.baseline.outputs[indices], None, (name,))):
         values = torch.tensor(outcome.moments.get(name, ()), dtype=torch.float64)
         if len(values) and bool(values.isfinite().all()):
             found[sweep.planned[outcome.order.index].target.layer, outcome.order.level] = values
