@@ -1,7 +1,4 @@
-"""A private copy of a model, laid out for fast repeated passes over one image set.
-
-Sending images to the device that measures.
-"""
+"""A private copy of a model, laid out for fast repeated passes over one image set."""
 
 from __future__ import annotations
 
@@ -61,13 +58,7 @@ class MeasurementContext:
     """A model copy and the images, ready for whole passes and for replay.
 
     Attributes:
-        model: the private copy; compressions act on it.
-        images: what it is measured on.
-        device: where passes run.
-        layout: how they run.
         trace: a watched pass in that layout.
-        profile: the model's description.
-        task: what its output means.
         channels_last: whether the model convolves, and takes images that lie channels-last.
         replay_obstacle: why the model cannot be replayed, in words; None if it can.
         seconds_per_image: of one whole pass, as timed.
@@ -115,13 +106,7 @@ class MeasurementContext:
         )
 
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
-        """Choose the layout by a timed trial, and watch a pass in it.
-
-        Args:
-            most: the most images that one pass may take.
-            forwards: whole passes per image that the run will cost.
-            precision: ``fp32`` or ``bf16``.
-        """
+        """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and watch a pass in it."""
         chosen = choose_layout(
             self.model,
             self.trace,
@@ -177,14 +162,7 @@ class MeasurementContext:
             return torch.cat([self.outputs(low, high) for low, high in spans])
 
     def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
-        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned.
-
-        Args:
-            calls: from :func:`~senseapp.engine.prefix.calls_to_record`.
-
-        Raises:
-            ReplayMismatch: the calls come in another order for these images than for those that were watched.
-        """
+        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned."""
         replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
         with self._timed(len(self.images)), replay.installed():
             return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes

@@ -56,13 +56,6 @@ class ReplayedEvaluation:
 
     The model's calls are told apart by their order. A call on another input than in the baseline, with other
     arguments, with gradients or autocast switched on, or with hooks that look inside runs as usual: correct first.
-
-    Attributes:
-        model: the caller's model; its forwards are wrapped only while :meth:`evaluate` runs.
-        eval_fn: takes the model, returns a number.
-        trace: a watched pass of the model.
-        positions: events that will be continued from, ascending.
-        replayable: False runs everything as usual.
     """
 
     model: nn.Module

@@ -18,11 +18,7 @@ class Executor(Protocol):
     """Carries out what a sweep orders, here or elsewhere; the outcomes are the same numbers wherever it is."""
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
-        """Get ready for ``sweep``, whose baseline is not measured yet.
-
-        Args:
-            sweep: what will be measured.
-            span_images: most images measured together in the run that is resumed; None for a new one.
+        """Get ready for ``sweep``, before its baseline is measured; ``span_images`` are those of a resumed run.
 
         Returns:
             The most images that should be measured together; 0 leaves that to the memory here.

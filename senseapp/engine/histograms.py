@@ -1,7 +1,4 @@
-"""One pass over the images, forward and back to one layer, into bins of fixed number.
-
-The network and the images of a run, for a histogram and for the next one.
-"""
+"""Histograms of one layer's weights or inputs on their quantization grid, with the gradients there."""
 
 from __future__ import annotations
 
@@ -36,12 +33,7 @@ from senseapp.tasks import CLASSIFICATION, Task, task_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a histogram is taken of.
-
-    Attributes:
-        module: in ``eval()`` mode.
-        images: those that are looked at.
-    """
+    """The network of a run, in ``eval()`` mode, and the images that a histogram looks at."""
 
     module: nn.Module
     images: ImageSet
@@ -133,15 +125,8 @@ def quantization_histogram(
 ) -> QuantizationHistogram:
     """Look at one tensor of ``model`` on its quantization grid; memory does not grow with the number of images.
 
-    The gradient is that of the summed objective over the images, through this layer only: of an input that a shortcut
-    reads too, what the shortcut carries does not count.
-
-    Args:
-        model: in ``eval()`` mode; used up where ``spec.fold`` is set.
-        images: all of them are looked at.
-        layer: of the model.
-        spec: what to look at.
-        task: what the output means.
+    The gradient is that of the summed objective over all images, through this layer only: of an input that a shortcut
+    reads too, what the shortcut carries does not count. The model is in ``eval()`` mode, and used up by ``spec.fold``.
 
     Raises:
         InvalidDataset: there are no images, or no labels for the loss.

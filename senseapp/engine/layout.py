@@ -30,7 +30,6 @@ class Layout:
     Attributes:
         channels_last: (N, H, W, C) in memory instead of (N, C, H, W).
         micro_batch: images in one pass.
-        precision: ``fp32`` or ``bf16``.
         levels_per_pass: levels of one layer in one pass, each over as many images.
     """
 
@@ -84,21 +83,12 @@ def choose_layout(
     channels_last: bool,
     device: torch.device,
 ) -> Layout:
-    """Try memory orders on very few images, then micro-batches, and return the fastest.
+    """Try memory orders on very few images, then micro-batches of at most ``most``, and return the fastest.
 
-    Where even the first trial would take more than its share of the run, the usual layout is taken untried, but only
-    where its order is known to be a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other
-    on twelve networks of all families.
-
-    Args:
-        model: the network; its memory order is changed by the trial.
-        trace: a watched pass of it.
-        images: returns that many images to try on, (n, C, H, W).
-        most: the most images that one pass may take.
-        passes: how many whole forward passes of one image the run will cost; once a small share of that is spent
-            on trying, no more is tried.
-        channels_last: whether the model can run in that order, and it can matter.
-        device: where the passes run.
+    ``passes`` are the whole forward passes of one image that the run will cost; a small share of that is spent on trying.
+    Where even the first trial would take more, the usual layout is taken untried, but only where its order is known to be
+    a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks of all families.
+    ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in the one tried last.
     """
     usual = usual_layout(trace, most=most, channels_last=channels_last)
     affordable = _TRIAL_SHARE * passes  # of one image

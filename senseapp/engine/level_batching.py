@@ -1,7 +1,4 @@
-"""Running a layer once for each of several levels, within one pass over all of them.
-
-Several levels of one layer in one pass: only the layer itself runs once per level, all that follows runs once.
-"""
+"""Several levels of a layer in one pass: the layer runs once per level, all that follows once for all."""
 
 from __future__ import annotations
 
@@ -28,12 +25,7 @@ from senseapp.layers.trace import map_tensors, tensors_in, wrapped_forwards
 
 
 class LevelSplit:
-    """Stands in for the forwards of one target's modules, and runs each level's share of the batch for itself.
-
-    Args:
-        axes: where each call's tensors count images.
-        levels: one for each share, in the order of the batch.
-    """
+    """Stands in for the forwards of one target's modules, and runs each level's share of the batch for itself."""
 
     def __init__(self, axes: Sequence[CallAxes], levels: Sequence[Prepared]) -> None:
         self._axes = axes
@@ -117,13 +109,7 @@ def levels_that_fit(
 ) -> int:
     """Return how many levels of one layer go into one pass.
 
-    Args:
-        context: with its layout settled.
-        compressor: only one that leaves all shapes as they are can run several levels together.
-        planned: its targets.
-        num_levels: of the run.
-        memory_bytes: of the device.
-        asked: how many are wanted, as far as they fit; None takes as many as pay on this device.
+    ``asked`` are taken as far as they fit the memory; None asks for as many as pay on this device.
     """
     if asked is None:
         # On a processor a pass of the usual size is bound by arithmetic already, and a larger one leaves its caches
@@ -143,13 +129,7 @@ def levels_that_fit(
 
 @dataclass(frozen=True, slots=True)
 class LevelBatch:
-    """Runs several levels of one target in one pass.
-
-    Attributes:
-        context: the private model and the images.
-        compressor: the compression, bound to the private model.
-        axes: where each call's tensors count images.
-    """
+    """Runs several levels of one target in one pass; ``axes`` say where each call's tensors count images."""
 
     context: MeasurementContext
     compressor: WeightCompressor
@@ -168,12 +148,6 @@ class LevelBatch:
         A pass over two levels is compared with passes over each, at the first and the last target of each kind. What
         one level says of an image must not change in a bit with the level beside it, and be that of a pass alone but
         for rounding. The first target is also tried with as many images and levels as a pass will take.
-
-        Args:
-            context: replayable, with the model unchanged.
-            compressor: the compression, bound to that model.
-            planned: its targets by position.
-            levels: at least two, that will be run together.
         """
         try:
             with torch.inference_mode(), precision_context(context.layout.precision, context.device):
@@ -210,13 +184,7 @@ class LevelBatch:
         return [f"The levels of {first}{others} were measured one at a time ({reason})."]
 
     def outputs(self, prefixes: Sequence[Prefix], target: Target, levels: Sequence[Prepared]) -> list[Tensor]:
-        """Return the output at each level for the prefixes' images, float32 (n, ...).
-
-        Args:
-            prefixes: at the position of ``target``.
-            target: without an :meth:`obstacle`.
-            levels: what it is compressed to.
-        """
+        """Return the output at each level for the images of ``prefixes``, which are at ``target``, float32 (n, ...)."""
         repeated = [RepeatedPrefix(prefix, len(levels), self.axes) for prefix in prefixes]
         with LevelSplit(self.axes, levels).installed(self.context.model, frozenset(target.modules)):
             rows = self.context.resume(self._replay(), repeated)  # of each prefix, level by level

@@ -1,7 +1,4 @@
-"""What is kept of a forward pass up to some event, so that the rest can be computed again without it.
-
-Which outputs the pass over the uncompressed model leaves behind, so that prefixes need not compute them again.
-"""
+"""Outputs kept of a forward pass up to some event, so that the rest can be computed again without it."""
 
 from __future__ import annotations
 
@@ -102,11 +99,6 @@ class RepeatedPrefix(Prefix):
     """What ``prefix`` keeps, as if its images came ``times`` in a row in one batch; only good to resume from.
 
     Nothing is repeated before it is asked for, and nothing repeated is held: it lives as long as the model reads it.
-
-    Args:
-        prefix: must not move on meanwhile.
-        times: how often its images come.
-        axes: where each call's tensors count images.
     """
 
     def __init__(self, prefix: Prefix, times: int, axes: Sequence[CallAxes]) -> None:
@@ -152,13 +144,7 @@ def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """What lies between two neighbouring positions.
-
-    Attributes:
-        calls: by index, whether the output's data is needed at the segment's end; otherwise its shape does.
-        bytes_per_image: of what is needed.
-        macs: multiply-accumulates that a recording saves.
-    """
+    """Calls between two positions, whether their outputs' data are needed at its end, and what recording saves."""
 
     calls: dict[int, bool]
     bytes_per_image: float
@@ -169,12 +155,6 @@ def calls_to_record(
     trace: CallTrace, positions: Sequence[int], *, num_images: int, budget_bytes: int
 ) -> Mapping[int, bool]:
     """Choose what to record of a whole pass, most work per byte first.
-
-    Args:
-        trace: of the model.
-        positions: events that prefixes will stop at, in any order.
-        num_images: in the pass.
-        budget_bytes: the most that everything recorded may hold.
 
     Returns:
         The calls to record by index, and for each whether its data is needed, or only its shape.

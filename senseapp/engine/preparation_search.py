@@ -90,11 +90,6 @@ def choose_preparation(
     to choose by (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
     architecture's own is taken.
 
-    Args:
-        spec: whose data are to be prepared ``auto``.
-        data_roots: folders that may be read; empty means any.
-        progress: called with one short sentence before each long step.
-
     Raises:
         InvalidInput: neither the architecture nor any that looks alike can be loaded, or the images cannot be read.
     """

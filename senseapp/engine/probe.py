@@ -27,13 +27,7 @@ _NOTHING_APPLIED = Applied(achieved_level=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One measurement to make.
-
-    Attributes:
-        index: of the target among those planned.
-        level: to compress it to.
-        span: images, from the first to before the last.
-    """
+    """One measurement to make: a target by its index among those planned, a level, and a span of images."""
 
     index: int
     level: float
@@ -42,15 +36,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an order.
-
-    Attributes:
-        order: what was asked for.
-        seconds: that it took.
-        moments: sums over the span by metric; empty if it failed.
-        applied: what the compression did.
-        reason: one sentence if it failed.
-    """
+    """What came of an order: sums over the span by metric and what the compression did, or why it failed."""
 
     order: Order
     seconds: float
@@ -61,14 +47,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Probe:
-    """A model with one compression, and the images at hand.
-
-    Attributes:
-        context: the private model and the images.
-        compressor: the compression, bound to the private model.
-        planned: its targets by position.
-        notes: sentences on anything unusual, added to on the way.
-    """
+    """A model with one compression and the images at hand; ``notes`` grow by sentences on anything unusual."""
 
     context: MeasurementContext
     compressor: Compressor
@@ -80,8 +59,7 @@ class Probe:
     def baseline(self, *, record_bytes: int = 0) -> Tensor:
         """Return the uncompressed model's output for all images, float32 (N, ...), and time the passes.
 
-        Args:
-            record_bytes: how much of the passes may be kept for measurements over all images at once.
+        Up to ``record_bytes`` of the passes are kept for measurements over all images at once.
 
         Raises:
             MeasurementFailed: the memory is too small for a single image.

@@ -45,10 +45,6 @@ class Session:
     """One model, one image set and one spec, prepared to be measured.
 
     Attributes:
-        spec: the settings.
-        model: what was loaded; its module belongs to :attr:`sweep`.
-        images: what is measured on.
-        sweep: the prepared measurement.
         held_out: images kept from the measurement, to prove schedules on; empty where a number was asked for.
         alike: an earlier run of the same, whose measurements may be taken over; None if there is none.
     """
@@ -74,15 +70,9 @@ class Session:
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
-        Args:
-            spec: the settings; where its images' preparation is ``auto``, the session's own say what was chosen.
-            data_roots: folders that image folders may lie in; empty allows any (the command line).
-            progress: is told in one short sentence what is being done.
-            layout: of the run that is resumed; None chooses one by a timed trial.
-            span_images: of the run that is resumed; None lets the executor choose.
-            executor: makes the passes; None makes them here.
-            find_alike: asked, where no layout is given, for an earlier run with this content key; its arithmetic is
-                used again, so that its measurements are those of this run: see :meth:`reusable`.
+        Where the images' preparation is ``auto``, the session's own settings say what was chosen. ``layout`` and
+        ``span_images`` are those of a run that is resumed. Without them ``find_alike`` is asked for an earlier run with this
+        content key; its arithmetic is used again, so that its measurements are those of this run: see :meth:`reusable`.
 
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.

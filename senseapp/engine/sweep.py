@@ -48,15 +48,8 @@ def measure(
     """Measure what compressing each layer of ``model`` does to its metrics.
 
     Progress is the count of measurements yielded, to cancel is to stop iterating, to resume is to pass what was
-    yielded before as ``done``. The caller's model is copied, never touched.
-
-    Args:
-        model: takes (N, C, H, W), returns an output of ``task``.
-        images: what to measure on.
-        spec: what to measure.
-        task: what the output means.
-        done: measurements of the same run that exist already; they are not made again.
-        calibration: images for data-driven criteria and activation ranges; None takes the first ones measured.
+    yielded before as ``done``. The caller's model, which takes (N, C, H, W), is copied, never touched. Data-driven
+    criteria and activation ranges look at ``calibration``; None takes the first images measured.
 
     Yields:
         One measurement per target and level, not applicable ones first. Where the images do not fit the memory
@@ -73,13 +66,6 @@ class Sweep:
     """One compression of one model over one image set, prepared: see :func:`measure`.
 
     Attributes:
-        context: the private model and the images.
-        spec: the settings.
-        compressor: the compression, bound to the private model.
-        planned: its targets by position.
-        baseline: the uncompressed model's output.
-        metric: the one that ranks layers.
-        executor: makes the passes.
         span_images: most images that are measured together; 0 leaves that to the memory.
         notes: sentences on anything approximated, skipped or failed.
     """
@@ -110,19 +96,8 @@ class Sweep:
     ) -> Sweep:
         """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
 
-        Args:
-            model: the network; see :func:`measure`.
-            images: what to measure on.
-            spec: what to measure.
-            task: what the output means.
-            calibration: see :func:`measure`.
-            layout: of the run that is resumed; None chooses one by a timed trial.
-            own: whether ``model`` is given away, so that no copy is needed.
-            executor: makes the passes; None makes them here.
-            span_images: of the run that is resumed; None lets the executor choose.
-
-        Raises:
-            InvalidInput: the settings do not fit the model or the images.
+        ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that no
+        copy is needed.
         """
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
@@ -276,12 +251,9 @@ class Sweep:
 def bind_compression(
     context: MeasurementContext, spec: SensitivitySpec, source: ImageSet
 ) -> tuple[Compressor, list[PlannedTarget]]:
-    """Return the compression that ``spec`` names, bound to the model of ``context``, and its targets by position.
+    """Return the compression that ``spec`` names, bound to the context's model, and its targets by position.
 
-    Args:
-        context: with its layout settled.
-        spec: what to measure.
-        source: its first images are what data-driven criteria and activation ranges look at.
+    The first images of ``source`` are what data-driven criteria and activation ranges look at.
     """
     request = CompressionRequest(
         model=context.model,

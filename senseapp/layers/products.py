@@ -1,10 +1,4 @@
-"""Which parameters a tensor is computed from, when it is computed from parameters alone.
-
-A convolution may multiply a weight that no parameter holds: one that was standardised, normalised, reshaped or joined
-from several. Its multiply-accumulates belong to the parameters that it came from.
-
-Which operations multiply and accumulate, how often, and which tensors they multiply.
-"""
+"""Which operations multiply and accumulate, and which parameters the weights in them are computed from."""
 
 from __future__ import annotations
 
@@ -49,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Where a parameter lies in its storage, in elements; several may share one (flattened weights)."""
+    """Elements of a storage that a parameter takes; several may share one storage (flattened weights)."""
 
     start: int
     stop: int

@@ -27,8 +27,6 @@ class Call:
     """One call of one module.
 
     Attributes:
-        index: place among all calls, by start.
-        module: dotted name; empty for the model itself.
         parent: index of the enclosing call; -1 for the outermost.
         start, end: events.
         after: index of the first call that is not inside this one and starts later.

@@ -1,7 +1,4 @@
-"""One compression at one level, as the reference notebook shows it.
-
-The bar chart of one level, for a notebook.
-"""
+"""One compression at one level, as table, summary, schedule and bar chart for a notebook."""
 
 from __future__ import annotations
 

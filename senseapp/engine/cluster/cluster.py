@@ -1,7 +1,4 @@
-"""Reaching a Ray cluster, counting its workers, and saying in one sentence what is wrong with it.
-
-What must be the same on every machine of a run, so that its figures belong together.
-"""
+"""Joining a Ray cluster: its workers, its errors in one sentence, and the versions that must agree."""
 
 from __future__ import annotations
 
@@ -53,10 +50,6 @@ class Cluster:
 def connected(address: str, *, device: str) -> Iterator[Cluster]:
     """Join the cluster inside the block.
 
-    Args:
-        address: ``auto``, or ``host:port`` of its head.
-        device: of the run; workers get a graphics card each unless it is ``cpu`` or there is none.
-
     Raises:
         ClusterFailed: Ray is not installed, nobody answers there, or it has no free worker.
     """
@@ -81,12 +74,7 @@ def connected(address: str, *, device: str) -> Iterator[Cluster]:
 
 
 def look(*, device: str) -> Cluster:
-    """Return what the joined cluster offers now.
-
-    Raises:
-        ClusterFailed: it has no worker.
-        InvalidSpec: the number of processors for each worker is no number.
-    """
+    """Return what the joined cluster offers now."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

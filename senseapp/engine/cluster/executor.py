@@ -33,9 +33,7 @@ _HELD_SHARE, _STORE_SHARE = 4, 3  # of a worker's memory for kept outputs, of th
 class RayExecutor:
     """Shares a run out by a plan; a task whose worker was lost is done again by another.
 
-    Attributes:
-        cluster: that was joined.
-        progress: is told in one short sentence what is being done, at least once a second; it may raise.
+    ``progress`` is told in one short sentence what is being done, at least once a second; it may raise.
     """
 
     cluster: Cluster

@@ -18,12 +18,7 @@ _HELD_BYTES = 2 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The costs of a run, timed here on a few of its images.
-
-    Attributes:
-        costs: of all its images.
-        most_images: that a worker has memory for at once.
-    """
+    """The costs of a run, timed here on a few of its images, and how many images a worker has memory for at once."""
 
     costs: RunCosts
     most_images: int

@@ -1,4 +1,4 @@
-"""How a run is shared out: blocks of layers times spans of images, chosen by simulating the time that each plan takes."""
+"""How a run is shared out: blocks of layers times spans of images, chosen by simulated time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,11 @@ class RunCosts:
 
     Attributes:
         shares: of a forward pass that runs from each target on, by position; never rising.
-        num_levels: levels measured on each target.
-        num_images: images measured on.
-        seconds_per_image: of one whole forward pass, on one worker.
         micro_batch: images of one pass; images are shared out in multiples of it.
         send_seconds_per_image: to prepare one image and bring it to a worker; one after the other, by the machine
             that asks.
         task_seconds: that a task takes besides its passes: to be handed out, to fetch its images.
         measurement_seconds: to compress a target once, and for its statistics, however few images there are.
-        start_seconds: until a worker has loaded the engine and the model, once.
         alone_seconds: of work that is not shared out: the trial of layouts and the quick scan.
     """
 
@@ -84,18 +80,14 @@ class RunCosts:
 
 def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
     """Return what ``sweep`` costs by its timed passes, on all its images unless a number is given."""
-    count, levels, pace = (
-        num_images or len(sweep.context.images),
-        len(sweep.spec.levels),
-        sweep.context.seconds_per_image,
-    )
+    context, levels, count = sweep.context, len(sweep.spec.levels), num_images or len(sweep.context.images)
     return RunCosts(
-        shares=tuple(1.0 if sweep.context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
+        shares=tuple(1.0 if context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
         num_levels=levels,
         num_images=count,
-        seconds_per_image=pace,
-        micro_batch=sweep.context.layout.micro_batch,
-        alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * pace),
+        seconds_per_image=context.seconds_per_image,
+        micro_batch=context.layout.micro_batch,
+        alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * context.seconds_per_image),
     )
 
 
@@ -150,12 +142,6 @@ def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] =
     3.0
     >>> makespan([1, 1], 2, ready=[0, 5])
     6.0
-
-    Args:
-        seconds: of each task.
-        workers: that work at the same time.
-        ready: when each task may begin at the earliest; empty if at once.
-        start: when the workers begin.
     """
     free = [start] * min(workers, max(1, len(seconds)))
     last = start
@@ -181,9 +167,6 @@ class Plan:
     of the images, and an image that was sent is soon not needed any more.
 
     Attributes:
-        costs: of the run.
-        workers: that work at the same time.
-        blocks: of targets, in order.
         span_images: images of a span; the last may have fewer.
         seconds: from the start to the last measurement, by simulation.
         baseline_seconds: of these, until the uncompressed model is measured.
@@ -225,14 +208,7 @@ class Plan:
 
 
 def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images: int = 0) -> Plan:
-    """Return the plan that is done first.
-
-    Args:
-        costs: of the run.
-        workers: that work at the same time.
-        most_images: that a worker has memory for at once.
-        span_images: of the run that is resumed, which keeps its spans; 0 for a new one.
-    """
+    """Return the plan that is done first, with the spans of the run that is resumed where ``span_images`` says so."""
     best: Plan | None = None
     bar = (math.inf, math.inf)  # seconds by which the best plan's tasks are too long; what a better one must beat
     for images in [span_images] if span_images else _span_sizes(costs, most_images):

@@ -1,8 +1,4 @@
-"""What a worker does: prepare the model once, then measure blocks of targets on spans of images.
-
-Tasks of a shared run, and putting what they find back into the order of the images.
-Images on their way to the workers: each span is put into the object store once, and travels once to each node.
-"""
+"""What the workers of a shared run do, the tasks and images sent to them, and the order of their outcomes."""
 
 from __future__ import annotations
 
@@ -44,12 +40,7 @@ def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
 
 
 class ImageStore:
-    """References to spans of ``images`` in Ray's object store; the ones used last are kept while there is room.
-
-    Args:
-        images: of the run.
-        most_bytes: that may be kept for tasks to come; those of tasks under way stay in any case.
-    """
+    """References to spans of images in Ray's object store; those used last are kept, up to ``most_bytes``."""
 
     def __init__(self, images: ImageSet, *, most_bytes: int) -> None:
         self._images = images
@@ -80,14 +71,8 @@ class RunSetup:
     """All that a worker needs to know of a run, but for the images.
 
     Attributes:
-        model: on the CPU, unchanged.
         first_images: what data-driven criteria and activation ranges look at.
-        spec: what to measure.
-        task: what the model's output means.
-        layout: how passes run everywhere.
-        replay_obstacle: why the model cannot be replayed; None if it can.
         targets: layers, members and position of each, as :func:`described`; every worker must find the same.
-        versions: of the machine that asks.
     """
 
     model: nn.Module
@@ -133,11 +118,9 @@ _prepared: dict[str, Probe] = {}
 
 
 def probe_of(key: str, setup: Any) -> Probe:
-    """Return this process's probe of a run, made on its first task; that of another run is let go.
+    """Return this process's probe of the run ``key``, made on its first task; that of another run is let go.
 
-    Args:
-        key: names the run.
-        setup: reference to its :class:`RunSetup`, in a list, so that it is fetched only where it is needed.
+    ``setup`` is a list of one reference to a :class:`RunSetup`, so that it is fetched only where it is needed.
     """
     if key not in _prepared:
         _prepared.clear()

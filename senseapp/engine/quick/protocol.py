@@ -48,13 +48,7 @@ class Responses(Protocol):
 
 
 def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:
-    """Return the axis that grew with the number of images; None if that cannot be told.
-
-    Args:
-        single: shape for one image.
-        seen: shape for ``num_images`` images.
-        num_images: how many.
-    """
+    """Return the axis that grew with the number of images; None if that cannot be told."""
     if num_images == 1 and tuple(single) == tuple(seen):
         return 0
     grown = [axis for axis, (one, many) in enumerate(zip(single, seen, strict=False)) if one != many]
@@ -95,7 +89,6 @@ class SeenCall:
     """A call with its gradients as rows for inner products.
 
     Attributes:
-        call: what was recorded.
         order: axes of the output, the batch first, then as they lie in memory.
         gradients: (N, values) for each direction.
     """

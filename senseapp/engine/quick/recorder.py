@@ -1,4 +1,4 @@
-"""A differentiable pass that keeps inputs, outputs and gradients of watched layers and the modules right behind them."""
+"""A differentiable pass that keeps the inputs, outputs and gradients of watched layers."""
 
 from __future__ import annotations
 
@@ -65,12 +65,9 @@ Calls: TypeAlias = dict[str, list[LayerCall]]
 class Recorder:
     """Watches modules during differentiable passes; copies arguments that the model writes into later.
 
-    Args:
-        modules: by dotted name.
-        inputs: whether to keep gradients with respect to the input rather than the output.
-        downstream: modules whose output is kept in place of that of a watched one, if they are called with nothing
-            but its output; by name, for each call.
-        norms: left out of the passes, folded into the layers of these names; as downstream they return what they get.
+    Gradients are kept with respect to the output, or with ``inputs`` to the input. The output of a ``downstream`` module
+    (by name of the watched one, for each call) takes the place of that before it, if it is called with nothing but that.
+    The passes do without ``norms``, folded into the layers of these names; as downstream modules they return what they get.
     """
 
     def __init__(
@@ -106,12 +103,8 @@ class Recorder:
     def pull(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
         """Send each of ``directions``, like ``output``, back through the graph of ``output``.
 
-        Args:
-            output: what the model returned, or a tensor computed from it.
-            directions: one or more.
-            calls: on the way to ``output``.
-            seen: is told the name of each module once all its calls have all their gradients, last modules first.
-                Then these calls are emptied, which spares holding all gradients of the last direction.
+        ``seen`` is told the name of each module once all its calls have all their gradients, last modules first. Then these
+        calls are emptied, which spares holding all gradients of the last direction.
         """
         missing = {name: len(found) * len(directions) for name, found in calls.items()}
 
@@ -269,15 +262,10 @@ class DownstreamModule:
 def downstream_modules(
     trace: CallTrace, model: nn.Module, norms: Mapping[str, nn.Module] = MappingProxyType({})
 ) -> dict[str, list[tuple[DownstreamModule, ...]]]:
-    """Return the chain of modules after each call, by module name and in order of calls.
+    """Return the chain of modules after each call, by module name and in order of calls, from the trace of one image.
 
     A chain goes on as long as the next call is all that reads the output, takes nothing else, and multiplies by no
-    weights.
-
-    Args:
-        trace: of one image.
-        model: the traced network.
-        norms: by layer, what will be folded into it: without these no chain of that layer is as good.
+    weights. ``norms`` will be folded into the layers of these names: without these no chain of that layer is as good.
     """
     layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
     within = {name[:end] for name in layers for end in (*_dots(name), len(name))}  # they hold a layer, or are one

@@ -84,14 +84,7 @@ def responses_of(
     trace: CallTrace,
     norms: Mapping[str, nn.BatchNorm2d],
 ) -> Responses:
-    """Return the way to estimate what ``compressor`` does.
-
-    Args:
-        compressor: of ``model``.
-        model: the network.
-        trace: shows its calls on one image.
-        norms: by layer, what is folded into it whenever calls are recorded.
-    """
+    """Return the way to estimate what ``compressor`` does."""
     if isinstance(compressor, ChannelCompressor):
         return ChannelResponses(compressor, model, trace)
     return WeightResponses(cast(WeightCompressor, compressor), model, trace, norms)

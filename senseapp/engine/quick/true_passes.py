@@ -35,12 +35,7 @@ _PREPARATION = 0.01  # of a whole pass, to compress a layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruePasses:
-    """Which passes are worth their time.
-
-    Attributes:
-        orders: by position; none where no estimate is large.
-        num_images: that each pass is made over.
-    """
+    """The passes that are worth their time, by position, and how many images each is made over."""
 
     orders: tuple[Order, ...]
     num_images: int
@@ -51,11 +46,7 @@ class TruePasses:
     ) -> TruePasses:
         """Take each layer's largest estimate first, from as many images as the budget has for these, then the others.
 
-        Args:
-            means: estimated divergences, in nats or so scaled that 0.02 is notable.
-            targets: of the run.
-            num_images: that were scanned.
-            budget: passes of one image through the whole network that all may cost together.
+        ``means`` are in nats, or so scaled that 0.02 is notable; ``budget`` counts passes of one image through the network.
         """
         where = {item.target.layer: index for index, item in enumerate(targets)}
         large = sorted((key for key, mean in means.items() if mean >= _LARGE_NATS), key=lambda key: -means[key])
@@ -82,12 +73,7 @@ class _EachImage(BaselineOutputs):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What true passes say of estimates.
-
-    Attributes:
-        factors: that estimates must be multiplied by; none where none is large.
-        images_passed: on how many images each estimate was corrected that a pass was made for.
-    """
+    """Factors for estimates, none where none is large, and on how many images each one with a pass was corrected."""
 
     factors: Mapping[Key, float] = field(default_factory=dict)
     images_passed: Mapping[Key, int] = field(default_factory=dict)
@@ -96,10 +82,8 @@ class Correction:
 def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: float) -> Correction:
     """Pass a few images from the layers with large estimates on, and return how that corrects them.
 
-    Args:
-        sweep: whose compressor and model make the passes.
-        found: estimated divergence of each image that was scanned, (N,), float64.
-        scan_passes: passes of one image through the network that the scan has cost.
+    ``found`` holds the estimated divergence of each scanned image, (N,), float64; ``scan_passes`` are the passes of one
+    image through the network that the scan has cost.
     """
     keys = list(found)
     if not keys:
@@ -145,16 +129,11 @@ def _as_run(sweep: Sweep) -> list[PlannedTarget]:
 
 def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Tensor]:
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
-    layout = replace(sweep.context.layout, levels_per_pass=1)
-    context = replace(sweep.context, layout=layout)
-    if (
-        sweep.spec.mode == "quick" and not sweep.context.replay_obstacle
-    ):  # otherwise it was found out when the sweep was opened
+    context = replace(sweep.context, layout=replace(sweep.context.layout, levels_per_pass=1))
+    if sweep.spec.mode == "quick" and not context.replay_obstacle:  # exact runs have checked it before
         context.check_replay(representative_positions([sweep.planned[order.index] for order in passes.orders]))
-        if context.replay_obstacle:
-            sweep.notes.append(
-                f"The true passes of the quick scan ran through the whole model: {context.replay_obstacle}."
-            )
+        if obstacle := context.replay_obstacle:
+            sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {obstacle}.")
     few = replace(context, images=context.images.subset(indices.tolist()))
     probe = Probe(few, sweep.compressor, sweep.planned, [])
     found: dict[Key, Tensor] = {}

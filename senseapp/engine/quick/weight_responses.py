@@ -1,7 +1,4 @@
-"""How far a layer's answer to compressed weights (and inputs) moves along a pull.
-
-Every level of a layer at once, where its answer at each position is its weight times what it took in there.
-"""
+"""Inner products of a layer's response to compressed weights or inputs with the gradients at its output."""
 
 from __future__ import annotations
 
@@ -34,13 +31,8 @@ def weight_gradients(
 ) -> list[Tensor] | None:
     """Return, for each direction, the gradient of each image's pull with respect to the weight, (N, O, I).
 
-    Args:
-        module: was called.
-        call: what it took in.
-        order: axes of its output, the batch first, as those of ``gradients``.
-        gradients: at its output, (N, values) for each direction.
-        num_levels: how many compressed weights there are.
-        norm: was folded into the module, so that it is the call's first downstream module; None if none was.
+    ``gradients`` are those at the output, (N, values) for each direction, whose axes are in ``order``, the batch first.
+    ``norm`` was folded into the module, so that it is the call's first downstream module.
 
     Returns:
         None where the module is none that multiplies position by position, or a pass for each level costs less.
