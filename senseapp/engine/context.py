@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.images import ImageSet
-from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context, usual_layout
+from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
 from senseapp.engine.prefix import Prefix
 from senseapp.engine.replay import Replay, find_replay_obstacle
 from senseapp.layers.profile import CONVOLUTIONS, profile_of_trace, watched_pass
@@ -126,11 +126,6 @@ class MeasurementContext:
             return
         with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
-
-    def usual_layout(self, *, most: int, precision: str) -> Layout:
-        """Return a layout that was not tried, with at most ``most`` images in one pass."""
-        usual = usual_layout(self.trace, most=most, channels_last=self.channels_last)
-        return replace(usual, precision=precision)
 
     def check_replay(self, positions: Sequence[int]) -> None:
         """Find out whether the model can be replayed from each of ``positions``; see :attr:`replay_obstacle`."""

@@ -85,10 +85,11 @@ def choose_layout(
 ) -> Layout:
     """Try memory orders on very few images, then micro-batches of at most ``most``, and return the fastest.
 
-    ``passes`` are the whole forward passes of one image that the run will cost; a small share of that is spent on trying.
-    Where even the first trial would take more, the usual layout is taken untried, but only where its order is known to be
-    a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks of all families.
-    ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in the one tried last.
+    ``passes`` are the whole forward passes of one image that the run will cost; a small share of that is spent on
+    trying. Where even the first trial would take more, the usual layout is taken untried, but only where its order is
+    known to be a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks
+    of all families. ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in
+    the one tried last.
     """
     usual = usual_layout(trace, most=most, channels_last=channels_last)
     affordable = _TRIAL_SHARE * passes  # of one image

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -24,43 +23,32 @@ from senseapp.layers.batch_axes import CallAxes, NotPerImage, batch_axes
 from senseapp.layers.trace import map_tensors, tensors_in, wrapped_forwards
 
 
-class LevelSplit:
-    """Stands in for the forwards of one target's modules, and runs each level's share of the batch for itself."""
+def _levels_split(
+    model: nn.Module, names: frozenset[str], axes: Sequence[CallAxes], levels: Sequence[Prepared]
+) -> AbstractContextManager[None]:
+    """Let modules of these names run each level's share of the batch, in the order of ``levels``, for itself inside."""
+    inside = False
 
-    def __init__(self, axes: Sequence[CallAxes], levels: Sequence[Prepared]) -> None:
-        self._axes = axes
-        self._levels = levels
-        self._inside = False
-
-    def installed(self, model: nn.Module, names: frozenset[str]) -> AbstractContextManager[None]:
-        """Stand in inside the block."""
-
-        def wrap(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-            return self._split(name, module, forward) if name in names else forward
-
-        return wrapped_forwards(model, wrap)
-
-    def _split(self, name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        calls = cycle([call for call in self._axes if call.module == name])  # a pass makes all of them, in this order
+    def wrap(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        calls = cycle([call for call in axes if call.module == name])  # a pass makes all of them, in this order
 
         def split(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:
+            nonlocal inside
+            if inside:
                 return forward(*args, **kwargs)
-            call = next(calls)
-            shares = _shares((args, kwargs), call.inputs, len(self._levels))
-            self._inside = True
+            call, outputs = next(calls), []
+            inside = True
             try:
-                outputs = [self._run(module, *share) for share in zip(self._levels, shares, strict=True)]
+                for level, share in zip(levels, _shares((args, kwargs), call.inputs, len(levels)), strict=True):
+                    with level.active():  # which may hook the module, so that its forward alone would not do
+                        outputs.append(module(*share[0], **share[1]))
             finally:
-                self._inside = False
+                inside = False
             return _joined(outputs, call.outputs)
 
-        return split
+        return split if name in names else forward
 
-    @staticmethod
-    def _run(module: nn.Module, level: Prepared, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-        with level.active():  # which may hook the module, so that its forward alone would not do
-            return module(*arguments[0], **arguments[1])
+    return wrapped_forwards(model, wrap)
 
 
 def _shares(arguments: Any, axes: Sequence[int | None], count: int) -> list[Any]:
@@ -73,11 +61,11 @@ def _shares(arguments: Any, axes: Sequence[int | None], count: int) -> list[Any]
         id(tensor): [tensor] * count if axis is None else tensor.chunk(count, axis)
         for tensor, axis in zip(tensors, axes, strict=True)
     }
-    return [map_tensors(arguments, partial(_share, cut, place)) for place in range(count)]
 
+    def share(place: int) -> Any:
+        return map_tensors(arguments, lambda tensor: cut[id(tensor)][place])
 
-def _share(cut: Mapping[int, Sequence[Tensor]], place: int, tensor: Tensor) -> Tensor:
-    return cut[id(tensor)][place]
+    return [share(place) for place in range(count)]
 
 
 def _joined(outputs: Sequence[Any], axes: Sequence[int | None]) -> Any:
@@ -186,7 +174,7 @@ class LevelBatch:
     def outputs(self, prefixes: Sequence[Prefix], target: Target, levels: Sequence[Prepared]) -> list[Tensor]:
         """Return the output at each level for the images of ``prefixes``, which are at ``target``, float32 (n, ...)."""
         repeated = [RepeatedPrefix(prefix, len(levels), self.axes) for prefix in prefixes]
-        with LevelSplit(self.axes, levels).installed(self.context.model, frozenset(target.modules)):
+        with _levels_split(self.context.model, frozenset(target.modules), self.axes, levels):
             rows = self.context.resume(self._replay(), repeated)  # of each prefix, level by level
         parts = torch.split(rows, [prefix.num_images for prefix in prefixes for _ in levels])
         return [torch.cat(parts[place :: len(levels)]) for place in range(len(levels))]

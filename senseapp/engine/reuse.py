@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import torch
 
@@ -15,16 +13,12 @@ from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.engine.layout import Layout
 from senseapp.engine.sweep import Sweep
+from senseapp.engine.versions import engine_digest
 from senseapp.models.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.spec import RunSpec
 
 _BATCH = 64
-_SOURCES = Path(__file__).resolve().parents[1]
-_ENGINE = (
-    *("compat", "compressions", "core", "data", "engine"),
-    *("layers", "metrics", "models", "records", "tasks"),
-)
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
 """Settings that decide which numbers a run has, not what they are; the images themselves and the device that was found
 are parts of the key."""
@@ -36,7 +30,7 @@ def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: M
     Where files lie and what they are called is no part of it. Runs with equal keys that also pass alike (see
     :func:`arithmetic_of`) find the same number, bit for bit, for each layer and level that both measure.
     """
-    digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), _engine()]).encode())
+    digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), engine_digest()]).encode())
     digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())
     for name, tensor in sorted(model.module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -46,16 +40,6 @@ def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: M
         digest.update(_bytes_of(images.batch(start, min(start + _BATCH, len(images)))))
     if images.labels is not None:
         digest.update(_bytes_of(images.labels))
-    return digest.hexdigest()
-
-
-@functools.cache
-def _engine() -> str:
-    """Return a hash of the code that measures: a version number says too little of a copy that is worked on."""
-    digest = hashlib.sha256()
-    for package in _ENGINE:
-        for path in sorted((_SOURCES / package).rglob("*.py")):
-            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

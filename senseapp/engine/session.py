@@ -71,8 +71,9 @@ class Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
         Where the images' preparation is ``auto``, the session's own settings say what was chosen. ``layout`` and
-        ``span_images`` are those of a run that is resumed. Without them ``find_alike`` is asked for an earlier run with this
-        content key; its arithmetic is used again, so that its measurements are those of this run: see :meth:`reusable`.
+        ``span_images`` are those of a run that is resumed. Without them ``find_alike`` is asked for an earlier run with
+        this content key; its arithmetic is used again, so that its measurements are those of this run: see
+        :meth:`reusable`.
 
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
@@ -184,7 +185,7 @@ class Session:
 
     def predicted_seconds(self) -> float:
         """Return how long :meth:`measure` takes, from the timed baseline."""
-        return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.predicted_seconds()
+        return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.executor.predicted_seconds(self.sweep)
 
     def estimates(self) -> Iterator[LayerMeasurement]:
         """Yield an estimate for each layer and level, from one backward pass."""

@@ -15,7 +15,7 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.executor import Executor, LocalExecutor
-from senseapp.engine.layout import Layout
+from senseapp.engine.layout import Layout, usual_layout
 from senseapp.engine.level_batching import levels_that_fit
 from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
 from senseapp.engine.precision import choose_precision
@@ -96,8 +96,8 @@ class Sweep:
     ) -> Sweep:
         """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
 
-        ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that no
-        copy is needed.
+        ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that
+        no copy is needed.
         """
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
@@ -110,7 +110,8 @@ class Sweep:
         if layout is not None:
             context.take(layout)
         elif spec.mode == "quick":  # over before a trial would pay
-            context.take(context.usual_layout(most=most, precision=precision))
+            usual = usual_layout(context.trace, most=most, channels_last=context.channels_last)
+            context.take(replace(usual, precision=precision))
         else:
             context.settle_layout(
                 most=most, forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)), precision=precision
@@ -167,10 +168,6 @@ class Sweep:
         positions = [item.position for item in self.planned]
         input_bytes: int = 4 * self.context.images.batch(0, 1)[0].numel()
         return prefix_bytes_per_image(self.context.trace, positions) + input_bytes
-
-    def predicted_seconds(self) -> float:
-        """Return how long all measurements take, from the timed baseline and each target's share of a pass."""
-        return self.executor.predicted_seconds(self)
 
     def complete_baseline(self) -> None:
         """Measure the uncompressed model on the images that it has not run on yet."""

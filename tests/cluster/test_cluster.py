@@ -70,7 +70,7 @@ def test_two_nodes_find_what_one_machine_finds(name: str, joined: Offer) -> None
     assert shared.baseline.outputs.equal(local.baseline.outputs)
     assert len(shared.chunks()) >= 4
     assert shared.total == local.total
-    assert 0 < shared.predicted_seconds() < 600
+    assert 0 < shared.executor.predicted_seconds(shared) < 600
     parts, whole = list(shared.measure()), list(local.measure())
     assert len(parts) == len(whole)
     for key in {item.key for item in parts}:  # each measurement counts the images up to the end of its span

@@ -373,7 +373,7 @@ def test_the_predicted_time_follows_what_is_left_to_compute() -> None:
     one, two = _open(levels=(0.5,)), _open(levels=(0.3, 0.6))
     for sweep in (one, two):
         sweep.context.seconds_per_image = 1.0
-    assert 24 < one.predicted_seconds() < 24 * (len(one.planned) + 1)
-    assert two.predicted_seconds() - 24 == pytest.approx(2 * (one.predicted_seconds() - 24))
+    assert 24 < one.executor.predicted_seconds(one) < 24 * (len(one.planned) + 1)
+    assert two.executor.predicted_seconds(two) - 24 == pytest.approx(2 * (one.executor.predicted_seconds(one) - 24))
     one.context.replay_obstacle = "it is random"
-    assert one.predicted_seconds() == pytest.approx(24 * (len(one.planned) + 1))
+    assert one.executor.predicted_seconds(one) == pytest.approx(24 * (len(one.planned) + 1))

@@ -180,7 +180,7 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
     bench = MeasurementContext.prepare(small_network(), images)
-    base = bench.usual_layout(most=len(images), precision="fp32").micro_batch
+    base = layout.usual_layout(bench.trace, most=len(images), channels_last=bench.channels_last).micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})
     bench.settle_layout(most=len(images), forwards=1e6, precision="fp32")
     assert bench.layout == Layout(channels_last=True, micro_batch=base // 2)

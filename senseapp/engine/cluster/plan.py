@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from senseapp.records.spec import RunSpec
+
 if TYPE_CHECKING:
     from senseapp.engine.sweep import Sweep
 
-
+_TIMED_IMAGES = 32
+_HELD_BYTES = 2 * 2**30
 _SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
 
 
@@ -73,10 +76,6 @@ class RunCosts:
         sweep = self.num_images * self.seconds_per_image * (1 + self.passes(0, len(self.shares)))
         return self.alone_seconds + sweep + self.num_levels * len(self.shares) * self.measurement_seconds
 
-    def running_passes(self) -> list[float]:
-        """Return ``levels × Σ share`` over the first n targets, for n from 0."""
-        return [0.0, *accumulate(self.num_levels * share for share in self.shares)]
-
 
 def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
     """Return what ``sweep`` costs by its timed passes, on all its images unless a number is given."""
@@ -89,6 +88,33 @@ def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
         micro_batch=context.layout.micro_batch,
         alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * context.seconds_per_image),
     )
+
+
+def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
+    """Load the model and a few images, time some passes, and count the rest.
+
+    Returns:
+        What the run costs, and the most images that a worker has memory for at once.
+
+    Raises:
+        SenseError: as for the run itself.
+    """
+    from senseapp.data.pictures import survey_images  # with all that follows, it needs torch
+    from senseapp.engine.plan import num_held_out
+    from senseapp.engine.session import Session
+    from senseapp.tasks import task_named
+
+    asked = spec.sensitivity.num_samples
+    listed = spec.data.kind in ("folder", "archive")
+    few = asked if asked is not None and asked <= _TIMED_IMAGES else _TIMED_IMAGES if asked or listed else None
+    settings = replace(spec.sensitivity, num_samples=few, mode="exact", until_settled=False)
+    session = Session.open(replace(spec, sensitivity=settings), progress=progress)
+    count, model = asked or len(session.images), session.model
+    if listed and not asked:
+        task = task_named(spec.model.task)
+        survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
+        count = survey.num_images - num_held_out(survey.num_images)
+    return costs_of(session.sweep, num_images=count), max(1, _HELD_BYTES // session.sweep.bytes_per_image())
 
 
 Block = tuple[int, int]
@@ -104,7 +130,7 @@ def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
     when a layer is added, so packing greedily up to a bound uses the fewest blocks; the least bound is found by
     halving.
     """
-    running = costs.running_passes()
+    running = [0.0, *accumulate(costs.num_levels * share for share in costs.shares)]
     low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above it, whatever the rounding
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.engine.cluster.cluster import differences, versions_here
 from senseapp.engine.cluster.plan import Block
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import PlannedTarget
 from senseapp.engine.probe import Order, Outcome, Probe
 from senseapp.engine.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
+from senseapp.engine.versions import differences, versions_here
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
 

@@ -65,9 +65,10 @@ Calls: TypeAlias = dict[str, list[LayerCall]]
 class Recorder:
     """Watches modules during differentiable passes; copies arguments that the model writes into later.
 
-    Gradients are kept with respect to the output, or with ``inputs`` to the input. The output of a ``downstream`` module
-    (by name of the watched one, for each call) takes the place of that before it, if it is called with nothing but that.
-    The passes do without ``norms``, folded into the layers of these names; as downstream modules they return what they get.
+    Gradients are kept with respect to the output, or with ``inputs`` to the input. The output of a ``downstream``
+    module (by name of the watched one, for each call) takes the place of that before it, if it is called with nothing
+    but that. The passes do without ``norms``, folded into the layers of these names; as downstream modules they return
+    what they get.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Recorder:
     def pull(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
         """Send each of ``directions``, like ``output``, back through the graph of ``output``.
 
-        ``seen`` is told the name of each module once all its calls have all their gradients, last modules first. Then these
-        calls are emptied, which spares holding all gradients of the last direction.
+        ``seen`` is told the name of each module once all its calls have all their gradients, last modules first. Then
+        these calls are emptied, which spares holding all gradients of the last direction.
         """
         missing = {name: len(found) * len(directions) for name, found in calls.items()}
 

@@ -21,19 +21,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions.base import Applied
+from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
 from senseapp.engine.folding import foldable_norms
 from senseapp.engine.layout import micro_batches, precision_context
-from senseapp.engine.quick.protocol import Key, Responses
 from senseapp.engine.quick.recorder import Recorder
-from senseapp.engine.quick.responses import responses_of
+from senseapp.engine.quick.responses import ChannelResponses, Key, Responses
 from senseapp.engine.quick.true_passes import correct_by_true_passes
+from senseapp.engine.quick.weight_responses import WeightResponses
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
 
@@ -63,7 +63,7 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
     norms = _norms_to_fold(sweep)
-    responses = responses_of(sweep.compressor, sweep.context.model, sweep.context.trace, norms)
+    responses = _responses(sweep, norms)
     try:
         prepared = responses.prepare([item.target for item in sweep.planned], sweep.spec.levels)
         recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
@@ -104,6 +104,13 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
 def _note(sweep: Sweep, sentence: str) -> None:
     if sentence not in sweep.notes:
         sweep.notes.append(sentence)
+
+
+def _responses(sweep: Sweep, norms: Mapping[str, nn.BatchNorm2d]) -> Responses:
+    context, compressor = sweep.context, sweep.compressor
+    if isinstance(compressor, ChannelCompressor):
+        return ChannelResponses(compressor, context.model, context.trace)
+    return WeightResponses(cast(WeightCompressor, compressor), context.model, context.trace, norms)
 
 
 def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:

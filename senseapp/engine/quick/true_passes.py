@@ -18,7 +18,7 @@ from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.plan import PlannedTarget, representative_positions
 from senseapp.engine.probe import Order, Probe
 from senseapp.engine.quick.composite import composite, draw_sample
-from senseapp.engine.quick.protocol import Key
+from senseapp.engine.quick.responses import Key
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement
 
@@ -46,7 +46,8 @@ class TruePasses:
     ) -> TruePasses:
         """Take each layer's largest estimate first, from as many images as the budget has for these, then the others.
 
-        ``means`` are in nats, or so scaled that 0.02 is notable; ``budget`` counts passes of one image through the network.
+        ``means`` are in nats, or so scaled that 0.02 is notable; ``budget`` counts passes of one image through the
+        network.
         """
         where = {item.target.layer: index for index, item in enumerate(targets)}
         large = sorted((key for key, mean in means.items() if mean >= _LARGE_NATS), key=lambda key: -means[key])

@@ -12,8 +12,8 @@ from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.base import Applied, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.folding import folded, norm_scale
-from senseapp.engine.quick.protocol import Key, SeenCall, batch_axes, shapes_in
 from senseapp.engine.quick.recorder import LayerCall, downstream_modules
+from senseapp.engine.quick.responses import Key, SeenCall, batch_axes, shapes_in
 from senseapp.layers.trace import CallTrace, tensors_in
 
 # About as many weights are multiplied in the time that one is read from memory.
