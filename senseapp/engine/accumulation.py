@@ -15,12 +15,9 @@ Key = tuple[str, float]
 
 
 class BaselineOutputs:
-    """The uncompressed model's output, which every other is compared with.
+    """The uncompressed model's output, float32 (N, ...), with fewer rows while it is being measured.
 
-    Args:
-        outputs: float32 (N, ...); fewer rows while it is being measured.
-        targets: labels of the images, (N, ...), or None.
-        metrics: names of the metrics that these allow.
+    Every other output is compared with it, by ``metrics``; ``targets`` are labels of the images, (N, ...), or None.
     """
 
     def __init__(self, outputs: Tensor, targets: Tensor | None, metrics: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from senseapp.data.images import ImageSet
 from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
 from senseapp.engine.prefix import Prefix
 from senseapp.engine.replay import Replay, find_replay_obstacle
-from senseapp.layers.profile import CONVOLUTIONS, profile_of_trace, watched_pass
+from senseapp.layers.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.layers.trace import CallTrace, trace_calls
 from senseapp.records.profile import ModelProfile
 from senseapp.tasks import CLASSIFICATION, Task
@@ -57,11 +57,8 @@ def choose_device(name: str) -> torch.device:
 class MeasurementContext:
     """A model copy and the images, ready for whole passes and for replay.
 
-    Attributes:
-        trace: a watched pass in that layout.
-        channels_last: whether the model convolves, and takes images that lie channels-last.
-        replay_obstacle: why the model cannot be replayed, in words; None if it can.
-        seconds_per_image: of one whole pass, as timed.
+    ``trace`` is a watched pass in ``layout``; ``channels_last`` says whether the model convolves, and takes images that
+    lie so; ``replay_obstacle`` why it cannot be replayed; ``seconds_per_image`` is the time of one whole pass.
     """
 
     model: nn.Module
@@ -100,7 +97,7 @@ class MeasurementContext:
             device=place,
             layout=layout,
             trace=trace,
-            profile=profile_of_trace(private, sample, trace, task=task),
+            profile=profile_model(private, sample, trace=trace, task=task),
             task=task,
             channels_last=layout.channels_last,
         )

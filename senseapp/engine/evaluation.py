@@ -124,7 +124,6 @@ class ReplayedEvaluation:
         return forward(*args, **kwargs)
 
     def _is_hooked(self) -> bool:
-        """Tell whether hooks may collect what happens inside the model, where skipped calls would be missing."""
         inner = (module for module in self.model.modules() if module is not self.model)
         return any(has_forward_hooks(module) for module in inner)
 

@@ -100,14 +100,12 @@ _TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is
 
 
 def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> bool:
-    """Move the scale and shift of the BatchNorm that reads ``layer``'s output into ``layer``.
+    """Move the scale and shift of the BatchNorm that reads ``layer``'s output into ``layer``; return whether one was.
 
     w' = w · γ/√(σ² + ε), b' = (b − μ) · γ/√(σ² + ε) + β; the norm is left in place as the identity, so that an
-    activation inside it still works. Source: Jacob et al. 2018, "Quantization and training of neural networks for
-    efficient integer-arithmetic-only inference", section 3.2.
-
-    Returns:
-        Whether a norm was folded. The model is unchanged if none follows, or if folding would change its output.
+    activation inside it still works. Nothing changes where folding would change the output for ``sample``. Source:
+    Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
+    section 3.2.
     """
     if type(layer) not in FOLDABLE:
         return False

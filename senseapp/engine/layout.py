@@ -25,13 +25,7 @@ _CLEAR_GAIN = 0.93  # a difference within the noise keeps the earlier, usual cho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How forward passes run.
-
-    Attributes:
-        channels_last: (N, H, W, C) in memory instead of (N, C, H, W).
-        micro_batch: images in one pass.
-        levels_per_pass: levels of one layer in one pass, each over as many images.
-    """
+    """How forward passes run: memory order, images a pass, ``fp32`` or ``bf16``, levels of one layer a pass."""
 
     channels_last: bool = False
     micro_batch: int = 16

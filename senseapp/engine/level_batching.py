@@ -183,7 +183,6 @@ class LevelBatch:
         return Replay(self.context.model, self.context.trace)
 
     def _fault(self, planned: Sequence[PlannedTarget], levels: Sequence[float]) -> str:
-        """Return why levels cannot go together, in words; empty if they can."""
         representative = set(representative_positions(planned))
         chosen = [item for item in planned if item.position in representative and not self.obstacle(item.target)]
         few = [Prefix(self.context.trace, batch) for batch in self.context.batches(0, min(2, len(self.context.images)))]

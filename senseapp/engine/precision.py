@@ -30,19 +30,18 @@ _PRODUCT_WIDTH, _PRODUCTS = 384, 5
 def choose_precision(
     context: MeasurementContext, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
 ) -> str:
-    """Switch ``context`` to bfloat16 if that is clearly faster and safe.
+    """Switch to bfloat16 if that is clearly faster and safe; return one sentence that says what was decided, and why.
 
     It is safe for measurements if it ranks a subset of the targets alike, and for estimates if the compression
     changes more than bfloat16 rounds away.
-
-    Returns:
-        One sentence that says what was decided, and why.
     """
     gain = _product_gain(context.device)
     if gain < _ENOUGH_GAIN:
         return f"Precision auto kept float32: matrix products in bfloat16 are {gain:.1f} times as fast here."
     single, half = context.layout, replace(context.layout, precision="bf16")
-    gain = _seconds(context) / _seconds_in(context, half)
+    seconds = _seconds(context)
+    context.layout = half
+    gain = seconds / _seconds(context)
     context.layout = single
     if gain < _ENOUGH_GAIN:
         return f"Precision auto kept float32: bfloat16 is {gain:.1f} times as fast here, which is not worth it."
@@ -68,10 +67,7 @@ def choose_precision(
 
 
 def _product_gain(device: torch.device) -> float:
-    """Return how many times as fast a matrix product is in bfloat16.
-
-    It takes a hundredth of the passes that would be timed, and where products gain nothing, no network was seen to.
-    """
+    # A hundredth of the passes that would be timed; where products gain nothing, no network was seen to.
     return _product_seconds(device, torch.float32) / _product_seconds(device, torch.bfloat16)
 
 
@@ -114,11 +110,6 @@ def _seconds(context: MeasurementContext) -> float:
         context.outputs(0, few)
         passes.append(clock() - started)
     return min(passes)
-
-
-def _seconds_in(context: MeasurementContext, layout: Layout) -> float:
-    context.layout = layout
-    return _seconds(context)
 
 
 def _damages(

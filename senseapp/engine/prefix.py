@@ -21,17 +21,11 @@ def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     return torch.full((1,), fill, dtype=tensor.dtype, device=tensor.device)[0].expand(shape or tensor.shape)
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone()
-
-
 class Prefix:
-    """Kept outputs of one batch's calls that ended before :attr:`position`.
+    """Kept outputs of one batch's calls that ended before :attr:`position`, whose parent has not ended.
 
-    Only calls whose parent has not ended are kept: a parent's output stands for all of its children's. An
-    output that nothing outside skipped calls reads any more is kept as a shape without memory.
-
-    A whole pass over the batch may have recorded what calls after the position return; see :meth:`record`.
+    An output that nothing outside skipped calls reads any more is kept as a shape without memory. A whole pass over the
+    batch may have recorded what calls after the position return; see :meth:`record`.
     """
 
     def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
@@ -71,7 +65,7 @@ class Prefix:
         """Return the kept output of call ``index``; a copy where the model goes on to write into it."""
         output = self._outputs[index]
         call = self._trace.calls[index]
-        return map_tensors(output, _copy) if call.overwritten and call.last_needed >= self.position else output
+        return map_tensors(output, torch.clone) if call.overwritten and call.last_needed >= self.position else output
 
     def reached(self, position: int) -> None:
         """Move to ``position`` and let go of what is not needed from there on."""
@@ -92,7 +86,7 @@ class Prefix:
         if not needed:
             return map_tensors(output, _placeholder)
         # What runs next may write into it.
-        return map_tensors(output, _copy) if self._trace.calls[index].overwritten else output
+        return map_tensors(output, torch.clone) if self._trace.calls[index].overwritten else output
 
 
 class RepeatedPrefix(Prefix):
@@ -136,7 +130,7 @@ def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
         held = sum(
             call.output_bytes
             for call in trace.calls
-            if call.end < position <= call.last_needed and (call.parent < 0 or trace.calls[call.parent].end >= position)
+            if call.end < position <= call.last_needed and _is_outermost(trace, call, position)
         )
         most = max(most, held)
     return most // trace.batch_size

@@ -53,19 +53,14 @@ _LARGEST_SIDE = 512
 _SMALLEST_SIDE = 16
 _SIDE_STEP = 32
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_NONE = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-_RAW = ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))
+_RAW = "values from 0 to 255"
+"""Not tried without labels: inputs a hundred times too large make any answer look sure."""
 _NORMALISATIONS = {
-    "mean and std 0.5": _HALF,
-    "mean and std of ImageNet": _IMAGENET,
-    "values from 0 to 1": _NONE,
-    "values from 0 to 255": _RAW,
+    "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "mean and std of ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
-_ORDER_WORDS = {"bgr": "BGR"}
-_UNLABELLED = ("mean and std 0.5", "mean and std of ImageNet", "values from 0 to 1")
-"""Without labels 0 to 255 is not tried: inputs a hundred times too large make any answer look sure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +86,7 @@ def choose_preparation(
     architecture's own is taken.
 
     Raises:
-        InvalidInput: neither the architecture nor any that looks alike can be loaded, or the images cannot be read.
+        InvalidInput: no architecture that looks alike can be loaded, or the images cannot be read.
     """
     given = replace(spec, data=replace(spec.data, preparation="given"))
     judged = task_named(spec.model.task).prepared_by_answers
@@ -145,7 +140,7 @@ class _Search:
         raise refusal
 
     def _affordable(self, others: Sequence[_Candidate]) -> list[_Candidate]:
-        """Return those that can be shown the first images without taking long; a small image size costs little."""
+        """Return those that can be shown the first images without taking long."""
         left = _MACS
         found: list[_Candidate] = []
         for item in others:
@@ -171,7 +166,6 @@ class _Search:
         return hopeful[:_FINALISTS]
 
     def _run_all(self, candidates: Sequence[_Candidate], part: slice) -> list[_Candidate]:
-        """Show a part of the images to each candidate, network by network; return those that take them."""
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
         ran = {id(item) for item in by_network if self._run(item, part)}
         return [item for item in candidates if id(item) in ran]
@@ -208,7 +202,7 @@ class _Search:
             _Candidate(
                 model,
                 replace(data, mean=mean, std=std, channel_order=order),
-                tuple(word for word in (*words, normalised, _ORDER_WORDS.get(order, "")) if word),
+                tuple(word for word in (*words, normalised, "BGR" if order == "bgr" else "") if word),
             )
             for model, data, words in self._geometries(images)
             for normalised, mean, std in self._normalisations(model)
@@ -228,7 +222,6 @@ class _Search:
                 yield replace(model, img_size=side), whole, (f"{side} × {side} px",)
 
     def _native_sides(self, images: PreparedImages) -> list[int]:
-        """Return the pictures' own side, and the next that most networks halve evenly."""
         side, own = min(images.picture_size or (0, 0)), images.pixels.shape[-1]
         sides = dict.fromkeys((side, -(-side // _SIDE_STEP) * _SIDE_STEP))
         return [item for item in sides if _SMALLEST_SIDE <= item <= min(_LARGEST_SIDE, 2 * own) and item != own]
@@ -246,7 +239,7 @@ class _Search:
         channels = own.input_shape[0]
         for words, values in _NORMALISATIONS.items():
             mean, std = (channel_statistics(value, channels) for value in values)
-            if (self._labels is not None or words in _UNLABELLED) and (mean, std) != (own.mean, own.std):
+            if (self._labels is not None or words != _RAW) and (mean, std) != (own.mean, own.std):
                 found.append((words, mean, std))
         return found
 

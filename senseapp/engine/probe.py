@@ -57,9 +57,7 @@ class Probe:
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
     def baseline(self, *, record_bytes: int = 0) -> Tensor:
-        """Return the uncompressed model's output for all images, float32 (N, ...), and time the passes.
-
-        Up to ``record_bytes`` of the passes are kept for measurements over all images at once.
+        """Return the uncompressed model's output for all images, float32 (N, ...), time and perhaps record the passes.
 
         Raises:
             MeasurementFailed: the memory is too small for a single image.
@@ -67,8 +65,7 @@ class Probe:
         usual = self.context.layout
         while True:
             try:
-                lacking = self.context.layout != usual
-                output = self._baseline(0 if lacking else record_bytes)
+                output = self._baseline(record_bytes)
             except Exception as error:
                 if not _lacks_memory(error):
                     raise
@@ -77,9 +74,9 @@ class Probe:
                         f"{self.context.device} has not enough memory for one image. Choose smaller images, or the cpu."
                     ) from error
                 self._halve_passes()
+                record_bytes = 0
             else:
-                if self.context.layout != usual:
-                    self._note_smaller_passes(usual.micro_batch)
+                self._note_smaller_passes(usual.micro_batch)
                 return output
 
     def _baseline(self, record_bytes: int) -> Tensor:
@@ -219,8 +216,7 @@ class Probe:
                 self._halve_passes()
                 prefixes = self.context.prefixes(*order.span)
             else:
-                if self.context.layout != usual:
-                    self._note_smaller_passes(usual.micro_batch)
+                self._note_smaller_passes(usual.micro_batch)
                 return outcome, prefixes
 
     def _attempt(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> Outcome:
@@ -255,10 +251,11 @@ class Probe:
         self.context.layout = replace(layout, micro_batch=layout.micro_batch // 2)
 
     def _note_smaller_passes(self, before: int) -> None:
-        self.notes.append(
-            f"The memory of {self.context.device} was too small for passes over {before} images at once; "
-            f"{self.context.layout.micro_batch} were taken from there on."
-        )
+        if self.context.layout.micro_batch < before:
+            self.notes.append(
+                f"The memory of {self.context.device} was too small for passes over {before} images at once; "
+                f"{self.context.layout.micro_batch} were taken from there on."
+            )
 
 
 def plain_note(reason: str) -> str:

@@ -47,15 +47,10 @@ class _Pass:
 
 
 class Replay:
-    """Runs one model from any event on, for any number of batches.
+    """Runs one model from any event on, for any number of batches, inside :meth:`installed`.
 
-    Use::
-
-        replay = Replay(model, trace)
-        with replay.installed():
-            output = replay.record(prefix, calls)  # optional: a whole pass that leaves outputs for advancing
-            replay.advance(prefix, position)   # computes and keeps what lies before
-            output = replay.resume(prefix)     # computes what lies after, as often as wanted
+    :meth:`advance` computes and keeps what lies before a position, :meth:`resume` what lies after, as often as wanted;
+    :meth:`record` is a whole pass that leaves outputs for advancing.
     """
 
     def __init__(self, model: nn.Module, trace: CallTrace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -90,17 +90,10 @@ def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement
     targets = {item.target.layer: item.target for item in sweep.planned}
     return tuple(
         item
-        for item in _finished(earlier.measurements, len(sweep.context.images))
-        if item.level in sweep.spec.levels
+        for item in earlier.measurements
+        if item.status is Status.MEASURED  # one that failed is tried again
+        and all(change.num_samples == len(sweep.context.images) for change in item.changes)
+        and item.level in sweep.spec.levels
         and (target := targets.get(item.layer)) is not None
         and (item.group, item.members) == (target.group, target.members)
-    )
-
-
-def _finished(measurements: Iterable[LayerMeasurement], num_images: int) -> Iterable[LayerMeasurement]:
-    """Yield those that were made on all images; one that failed is tried again."""
-    return (
-        item
-        for item in measurements
-        if item.status is Status.MEASURED and all(change.num_samples == num_images for change in item.changes)
     )

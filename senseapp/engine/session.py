@@ -32,21 +32,11 @@ from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
 
-def _silent(_sentence: str) -> None:
-    """Say nothing."""
-
-
-def _none(_content_key: str) -> None:
-    """Know no earlier run."""
-
-
 @dataclass(slots=True)
 class Session:
     """One model, one image set and one spec, prepared to be measured.
 
-    Attributes:
-        held_out: images kept from the measurement, to prove schedules on; empty where a number was asked for.
-        alike: an earlier run of the same, whose measurements may be taken over; None if there is none.
+    ``held_out`` are images to prove schedules on; ``alike`` is an earlier run whose measurements may be taken over.
     """
 
     spec: RunSpec
@@ -62,11 +52,11 @@ class Session:
         spec: RunSpec,
         *,
         data_roots: tuple[Path, ...] = (),
-        progress: Callable[[str], None] = _silent,
+        progress: Callable[[str], None] = lambda _sentence: None,
         layout: Layout | None = None,
         span_images: int | None = None,
         executor: Executor | None = None,
-        find_alike: Callable[[str], SensitivityResult | None] = _none,
+        find_alike: Callable[[str], SensitivityResult | None] = lambda _content_key: None,
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
@@ -166,7 +156,6 @@ class Session:
         )
 
     def _metric_note(self) -> tuple[str, ...]:
-        """Say why labelled images do not rank layers by accuracy, where nobody has chosen that."""
         primary = primary_among(self.sweep.baseline.metrics, labelled=True)
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()

@@ -65,9 +65,7 @@ def measure(
 class Sweep:
     """One compression of one model over one image set, prepared: see :func:`measure`.
 
-    Attributes:
-        span_images: most images that are measured together; 0 leaves that to the memory.
-        notes: sentences on anything approximated, skipped or failed.
+    At most ``span_images`` are measured together, 0 leaves that to the memory; ``notes`` say what is unusual.
     """
 
     context: MeasurementContext
@@ -264,7 +262,6 @@ def bind_compression(
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """Return the memory that kept outputs lie in: the graphics card's own, or this machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return int(psutil.virtual_memory().total)

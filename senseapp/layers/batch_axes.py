@@ -28,10 +28,9 @@ class CallAxes:
 
 
 def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
-    """Return the batch axes of every module call, by start.
+    """Return the batch axes of every module call, by start, for one image (1, C, H, W).
 
-    Shapes are compared between passes over two and over four images: code may treat a single one otherwise
-    (``squeeze``).
+    Passes over two and over four images are compared: code may treat a single one otherwise (``squeeze``).
 
     Raises:
         NotPerImage: the calls or their shapes depend on the number of images in another way.
@@ -46,7 +45,6 @@ def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
 
 
 def _shapes(model: nn.Module, images: Tensor) -> list[tuple[str, list[Shape], list[Shape]]]:
-    """Return of every module call, by start, the shapes of the tensors that it took and returned."""
     calls: list[tuple[str, list[Shape], list[Shape]]] = []
 
     def wrap(name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

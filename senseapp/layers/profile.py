@@ -102,42 +102,18 @@ def profile_model(
     module: nn.Module,
     sample: Tensor,
     *,
+    trace: CallTrace | None = None,
     task: Task | None = None,
     title: str = "",
     pretrained: bool = True,
     notes: tuple[str, ...] = (),
 ) -> ModelProfile:
-    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W).
+    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W), unless its ``trace`` is given.
 
     Raises:
         UnsupportedModel: it fails on the sample, or what it returns is not an output of ``task``, where one is given.
     """
-    trace = watched_pass(module, sample)
-    return profile_of_trace(module, sample, trace, task=task, title=title, pretrained=pretrained, notes=notes)
-
-
-def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
-    """Watch one pass of ``sample``, float32 (N, C, H, W), through ``module``."""
-    try:
-        return trace_calls(module, sample)
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
-        raise UnsupportedModel(
-            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {first_line_of(error)}. "
-            "Set the image size and the number of channels that it was made for."
-        ) from error
-
-
-def profile_of_trace(
-    module: nn.Module,
-    sample: Tensor,
-    trace: CallTrace,
-    *,
-    task: Task | None = None,
-    title: str = "",
-    pretrained: bool = True,
-    notes: tuple[str, ...] = (),
-) -> ModelProfile:
-    """Describe ``module`` from a pass that was already watched; see :func:`profile_model`."""
+    trace = trace or watched_pass(module, sample)
     if task is not None:
         task.check_output(trace.output, len(sample))
     layers = _layers(module, trace)
@@ -154,6 +130,17 @@ def profile_of_trace(
         notes=notes,
         unlisted=unlisted_weights(module, trace),
     )
+
+
+def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
+    """Watch one pass of ``sample``, float32 (N, C, H, W), through ``module``."""
+    try:
+        return trace_calls(module, sample)
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        raise UnsupportedModel(
+            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {first_line_of(error)}. "
+            "Set the image size and the number of channels that it was made for."
+        ) from error
 
 
 def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
@@ -196,7 +183,6 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
 
 
 def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
-    """Return the uses of what the layer's weight is computed from."""
     prefix = f"{layer}." if layer else ""
     return [use for name, use in trace.uses.items() if name.startswith(prefix)]
 
@@ -213,7 +199,7 @@ def select_layers(
     """
     if not profile.layers:
         raise NoLayersSelected("This model has no compressible layers: it holds no convolution and no linear layer.")
-    named = [layer for layer in profile.layers if not patterns or _matches(layer.name, patterns)]
+    named = [layer for layer in profile.layers if not patterns or any(fnmatchcase(layer.name, one) for one in patterns)]
     if not named:
         examples = ", ".join(layer.name for layer in profile.layers[:3])
         raise NoLayersSelected(
@@ -227,13 +213,7 @@ def select_layers(
     return typed
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 class _WeightWatch:
-    """Keeps the weight of the largest product, and which tensors come from the input."""
-
     def __init__(self, given: Tensor) -> None:
         self._from_input = {storage_of(given)}
         self._alive: list[Any] = [given]

@@ -17,7 +17,7 @@ from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.plan import PlannedTarget, plan_targets
 from senseapp.engine.replay import find_replay_obstacle
-from senseapp.layers.profile import profile_of_trace, select_layers, watched_pass
+from senseapp.layers.profile import profile_model, select_layers, watched_pass
 from senseapp.notebook.level_result import LayerSensitivity, LevelResult
 from senseapp.records.profile import ModelProfile
 
@@ -118,7 +118,7 @@ class SensitivityAnalyzer:
         with _evaluating(self._model):
             image = self._sample[:1]
             trace = watched_pass(self._model, image)
-            profile = profile_of_trace(self._model, image, trace)
+            profile = profile_model(self._model, image, trace=trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
             request = CompressionRequest(
                 model=self._model, layers=selected, calibration=(self._sample,), seed=self._seed
@@ -244,7 +244,6 @@ def _values(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every module to ``eval()`` inside, and each back to what it was."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -20,7 +20,7 @@ from senseapp.compressions.base import CompressionRequest
 from senseapp.compressions.pruning.groups import ChannelGroup
 from senseapp.compressions.pruning.pruning import PruningCompressor, read_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
-from senseapp.layers.profile import profile_of_trace, watched_pass
+from senseapp.layers.profile import profile_model, watched_pass
 from senseapp.layers.trace import CallTrace
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
@@ -54,7 +54,7 @@ class Network:
 
     @cached_property
     def profile(self) -> ModelProfile:
-        return profile_of_trace(self.model, self.x, self.trace)
+        return profile_model(self.model, self.x, trace=self.trace)
 
     @cached_property
     def groups(self) -> dict[str, ChannelGroup]:
@@ -69,7 +69,7 @@ class Network:
 
 
 def groups_of(model: nn.Module, x: Tensor, trace: CallTrace) -> dict[str, ChannelGroup]:
-    profiles = {layer.name: layer for layer in profile_of_trace(model, x, trace).layers}
+    profiles = {layer.name: layer for layer in profile_model(model, x, trace=trace).layers}
     return find_groups(model, profiles, x, trace, 0)[0]
 
 

@@ -25,14 +25,7 @@ def cluster_address() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a cluster offers.
-
-    Attributes:
-        workers: tasks that it does at the same time.
-        cpus, gpus: of each worker.
-        memory_bytes: for each worker, on the node that has least.
-        store_bytes: of the object store beside the machine that asks.
-    """
+    """What a cluster offers: workers at the same time, with the processors, cards and memory of each."""
 
     workers: int
     cpus: float

@@ -119,7 +119,7 @@ class RayExecutor:
         return 2 * self.cluster.workers  # one under way and one at hand for each, also once nodes have joined
 
     def _settle_plan(self, sweep: Sweep, spans: list[tuple[int, int]]) -> None:
-        """Cut the layers into blocks by the pace that the workers truly have."""
+        """Cut the layers into blocks by the speed that the workers were timed at."""
         size = spans[0][1] - spans[0][0]
         together = size if sweep.spec.until_settled else len(sweep.context.images)  # what is decided upon at a time
         costs = costs_of(sweep, num_images=together)

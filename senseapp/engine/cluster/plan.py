@@ -91,10 +91,7 @@ def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
 
 
 def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
-    """Load the model and a few images, time some passes, and count the rest.
-
-    Returns:
-        What the run costs, and the most images that a worker has memory for at once.
+    """Time some passes over a few images, count the rest, and return the costs and the most images a worker can hold.
 
     Raises:
         SenseError: as for the run itself.
@@ -187,15 +184,11 @@ _LONGEST_TASK_SECONDS = 600.0  # what a lost worker costs at most, where the lay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One way to share a run out.
+    """One way to share a run out: a task is one block on one span.
 
-    A task is one block on one span. Tasks are handed out span by span, so that the sums of a layer grow in the order
-    of the images, and an image that was sent is soon not needed any more.
-
-    Attributes:
-        span_images: images of a span; the last may have fewer.
-        seconds: from the start to the last measurement, by simulation.
-        baseline_seconds: of these, until the uncompressed model is measured.
+    Tasks are handed out span by span, so that the sums of a layer grow in the order of the images, and an image that
+    was sent is soon not needed any more. ``seconds`` are simulated, of which ``baseline_seconds`` pass before
+    measurements.
     """
 
     costs: RunCosts = field(repr=False)
@@ -278,7 +271,6 @@ def _least(costs: RunCosts, blocks: tuple[Block, ...], workers: int) -> float:
 
 @lru_cache(maxsize=8)
 def _cuts(costs: RunCosts) -> tuple[tuple[Block, ...], ...]:
-    """Return cuts of the layers into ever more blocks."""
     found = dict.fromkeys(balanced_blocks(costs, count) for count in _growing(len(costs.shares)))
     return tuple(found)
 

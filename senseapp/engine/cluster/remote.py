@@ -20,13 +20,11 @@ from senseapp.engine.cluster.plan import Block
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import PlannedTarget
-from senseapp.engine.probe import Order, Outcome, Probe
+from senseapp.engine.probe import Order, Outcome, Probe, Span
 from senseapp.engine.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
 from senseapp.engine.versions import differences, versions_here
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
-
-Span = tuple[int, int]
 
 
 def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
@@ -68,12 +66,7 @@ def _bytes(part: ImageSet) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSetup:
-    """All that a worker needs to know of a run, but for the images.
-
-    Attributes:
-        first_images: what data-driven criteria and activation ranges look at.
-        targets: layers, members and position of each, as :func:`described`; every worker must find the same.
-    """
+    """All that a worker needs to know of a run, but for the images; all must find the same ``targets``."""
 
     model: nn.Module
     first_images: ImageSet

@@ -18,15 +18,10 @@ from senseapp.layers.trace import Call, CallTrace, map_tensors, tensors_in
 
 @dataclass(slots=True, weakref_slot=True)
 class LayerCall:
-    """One call of one watched module.
+    """One call of one watched module, detached, and the gradients at its output or through it at its first argument.
 
-    Attributes:
-        args, kwargs: what it was called with, detached.
-        downstream: modules that its output ran straight into.
-        output: what it, or the last of them, returned, detached.
-        versions: version counters of the arguments and of the output at the call, to notice later overwriting.
-        gradients: of the probes' pull with respect to the output, one per backward pass.
-        input_gradients: with respect to the first argument, through this module only.
+    ``output`` is that of the last of the ``downstream`` modules that it ran straight into; ``versions`` are the version
+    counters of arguments and output at the call, to notice later overwriting.
     """
 
     args: tuple[Any, ...]
@@ -177,7 +172,6 @@ class Recorder:
         return hook
 
     def _pass_on(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Keep the output of a downstream module in place of what it was called with."""
         last = self._open
         if last.call is None or not last.expected or module is not last.expected[0]:
             return None

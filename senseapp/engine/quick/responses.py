@@ -20,12 +20,9 @@ Key: TypeAlias = tuple[str, float]
 
 
 class Responses(Protocol):
-    """Inner products of the output's change with the pull, for one kind of compression.
+    """Inner products of the output's change with the gradients, for one kind of compression.
 
-    Attributes:
-        watched: modules to record, by name.
-        at_inputs: whether gradients are wanted at the modules' inputs rather than their outputs.
-        downstream: modules to record after each call of a watched one, by its name.
+    ``watched`` modules are recorded, at their inputs where ``at_inputs``, with the ``downstream`` modules of each call.
     """
 
     watched: dict[str, nn.Module]
@@ -84,12 +81,7 @@ _LONG = 2**16
 
 @dataclass(slots=True)
 class SeenCall:
-    """A call with its gradients as rows for inner products.
-
-    Attributes:
-        order: axes of the output, the batch first, then as they lie in memory.
-        gradients: (N, values) for each direction.
-    """
+    """A call, the axes of its output in memory order after the batch's, and its gradients, (N, values) by direction."""
 
     call: LayerCall
     order: tuple[int, ...]

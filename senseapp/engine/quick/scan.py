@@ -127,18 +127,17 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     try:
         num_images, name = _num_scanned(found), sweep.context.task.divergence
         divergences = {key: changes[name] for key, changes in found.items()}
-        correction = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
+        factors, images_passed = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
         _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
         return {}
-    for key, factor in correction.factors.items():
+    for key, factor in factors.items():
         found[key][name] = found[key][name] * factor
-    return correction.images_passed
+    return images_passed
 
 
 def _baselines(sweep: Sweep, found: dict[Key, Changes]) -> dict[str, float]:
-    """Return the sum of each metric of the uncompressed model over the images that were scanned."""
     stop, names = _num_scanned(found), next(iter(found.values()), {})
     return {name: sweep.baseline.moments_of(name, sweep.baseline.outputs[:stop], 0, stop)[1] for name in names}
 
@@ -183,7 +182,6 @@ def _num_images(sweep: Sweep) -> int:
 
 
 def _passes(sweep: Sweep) -> int:
-    """Return how many passes through the network the scan of one image costs."""
     return 1 + _DIRECTIONS + len(sweep.spec.levels)
 
 

@@ -8,7 +8,7 @@ layer. A pass from the layer on, over a few images, sees all of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,12 +72,8 @@ class _EachImage(BaselineOutputs):
         return {name: tuple(METRICS[name].terms(before, output.double(), None)[1].tolist())}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """Factors for estimates, none where none is large, and on how many images each one with a pass was corrected."""
-
-    factors: Mapping[Key, float] = field(default_factory=dict)
-    images_passed: Mapping[Key, int] = field(default_factory=dict)
+Correction = tuple[dict[Key, float], dict[Key, int]]
+"""Factors for estimates, none where none is large, and on how many images each one with a pass was corrected."""
 
 
 def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: float) -> Correction:
@@ -88,7 +84,7 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
     """
     keys = list(found)
     if not keys:
-        return Correction()
+        return {}, {}
     unit = METRICS[sweep.context.task.divergence].notable / _NOTABLE_NATS
     found = {key: values / unit for key, values in found.items()}
     means = {key: float(values.mean()) for key, values in found.items()}
@@ -97,18 +93,16 @@ def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passe
     num_images = len(found[keys[0]])
     passes = TruePasses.planned(means, _as_run(sweep), num_images, budget)
     if not passes.orders:
-        return Correction()
+        return {}, {}
     estimated = torch.stack([found[key] for key in keys])  # (keys, N)
     sample = draw_sample(estimated, passes.num_images)
     measured = {key: values / unit for key, values in _measured(sweep, sample.indices, passes).items()}
     if not measured:
-        return Correction()
+        return {}, {}
     rows = torch.tensor([keys.index(key) for key in measured])
     better = composite(estimated.mean(dim=1), rows, torch.stack(list(measured.values())), sample, num_images)
-    return Correction(
-        factors={key: float(value) / means[key] for key, value in zip(keys, better, strict=True) if means[key] > 0},
-        images_passed={key: len(values) for key, values in measured.items()},
-    )
+    factors = {key: float(value) / means[key] for key, value in zip(keys, better, strict=True) if means[key] > 0}
+    return factors, {key: len(values) for key, values in measured.items()}
 
 
 def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:

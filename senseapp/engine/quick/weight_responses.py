@@ -196,7 +196,6 @@ class WeightResponses:
 
 
 def _followed(call: LayerCall, output: Tensor) -> Tensor:
-    """Return what the downstream make of ``output``, which they may write into."""
     for module in call.downstream:
         output = module(output)
     return output
