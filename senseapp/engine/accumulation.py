@@ -74,8 +74,8 @@ class MeasurementAccumulator:
     ) -> LayerMeasurement:
         """Add a chunk's sums and return the measurement over all images so far."""
         target = planned.target
-        earlier_items = self._history.setdefault((target.layer, level), [])
-        before = earlier_items[-1] if earlier_items else None
+        history = self._history.setdefault((target.layer, level), [])
+        before = history[-1] if history else None
         changes = []
         for name, sums in moments.items():
             earlier = before.change(name) if before else None
@@ -92,7 +92,7 @@ class MeasurementAccumulator:
             removed_macs=applied.removed_macs,
             seconds=seconds + (before.seconds if before else 0.0),
         )
-        earlier_items.append(measurement)
+        history.append(measurement)
         return measurement
 
     def fail(self, planned: PlannedTarget, level: float, reason: str, seconds: float) -> LayerMeasurement:

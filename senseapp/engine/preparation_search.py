@@ -120,7 +120,9 @@ class _Search:
             return PreparationChoice(spec=replace(self._spec, model=own.model))
         self._labels = None if images.labels is None else images.labels.numpy()
         self._run(own, slice(None))
-        others = () if self._good_enough(own) else self._affordable(self._others(own, images))
+        seen = self._answers(own)
+        is_good = seen.num_correct is not None and seen.num_correct >= _GOOD_ENOUGH * len(seen.loss)
+        others = [] if is_good else self._affordable(self._others(own, images))
         finalists = self._shown_all(others)
         finalists += self._shown_all(self._elsewhere(finalists, (own, *others)))
         return self._decide(own, finalists)
@@ -191,10 +193,6 @@ class _Search:
             return False
         wanted = effective_preprocessing(candidate.data, own)
         return wanted != own or candidate.model.img_size is not None
-
-    def _good_enough(self, own: _Candidate) -> bool:
-        answers = self._answers(own)
-        return answers.num_correct is not None and answers.num_correct >= _GOOD_ENOUGH * len(answers.loss)
 
     def _others(self, own: _Candidate, images: PreparedImages) -> list[_Candidate]:
         """Return all other candidates, those first that depart from an architecture's own preparation the least."""
@@ -308,7 +306,17 @@ class _Search:
         better = [(item, by) for item, by in judged if clearly_better(by, by_own, significance=significance)]
         chosen = self._plainest(better) if better else own
         trials = {id(item): self._trial(item, answers) for item, answers in judged}
-        return self._said(trials[id(chosen)], trials[id(own)], tuple(trials.values()))
+        taken = trials[id(chosen)]
+        choice = PreparationChoice(
+            spec=taken.spec,
+            chosen=taken,
+            trials=tuple(trials.values()),
+            guess=self._labels is None,
+            verdict=_verdict(taken, trials[id(own)], self._num_tried),
+            caveats=tuple(self._caveats()),
+        )
+        settled = replace(taken.spec, data=replace(taken.spec.data, chosen_by=(*self._recognition, *choice.notes)))
+        return replace(choice, spec=settled)
 
     def _plainest(self, judged: Sequence[tuple[_Candidate, Answers]]) -> _Candidate:
         """Return who departs the least from an architecture's own, of the first and those as good as the first."""
@@ -329,20 +337,6 @@ class _Search:
             correct=answers.num_correct,
             score=answers.mean_loss if answers.correct is not None else -answers.mean_loss,
         )
-
-    def _said(
-        self, chosen: PreparationTrial, own: PreparationTrial, trials: tuple[PreparationTrial, ...]
-    ) -> PreparationChoice:
-        choice = PreparationChoice(
-            spec=chosen.spec,
-            chosen=chosen,
-            trials=trials,
-            guess=self._labels is None,
-            verdict=_verdict(chosen, own, self._num_tried),
-            caveats=tuple(self._caveats()),
-        )
-        settled = replace(chosen.spec, data=replace(chosen.spec.data, chosen_by=(*self._recognition, *choice.notes)))
-        return replace(choice, spec=settled)
 
     def _caveats(self) -> Iterator[str]:
         if self._labels is None:

@@ -332,7 +332,7 @@ def test_calls_are_emptied_as_soon_as_they_are_seen() -> None:
     def watched(name: str) -> None:
         seen.append((name, len(calls[name][0].gradients), [bool(found[0].args) for found in calls.values()]))
 
-    recorder.pull(output, [torch.ones(2, 3), torch.ones(2, 3)], calls, watched)
+    recorder.backward(output, [torch.ones(2, 3), torch.ones(2, 3)], calls, watched)
     assert seen == [(f"{left - 1}", 2, [True] * left + [False] * (4 - left)) for left in (4, 3, 2, 1)]
 
 

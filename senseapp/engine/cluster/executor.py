@@ -121,8 +121,8 @@ class RayExecutor:
     def _settle_plan(self, sweep: Sweep, spans: list[tuple[int, int]]) -> None:
         """Cut the layers into blocks by the speed that the workers were timed at."""
         size = spans[0][1] - spans[0][0]
-        together = size if sweep.spec.until_settled else len(sweep.context.images)  # what is decided upon at a time
-        costs = costs_of(sweep, num_images=together)
+        num_images = size if sweep.spec.until_settled else len(sweep.context.images)  # decided upon at a time
+        costs = costs_of(sweep, num_images=num_images)
         self._plan = choose_plan(costs, self.cluster.workers, most_images=size, span_images=size)
         self.progress(f"The plan: {self._plan.sentence()}")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ class Recorder:
             return self.run(model, batch)
         return output, calls
 
-    def pull(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
+    def backward(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
         """Send each of ``directions``, like ``output``, back through the graph of ``output``.
 
         ``seen`` is told the name of each module once all its calls have all their gradients, last modules first. Then
@@ -246,8 +246,7 @@ _LINEAR = (
 """Affine in ``eval()`` mode: a chain that ends in one of these is as good without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DownstreamModule:
+class DownstreamModule(NamedTuple):
     """One module of a chain, and the shape of its output for one image."""
 
     module: nn.Module

@@ -210,5 +210,5 @@ def _scan_batch(
         with torch.inference_mode(), precision_context(sweep.context.layout.precision, sweep.context.device):
             responses.observe(name, calls[name], high - low, len(directions.vectors))
 
-    recorder.pull(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
+    recorder.backward(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
     return seen_output, {key: dict(directions.changes(pulls)) for key, pulls in responses.collect().items()}

@@ -125,7 +125,7 @@ def _as_run(sweep: Sweep) -> list[PlannedTarget]:
 def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Tensor]:
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
     context = replace(sweep.context, layout=replace(sweep.context.layout, levels_per_pass=1))
-    if sweep.spec.mode == "quick" and not context.replay_obstacle:  # exact runs have checked it before
+    if sweep.spec.mode == "quick" and not sweep.context.replay_obstacle:  # exact runs have checked it before
         context.check_replay(representative_positions([sweep.planned[order.index] for order in passes.orders]))
         if obstacle := context.replay_obstacle:
             sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {obstacle}.")
