@@ -27,22 +27,21 @@ def print_plan(spec: RunSpec, *, local: bool) -> None:
 
 
 def _lines(spec: RunSpec, workers: int) -> Iterator[str]:
-    from senseapp.engine.cluster.forecast import forecast  # torch loads here
+    from senseapp.engine.cluster.plan import choose_plan, forecast_costs
 
     with phases() as progress:
-        found = forecast(spec, progress=progress)
-    costs = found.costs
+        costs, most_images = forecast_costs(spec, progress=progress)
     yield (
         f"{len(costs.shares)} targets × {costs.num_levels} levels on {costs.num_images} images, "
         f"{1000 * costs.seconds_per_image:.1f} ms for one image and one pass as timed here."
     )
     yield f"One machine by itself: about {_time(costs.local_seconds)}."
     if workers:
-        (plan,) = found.plans([workers])
+        plan = choose_plan(costs, workers, most_images=most_images)
         yield f"The cluster as it is now: {plan.sentence()} About {_time(plan.seconds)}."
     yield "Predicted, for workers as fast as this machine:"
     yield f"{'workers':>8}{'time':>10}{'times as fast':>15}{'efficiency':>12}{'tasks':>8}   blocks × spans"
-    for plan in found.plans(_WORKERS):
+    for plan in (choose_plan(costs, count, most_images=most_images) for count in _WORKERS):
         cut = f"{len(plan.blocks)} × {plan.num_spans} of {plan.span_images}"
         yield (
             f"{plan.workers:>8}{_time(plan.seconds):>10}{plan.speed_up:>15.1f}{plan.efficiency:>12.2f}"

@@ -87,7 +87,7 @@ def test_an_identical_run_measures_nothing_again(tmp_path, monkeypatch):
     first = finished(service, spec)
     from senseapp.engine.probe import Probe
 
-    monkeypatch.setattr(Probe, "measure", lambda probe, orders, yardstick: (pytest.fail("measured") for _ in orders))
+    monkeypatch.setattr(Probe, "measure", lambda probe, orders, baseline: (pytest.fail("measured") for _ in orders))
     second = finished(service, spec)
     assert figures(service, second) == figures(service, first)
     assert service.result(second).seconds < service.result(first).seconds + 60

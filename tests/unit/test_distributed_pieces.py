@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import PreparedImages, TensorImages
-from senseapp.engine.cluster.cluster import cluster_errors, connected, differences, look, versions_here
+from senseapp.engine.cluster.cluster import cluster_errors, connected, look
 from senseapp.engine.cluster.remote import ImageStore, ReorderBuffer, part_of, tasks_of
 from senseapp.engine.probe import Order, Outcome
+from senseapp.engine.versions import differences, versions_here
 from senseapp.models.loaded import Preprocessing
 
 SPANS = ((0, 4), (4, 8), (8, 10))

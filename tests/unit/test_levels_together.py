@@ -66,7 +66,7 @@ def swept(
     model: nn.Module, images: TensorImages, spec: SensitivitySpec, levels_together: int, micro_batch: int = 4
 ) -> tuple[Sweep, list[LayerMeasurement]]:
     """Return the sweep and what it found, with so many levels in one pass."""
-    layout = Layout(micro_batch=micro_batch, levels_together=levels_together)
+    layout = Layout(micro_batch=micro_batch, levels_per_pass=levels_together)
     sweep = Sweep.open(model, images, spec, layout=layout)
     return sweep, list(sweep.measure())
 
@@ -98,7 +98,7 @@ def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, pa
     spec = replace(spec, layers=layers)
     images = labelled(x, 10)
     together, found = swept(model, images, spec, 3)
-    assert together.bench.layout.levels_together == 3
+    assert together.context.layout.levels_per_pass == 3
     assert {3} <= set(passes) <= {2, 3}
     assert_equal(found, swept(model, images, spec, 1)[1])
 
@@ -109,7 +109,7 @@ def test_hard_networks_too(name: str, passes: list[int]) -> None:
     model = REPLAYED[name]().eval()
     images = labelled(torch.randn(6, 3, PIXELS, PIXELS, generator=torch.Generator().manual_seed(1)), 4)
     together, found = swept(model, images, SPARSITY, 3)
-    assert together.bench.layout.levels_together == 3
+    assert together.context.layout.levels_per_pass == 3
     assert passes
     assert_equal(found, swept(model, images, SPARSITY, 1)[1])
 
@@ -179,7 +179,7 @@ def test_a_network_that_mixes_images_is_found_out(make: Callable[[], nn.Module],
     model = make().eval()
     images = labelled(torch.randn(8, 3, PIXELS, PIXELS, generator=torch.Generator().manual_seed(1)), 4)
     together, found = swept(model, images, SPARSITY, 3)
-    assert together.bench.layout.levels_together == 1
+    assert together.context.layout.levels_per_pass == 1
     (note,) = [note for note in together.notes if "whole passes" not in note]
     assert note.startswith("Levels were measured one at a time, which takes longer: ")
     assert re.search(reason, note)
@@ -241,7 +241,7 @@ def test_spans_of_images_and_settling_go_together_too() -> None:
 
 def test_resuming_measures_what_is_left(passes: list[int]) -> None:
     whole = swept(small_network(), images_for(8), SPARSITY, 3)[1]
-    sweep = Sweep.open(small_network(), images_for(8), SPARSITY, layout=Layout(micro_batch=4, levels_together=3))
+    sweep = Sweep.open(small_network(), images_for(8), SPARSITY, layout=Layout(micro_batch=4, levels_per_pass=3))
     rest = list(sweep.measure(done=whole[:4]))
     assert_equal([*whole[:4], *rest], whole)
 
@@ -255,11 +255,11 @@ def test_only_a_run_of_the_same_levels_repeats_what_was_measured_together() -> N
         method="replay",
         measurements=found,
     )
-    assert arithmetic_of(earlier)[0] == sweep.bench.layout
+    assert arithmetic_of(earlier)[0] == sweep.context.layout
     assert reusable(sweep, earlier) == tuple(found)
     sweep.spec = replace(SPARSITY, levels=(0.3, 0.5))
     assert reusable(sweep, earlier) == ()
-    sweep.bench.layout = replace(sweep.bench.layout, levels_together=1)
+    sweep.context.layout = replace(sweep.context.layout, levels_per_pass=1)
     assert reusable(sweep, earlier) == ()  # other passes
     earlier.passes = replace(earlier.passes, levels_together=1)
     assert {item.level for item in reusable(sweep, earlier)} == {0.3, 0.5}
@@ -270,13 +270,10 @@ def test_workers_of_a_cluster_do_so_too(passes: list[int]) -> None:
     sweep, found = swept(small_network(), images, SPARSITY, 3)
     here = len(passes)
     probe = remote.prepare(pickle.loads(pickle.dumps(remote.setup_of(sweep))))
-    reference = remote.Reference(
-        baseline=sweep.yardstick.baseline, targets=images.labels, metrics=sweep.yardstick.metrics
-    )
     orders = [
         Order(index=index, level=level, span=(0, 8)) for index in range(len(sweep.planned)) for level in SPARSITY.levels
     ]
-    outcomes = list(remote.measure_block(probe, images, reference, orders))
+    outcomes = list(remote.measure_block(probe, images, sweep.baseline, orders))
     assert len(passes) == 2 * here
     assert [outcome.moments for outcome in outcomes if isinstance(outcome, Outcome)] == [
         {change.metric: change.moments for change in item.changes} for item in found
@@ -299,12 +296,12 @@ class Scarce:
     ("most_images", "levels", "micro_batch"), [(32, 4, 8), (31, 2, 8), (16, 2, 8), (15, 1, 8), (3, 1, 2)]
 )
 def test_memory_takes_levels_first_and_images_then(most_images: int, levels: int, micro_batch: int) -> None:
-    layout = Layout(micro_batch=8, levels_together=4)
+    layout = Layout(micro_batch=8, levels_per_pass=4)
     sweep = Sweep.open(small_network(), images_for(), replace(SPARSITY, levels=(0.2, 0.4, 0.6, 0.8)), layout=layout)
-    Scarce(sweep.bench.model.get_submodule("blocks.1.norm1"), most_images)
+    Scarce(sweep.context.model.get_submodule("blocks.1.norm1"), most_images)
     found = list(sweep.measure())
     assert not [item for item in found if item.status is Status.FAILED]
-    assert (sweep.bench.layout.levels_together, sweep.bench.layout.micro_batch) == (levels, micro_batch)
+    assert (sweep.context.layout.levels_per_pass, sweep.context.layout.micro_batch) == (levels, micro_batch)
     notes = []
     if levels < 4:
         notes.append(
@@ -318,9 +315,9 @@ def test_memory_takes_levels_first_and_images_then(most_images: int, levels: int
 
 def fitting(device: str, memory_bytes: int, spec: SensitivitySpec = SPARSITY, asked: int | None = None) -> int:
     sweep = Sweep.open(small_network(), images_for(), spec, layout=Layout(micro_batch=8))
-    sweep.bench.device = torch.device(device)
+    sweep.context.device = torch.device(device)
     return levels_that_fit(
-        sweep.bench, sweep.compressor, sweep.planned, num_levels=20, memory_bytes=memory_bytes, asked=asked
+        sweep.context, sweep.compressor, sweep.planned, num_levels=20, memory_bytes=memory_bytes, asked=asked
     )
 
 
@@ -339,9 +336,9 @@ def test_a_card_takes_as_many_levels_as_fit_and_a_processor_one() -> None:
 
 def test_no_tensor_outgrows_indices_of_32_bits() -> None:
     sweep = Sweep.open(small_network(), images_for(), SPARSITY, layout=Layout(micro_batch=8))
-    sweep.bench.device = torch.device("cuda")
-    sweep.bench.layout = replace(sweep.bench.layout, micro_batch=2**20)
-    fits = levels_that_fit(sweep.bench, sweep.compressor, sweep.planned, num_levels=20, memory_bytes=2**60)
+    sweep.context.device = torch.device("cuda")
+    sweep.context.layout = replace(sweep.context.layout, micro_batch=2**20)
+    fits = levels_that_fit(sweep.context, sweep.compressor, sweep.planned, num_levels=20, memory_bytes=2**60)
     assert fits * 2**20 * 8 * 8 * 8 < 2**31 <= (fits + 1) * 2**20 * 8 * 8 * 8
 
 
@@ -349,9 +346,9 @@ def test_removed_channels_never_go_together() -> None:
     pruning = SensitivitySpec(levels=(0.3, 0.6), compression=PruningConfig())
     assert fitting("cuda", 2**40, pruning) == 1
     sweep, _ = swept(small_network(), images_for(8), pruning, 3)
-    assert sweep.bench.layout.levels_together == 1
+    assert sweep.context.layout.levels_per_pass == 1
 
 
 def test_what_is_resumed_here_fits_the_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.engine.sweep._memory_bytes", lambda device: 1)
-    assert swept(small_network(), images_for(8), SPARSITY, 3)[0].bench.layout.levels_together == 1
+    assert swept(small_network(), images_for(8), SPARSITY, 3)[0].context.layout.levels_per_pass == 1

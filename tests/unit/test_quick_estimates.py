@@ -225,7 +225,7 @@ def test_a_model_that_autograd_refuses_is_still_measured() -> None:
     sweep = _sweep(NotDifferentiable())
     assert list(quick_scan(sweep)) == []
     assert sweep.notes[-1].startswith("There is no quick scan: RuntimeError: one of the variables needed")
-    assert all(parameter.grad is None for parameter in sweep.bench.model.parameters())
+    assert all(parameter.grad is None for parameter in sweep.context.model.parameters())
     assert {item.layer for item in sweep.measure() if item.status is Status.MEASURED} >= {"stem", "head"}
 
 
@@ -332,7 +332,7 @@ def test_calls_are_emptied_as_soon_as_they_are_seen() -> None:
     def watched(name: str) -> None:
         seen.append((name, len(calls[name][0].gradients), [bool(found[0].args) for found in calls.values()]))
 
-    recorder.pull(output, [torch.ones(2, 3), torch.ones(2, 3)], calls, watched)
+    recorder.backward(output, [torch.ones(2, 3), torch.ones(2, 3)], calls, watched)
     assert seen == [(f"{left - 1}", 2, [True] * left + [False] * (4 - left)) for left in (4, 3, 2, 1)]
 
 
@@ -356,8 +356,8 @@ def test_one_batch_is_let_go_of_before_the_next_is_recorded(
 
 def test_the_model_is_left_as_it_was() -> None:
     sweep = _sweep(Network(), QuantizationConfig(activations=True), (2,))
-    before = {name: value.clone() for name, value in sweep.bench.model.state_dict().items()}
+    before = {name: value.clone() for name, value in sweep.context.model.state_dict().items()}
     list(quick_scan(sweep))
-    after = sweep.bench.model.state_dict()
+    after = sweep.context.model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in sweep.bench.model.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in sweep.context.model.modules())

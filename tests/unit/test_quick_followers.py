@@ -14,7 +14,7 @@ from senseapp.compressions import CompressionConfig, PruningConfig, Quantization
 from senseapp.data.images import TensorImages
 from senseapp.engine.layout import Layout
 from senseapp.engine.quick import scan, weight_responses
-from senseapp.engine.quick.recorder import followers_of
+from senseapp.engine.quick.recorder import downstream_modules
 from senseapp.engine.quick.scan import quick_scan
 from senseapp.engine.sweep import Sweep
 from senseapp.layers.trace import trace_calls
@@ -41,8 +41,8 @@ def _kl(items: Any) -> dict[tuple[str, float], float]:
 
 
 def _names(model: nn.Module) -> dict[str, list[list[str]]]:
-    """Return the class names of each layer's followers."""
-    found = followers_of(trace_calls(model.eval(), _images(count=1).images), model)
+    """Return the class names of the modules downstream of each layer."""
+    found = downstream_modules(trace_calls(model.eval(), _images(count=1).images), model)
     layers = {name for name, module in model.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
     return {n: [[type(f.module).__name__ for f in own] for own in calls] for n, calls in found.items() if n in layers}
 
@@ -225,7 +225,7 @@ def _same_for_small_changes(model: nn.Module, pixels: int = PIXELS) -> bool:
     sweep = _sweep(model, QuantizationConfig(), (8,), pixels)
     followed = _kl(quick_scan(sweep))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weight_responses, "followers_of", _nothing_followed)
+        patch.setattr(weight_responses, "downstream_modules", _nothing_followed)
         patch.setattr(scan, "foldable_norms", _no_norms)
         plain = _kl(quick_scan(sweep))
     assert followed.keys() == plain.keys()
@@ -239,7 +239,7 @@ def _no_norms(_trace: Any, _model: nn.Module) -> dict[str, Any]:
 
 
 def _nothing_followed(trace: Any, model: nn.Module, _norms: Any) -> Any:
-    return {name: [() for _ in calls] for name, calls in followers_of(trace, model).items()}
+    return {name: [() for _ in calls] for name, calls in downstream_modules(trace, model).items()}
 
 
 @pytest.mark.architectures
@@ -254,6 +254,6 @@ def test_no_path_is_missed_in_real_networks(name: str) -> None:
         if name == "vit_tiny"
         else timm.create_model(name, num_classes=CLASSES)
     )
-    chains = followers_of(trace_calls(model.eval(), _images(32, count=1).images), model)
+    chains = downstream_modules(trace_calls(model.eval(), _images(32, count=1).images), model)
     assert any(chain for calls in chains.values() for chain in calls)
     assert _same_for_small_changes(model, pixels=32)

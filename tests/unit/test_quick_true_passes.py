@@ -116,7 +116,7 @@ def test_estimates_are_finite_repeatable_and_say_so(
 ) -> None:
     monkeypatch.setattr(true_passes, "_LARGE_NATS", 1e-3)
     sweep = _sweep(compression, levels)
-    state = {name: value.clone() for name, value in sweep.bench.model.state_dict().items()}
+    state = {name: value.clone() for name, value in sweep.context.model.state_dict().items()}
     first, second = list(quick_scan(sweep)), list(quick_scan(_sweep(compression, levels)))
     assert [item.changes for item in first] == [item.changes for item in second]
     assert all(item.estimated for item in first)
@@ -125,7 +125,7 @@ def test_estimates_are_finite_repeatable_and_say_so(
         assert change is not None
         assert change.num_samples == COUNT
         assert 0 <= change.ci_low <= change.delta <= change.ci_high < float("inf")
-    assert all(torch.equal(value, state[name]) for name, value in sweep.bench.model.state_dict().items())
+    assert all(torch.equal(value, state[name]) for name, value in sweep.context.model.state_dict().items())
     assert correction_note(first)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
 from senseapp.engine.replay import Replay
-from senseapp.layers.profile import profile_of_trace
+from senseapp.layers.profile import profile_model
 from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
 from tests.architectures import ARCHITECTURES, example_input
 from tests.small_models import chain, small_network
@@ -31,7 +31,7 @@ def _storage_bytes(prefix: Prefix) -> int:
 def _walk(model: nn.Module, images: torch.Tensor) -> Iterator[tuple[CallTrace, int, Prefix]]:
     """Yield the prefix at the position of each compressible layer."""
     trace = trace_calls(model, images[:1])
-    profile = profile_of_trace(model, images[:1], trace)
+    profile = profile_model(model, images[:1], trace=trace)
     positions = [trace.first_event(frozenset([layer.name])) for layer in profile.layers if layer.runs]
     prefix, replay = Prefix(trace, images), Replay(model, trace)
     with torch.inference_mode(), replay.installed():

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from senseapp.engine.prefix import Prefix, calls_to_record
 from senseapp.engine.replay import Replay, ReplayMismatch
 from senseapp.engine.sweep import Sweep
-from senseapp.layers.profile import profile_of_trace
+from senseapp.layers.profile import profile_model
 from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
 from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, example_input
@@ -43,7 +43,7 @@ class Convolutions(TorchDispatchMode):
 def _watched(model: nn.Module, images: torch.Tensor) -> tuple[CallTrace, list[int]]:
     """Return a watched pass and the position of each layer."""
     trace = trace_calls(model, images[:1])
-    layers = profile_of_trace(model, images[:1], trace).layers
+    layers = profile_model(model, images[:1], trace=trace).layers
     found = {trace.first_event(frozenset([layer.name])) for layer in layers if layer.runs}
     return trace, sorted(position for position in found if position is not None)
 

@@ -50,7 +50,7 @@ def _check_in_micro_batches(model: nn.Module, images: TensorImages, size: int) -
     with torch.no_grad():
         original = torch.cat([model(batch.clone()) for batch in batches])
     for layer, value in values.items():
-        attribute = sweep.bench.profile.layer(layer).parameter.rpartition(".")[2]
+        attribute = sweep.context.profile.layer(layer).parameter.rpartition(".")[2]
         logits = torch.cat([sparse_logits(model, layer, attribute, batch.clone()) for batch in batches])
         assert_same(value, logits, original, images.labels)
     return sweep
@@ -61,7 +61,7 @@ def test_it_is_replayed_and_equals_whole_passes(name: str) -> None:
     images = labelled(_images(DARK, BRIGHT), NUM_CLASSES)
     before = images.images.clone()
     sweep = assert_equals_plain_loop(_build(REPLAYED[name]), images)
-    assert sweep.bench.unsafe == ""
+    assert sweep.context.replay_obstacle is None
     assert sweep.notes == []
     assert torch.equal(images.images, before)
 
@@ -70,15 +70,15 @@ def test_it_is_replayed_and_equals_whole_passes(name: str) -> None:
 def test_several_micro_batches_do_not_mix(name: str) -> None:
     images = labelled(_images(DARK, BRIGHT, DARK), NUM_CLASSES)
     before = images.images.clone()
-    assert _check_in_micro_batches(_build(REPLAYED[name]), images, 2).bench.unsafe == ""
+    assert _check_in_micro_batches(_build(REPLAYED[name]), images, 2).context.replay_obstacle is None
     assert torch.equal(images.images, before)
 
 
 @pytest.mark.parametrize("name", DETECTED)
 def test_what_cannot_be_replayed_is_found_out(name: str) -> None:
     sweep = _check_in_micro_batches(_build(DETECTED[name]), labelled(_images(DARK, BRIGHT, DARK), NUM_CLASSES), 2)
-    assert sweep.bench.unsafe
-    assert f"Measured by whole passes, which takes longer: {sweep.bench.unsafe}." in sweep.notes
+    assert sweep.context.replay_obstacle
+    assert f"Measured by whole passes, which takes longer: {sweep.context.replay_obstacle}." in sweep.notes
 
 
 def test_a_kept_output_that_only_some_images_read_is_not_missing() -> None:
@@ -88,7 +88,7 @@ def test_a_kept_output_that_only_some_images_read_is_not_missing() -> None:
 def test_random_output_is_measured_plainly_and_said() -> None:
     images = labelled(_images(DARK), NUM_CLASSES)
     sweep = Sweep.open(_build(RandomOutput), images, SensitivitySpec(levels=(SPARSITY,)))
-    assert "two passes over the same images differ" in sweep.bench.unsafe
+    assert "two passes over the same images differ" in sweep.context.replay_obstacle
     assert sweep.notes
     assert all(item.status is Status.MEASURED for item in sweep.measure())
 

@@ -43,9 +43,9 @@ def _open(micro_batch: int = 8) -> Sweep:
 def test_passes_take_fewer_images_until_they_fit(layer: str) -> None:
     plain = {item.key: item for item in _open().measure()}
     sweep = _open()
-    scarce = Scarce(sweep.bench.model.get_submodule(layer), most_images=3)
+    scarce = Scarce(sweep.context.model.get_submodule(layer), most_images=3)
     found = list(sweep.measure())
-    assert sweep.bench.layout.micro_batch == 2
+    assert sweep.context.layout.micro_batch == 2
     assert scarce.refused == 2  # at 8 and at 4 images, once and for all
     assert {item.key for item in found} == plain.keys()
     for item in found:
@@ -61,7 +61,7 @@ def test_passes_take_fewer_images_until_they_fit(layer: str) -> None:
 
 def test_a_layer_that_never_fits_fails_alone_and_the_others_keep_their_batches() -> None:
     sweep = _open()
-    scarce = Scarce(sweep.bench.model.get_submodule("blocks.0.conv1"), most_images=100)
+    scarce = Scarce(sweep.context.model.get_submodule("blocks.0.conv1"), most_images=100)
     compress = sweep.compressor.compress
 
     @contextmanager
@@ -78,7 +78,7 @@ def test_a_layer_that_never_fits_fails_alone_and_the_others_keep_their_batches()
     failed = [item for item in found if item.status is Status.FAILED]
     assert {item.layer for item in failed} == {"blocks.0.conv1"}
     assert "not enough memory: CUDA out of memory" in failed[0].reason
-    assert sweep.bench.layout.micro_batch == 8
+    assert sweep.context.layout.micro_batch == 8
     assert sweep.notes == []
 
 
@@ -86,9 +86,9 @@ def test_the_baseline_takes_fewer_images_too() -> None:
     model = small_network()
     Scarce(model.head, most_images=4)
     sweep = Sweep.open(model, images_for(), SPEC, layout=Layout(micro_batch=8), own=True)
-    assert sweep.bench.layout.micro_batch == 4
+    assert sweep.context.layout.micro_batch == 4
     assert len(sweep.notes) == 1
-    assert sweep.yardstick.baseline.shape == (24, 6)
+    assert sweep.baseline.outputs.shape == (24, 6)
 
 
 def test_a_baseline_that_never_fits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

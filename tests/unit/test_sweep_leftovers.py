@@ -35,10 +35,10 @@ def test_no_hook_no_wrapped_forward_and_no_changed_tensor_is_left(
     sweep = Sweep.open(model, TensorImages(demo.images[:32], demo.labels[:32]), spec)
     assert quick_scan(sweep)
     assert list(sweep.measure())
-    for searched in (model, sweep.bench.model):
+    for searched in (model, sweep.context.model):
         assert "_forward_pre_hooks" in HOOKS
         assert not any(getattr(module, name) for module in searched.modules() for name in HOOKS)
         assert not any("forward" in vars(module) for module in searched.modules())
-    state = sweep.bench.model.state_dict()
+    state = sweep.context.model.state_dict()
     assert state.keys() == before.keys()
     assert all(torch.equal(state[name], tensor) for name, tensor in before.items())

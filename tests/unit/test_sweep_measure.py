@@ -49,7 +49,7 @@ def _final(measurements: Sequence[LayerMeasurement]) -> list[LayerMeasurement]:
 
 def _in_chunks(monkeypatch: pytest.MonkeyPatch, sweep: Sweep, num_chunks: int) -> None:
     """Leave memory for so little that the images are measured in ``num_chunks`` parts."""
-    images = -(-len(sweep.bench.images) // num_chunks)
+    images = -(-len(sweep.context.images) // num_chunks)
     whole = sweep_module.chunk_spans
     monkeypatch.setattr(
         sweep_module,
@@ -75,14 +75,14 @@ def test_the_callers_model_and_images_stay_as_they_are(config: object, levels: t
 @pytest.mark.parametrize(("config", "levels"), CONFIGS, ids=CONFIG_NAMES)
 def test_the_private_model_is_restored_too_also_on_cancel(config: object, levels: tuple[float, ...]) -> None:
     sweep = _open(compression=config, levels=levels)
-    before = fingerprint(sweep.bench.model)
+    before = fingerprint(sweep.context.model)
     run = sweep.measure()
     list(itertools.islice(run, 3))
-    assert fingerprint(sweep.bench.model) == before  # whenever the caller has the turn
+    assert fingerprint(sweep.context.model) == before  # whenever the caller has the turn
     run.close()
-    assert fingerprint(sweep.bench.model) == before
+    assert fingerprint(sweep.context.model) == before
     list(sweep.measure())
-    assert fingerprint(sweep.bench.model) == before
+    assert fingerprint(sweep.context.model) == before
 
 
 @pytest.mark.parametrize(("config", "levels"), CONFIGS, ids=CONFIG_NAMES)
@@ -183,7 +183,7 @@ def _fail_at(sweep: Sweep, layer: str, error: Exception, *, after: int = 0) -> N
             if target.layer != layer or next(counts) < after:
                 yield applied
                 return
-            handle = sweep.bench.model.head.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(error))
+            handle = sweep.context.model.head.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(error))
             try:
                 yield applied
             finally:
@@ -207,7 +207,7 @@ def _fail_at(sweep: Sweep, layer: str, error: Exception, *, after: int = 0) -> N
 )
 def test_an_error_fails_one_layer_only(error: Exception, words: str) -> None:
     sweep = _open()
-    before = fingerprint(sweep.bench.model)
+    before = fingerprint(sweep.context.model)
     plain = {item.key: item for item in _final(list(sweep.measure()))}
     _fail_at(sweep, "blocks.0.conv2", error)
     for item in sweep.measure():
@@ -217,7 +217,7 @@ def test_an_error_fails_one_layer_only(error: Exception, words: str) -> None:
             assert item.changes == ()
         else:
             assert replace(item, seconds=0.0) == plain[item.key]
-    assert fingerprint(sweep.bench.model) == before
+    assert fingerprint(sweep.context.model) == before
 
 
 def test_an_error_while_outputs_are_kept_fails_one_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_a_batch_of_one_gives_what_larger_batches_give() -> None:
 
 def test_batch_size_bounds_a_pass() -> None:
     sweep = Sweep.open(small_network(), images_for(), SensitivitySpec(levels=LEVELS, batch_size=3))
-    assert sweep.bench.layout.micro_batch <= 3
+    assert sweep.context.layout.micro_batch <= 3
 
 
 def test_the_ranking_metric_follows_the_labels_and_what_their_number_can_show() -> None:
@@ -334,7 +334,7 @@ def test_more_samples_than_images_are_refused() -> None:
 
 
 def test_fewer_samples_are_drawn_with_the_seed() -> None:
-    first, again, other = (_open(num_samples=10, seed=seed).bench.images for seed in (0, 0, 1))
+    first, again, other = (_open(num_samples=10, seed=seed).context.images for seed in (0, 0, 1))
     assert len(first) == 10
     assert first.names == again.names
     assert first.names != other.names
@@ -372,8 +372,8 @@ def test_no_images_are_refused() -> None:
 def test_the_predicted_time_follows_what_is_left_to_compute() -> None:
     one, two = _open(levels=(0.5,)), _open(levels=(0.3, 0.6))
     for sweep in (one, two):
-        sweep.bench.seconds_per_image = 1.0
-    assert 24 < one.predicted_seconds() < 24 * (len(one.planned) + 1)
-    assert two.predicted_seconds() - 24 == pytest.approx(2 * (one.predicted_seconds() - 24))
-    one.bench.unsafe = "it is random"
-    assert one.predicted_seconds() == pytest.approx(24 * (len(one.planned) + 1))
+        sweep.context.seconds_per_image = 1.0
+    assert 24 < one.executor.predicted_seconds(one) < 24 * (len(one.planned) + 1)
+    assert two.executor.predicted_seconds(two) - 24 == pytest.approx(2 * (one.executor.predicted_seconds(one) - 24))
+    one.context.replay_obstacle = "it is random"
+    assert one.executor.predicted_seconds(one) == pytest.approx(24 * (len(one.planned) + 1))

@@ -56,7 +56,7 @@ def _open(
 @pytest.mark.parametrize("mode", ["exact", "quick"])
 def test_auto_keeps_float32_where_bfloat16_is_not_faster(mode: str) -> None:
     sweep = _open(mode=mode)
-    assert sweep.bench.layout.precision == "fp32"
+    assert sweep.context.layout.precision == "fp32"
     assert "Precision auto kept float32: bfloat16 is 1.0 times as fast here, which is not worth it." in sweep.notes
 
 
@@ -65,7 +65,7 @@ def test_no_pass_is_timed_where_products_gain_nothing_from_bfloat16(monkeypatch:
     monkeypatch.setattr(precision, "_product_seconds", lambda _device, dtype: seconds[dtype])
     monkeypatch.setattr(precision, "_seconds", lambda _bench: pytest.fail("timed"))
     sweep = _open()
-    assert sweep.bench.layout.precision == "fp32"
+    assert sweep.context.layout.precision == "fp32"
     assert "Precision auto kept float32: matrix products in bfloat16 are 0.5 times as fast here." in sweep.notes
 
 
@@ -82,7 +82,7 @@ def test_auto_takes_bfloat16_for_measurements_only_if_it_ranks_layers_alike(
 
     monkeypatch.setattr(precision, "spearman", spearman)
     sweep = _open(levels=(0.3, 0.6, 0.9))
-    assert sweep.bench.layout.precision == taken
+    assert sweep.context.layout.precision == taken
     assert f"(Spearman {agreement:.2f}" in sweep.notes[-1]
     ((exact, rounded),) = compared
     assert len(exact) == len(rounded) == len(sweep.planned)
@@ -103,7 +103,7 @@ def test_auto_takes_bfloat16_for_estimates_that_its_rounding_cannot_hide(
     compression: CompressionConfig, levels: tuple[float, ...], taken: str
 ) -> None:
     sweep = _open(compression, levels, mode="quick")
-    assert sweep.bench.layout.precision == taken
+    assert sweep.context.layout.precision == taken
     assert ("took bfloat16 for the estimates" in sweep.notes[-1]) == (taken == "bf16")
 
 
@@ -133,7 +133,7 @@ def never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_quick_run_takes_the_usual_layout_untried() -> None:
     spec = SensitivitySpec(levels=(0.5,), mode="quick")
     sweep = Sweep.open(small_network(), images_for(), spec)
-    assert sweep.bench.layout.channels_last
+    assert sweep.context.layout.channels_last
     assert list(quick_scan(sweep))
 
 
@@ -174,13 +174,13 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
     assert len(sweep.planned) == 6
     assert (0.01 * 0.5 * 6 * levels * len(images) > 16) is tried
     assert bool(sizes) is tried
-    assert sweep.bench.layout.channels_last
+    assert sweep.context.layout.channels_last
 
 
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
     bench = MeasurementContext.prepare(small_network(), images)
-    base = bench.usual_layout(most=len(images), precision="fp32").micro_batch
+    base = layout.usual_layout(bench.trace, most=len(images), channels_last=bench.channels_last).micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})
     bench.settle_layout(most=len(images), forwards=1e6, precision="fp32")
     assert bench.layout == Layout(channels_last=True, micro_batch=base // 2)
@@ -207,7 +207,7 @@ def test_a_network_that_cannot_run_in_channels_last_is_measured_in_the_other_ord
         model(images.images.contiguous(memory_format=torch.channels_last))
     spec = SensitivitySpec(levels=tuple(0.1 + 0.8 * level / levels for level in range(levels)))
     sweep = Sweep.open(model, images, spec)
-    assert not sweep.bench.layout.channels_last
+    assert not sweep.context.layout.channels_last
     assert all(item.status is Status.MEASURED for item, _ in zip(sweep.measure(), range(4), strict=False))
 
 

@@ -16,7 +16,7 @@ from senseapp.compressions.pruning.groups import channel_groups
 from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.compressions.pruning.search import miswired
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed
-from senseapp.layers.profile import profile_of_trace, watched_pass
+from senseapp.layers.profile import profile_model, watched_pass
 from tests.pruning_models import ChannelShuffle, Concat, Residual, footprint, images, pruning_of, request_of
 
 
@@ -118,7 +118,7 @@ def test_what_is_left_of_a_weight_keeps_its_order_in_memory(order: torch.memory_
 def test_the_wiring_is_checked_without_computing_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Residual().eval(), images()
     trace = watched_pass(model, x)
-    layers = profile_of_trace(model, x, trace).layers
+    layers = profile_model(model, x, trace=trace).layers
     graph = ChannelGraph(model, x)
     groups, _ = channel_groups(graph, [layer.name for layer in layers], {}, set())
 
