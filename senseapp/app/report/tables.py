@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from senseapp.app.charts.quantization_bars import quantization_bars
-from senseapp.app.frames.histograms import bin_frame, mark_frame
+from senseapp.app.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
 from senseapp.app.frames.results import (
     apart_frame,
     measurement_frame,

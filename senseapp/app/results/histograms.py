@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import streamlit as st
 
-from senseapp.app.charts.quantization_bars import cell_profile_chart, quantization_bars
+from senseapp.app.charts.quantization_bars import (
+    bin_frame,
+    cell_profile_chart,
+    mark_frame,
+    profile_frame,
+    quantization_bars,
+)
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure, figures_row
 from senseapp.app.common.notices import complain
 from senseapp.app.common.run_guard import may_start
-from senseapp.app.frames.histograms import bin_frame, mark_frame, profile_frame
 from senseapp.app.frames.results import top_frame
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
