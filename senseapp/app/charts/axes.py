@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import altair as alt
@@ -148,6 +148,13 @@ def source_opacity() -> alt.Opacity:
     """Return the channel that draws measured marks solid and estimated ones pale."""
     scale = alt.Scale(domain=["measured", "estimated"], range=[1.0, 0.4])
     return alt.Opacity("source:N", scale=scale, legend=None)
+
+
+def chart_parts(chart: Any) -> Iterator[Any]:
+    """Yield a chart, and all layers inside it."""
+    yield chart
+    for part in getattr(chart, "layer", ()):
+        yield from chart_parts(part)
 
 
 build_unchecked()

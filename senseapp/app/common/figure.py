@@ -162,6 +162,20 @@ def _take_pick(key: str, run_id: str) -> None:
     pick(run_id, str(picked[0]["layer"]) if picked else "")
 
 
+def choose_one(row: st.delta_generator.DeltaGenerator, label: str, options: tuple[str, str], *, key: str) -> str:
+    """Show a switch between ways to draw a chart, the first at first; its ``label`` is for screen readers."""
+    chosen = row.segmented_control(
+        label,
+        options,
+        default=options[0],
+        required=True,
+        key=key,
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    return str(chosen)
+
+
 def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
     """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""
     row = st.container(horizontal=True, gap="medium", key=key)

@@ -1,8 +1,4 @@
-"""A comparison: its finding in one sentence, bars in pairs, the scatter of ranks, and what moved or was left out.
-
-Which runs to compare; the URL holds the choice, so that it can be shared.
-Tables of a comparison of runs: which columns, in which words, with which number formats.
-"""
+"""A comparison of runs: the finding in one sentence, bars in pairs, the scatter of ranks, what moved or is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import streamlit as st
 from senseapp.app.charts.bars import pair_step, paired_bars
 from senseapp.app.charts.rank_scatter import rank_scatter
 from senseapp.app.common import backend
-from senseapp.app.common.figure import figure, rows_height
+from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import show_table
@@ -102,7 +98,7 @@ def _picked(comparison: Comparison) -> str:
 
 
 def _bars(comparison: Comparison) -> None:
-    order = _choose("Order", (_NETWORK, _MOVED), key="order")
+    order = choose_one(st.container(), "Order", (_NETWORK, _MOVED), key="compare.order")
     rows = pair_frame(comparison, by_shift=order == _MOVED)
     labels = side_labels(comparison.sides)
     metric = METRICS[comparison.metric]
@@ -120,7 +116,7 @@ def _bars(comparison: Comparison) -> None:
 
 
 def _scatter(comparison: Comparison) -> None:
-    shown = _choose("Axes", (_RANKS, _VALUES), key="axes")
+    shown = choose_one(st.container(), "Axes", (_RANKS, _VALUES), key="compare.axes")
     labels = side_labels(comparison.sides)
     picked = _picked(comparison)
     figure(
@@ -199,18 +195,6 @@ def _unmatched(comparison: Comparison) -> None:
             alt_text="Layers that lack a value in a run, with the reason",
             key="compare.unmatched",
         )
-
-
-def _choose(label: str, options: tuple[str, str], *, key: str) -> str:
-    return st.segmented_control(
-        label,
-        options,
-        default=options[0],
-        required=True,
-        key=f"compare.{key}",
-        label_visibility="collapsed",
-        persist_state="session",
-    )
 
 
 MOST_RUNS = 4

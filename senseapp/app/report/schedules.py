@@ -29,16 +29,7 @@ _BUDGETS = {"params": "weights", "macs": "MACs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSection:
-    """One schedule.
-
-    Attributes:
-        title: how it was made, for which budget.
-        facts: its figures; each says predicted or measured.
-        figure: its amounts.
-        proof: what was measured; None without a proof.
-        amounts: the table of its layers.
-        notes: sentences to be read with it.
-    """
+    """One schedule, with what was measured of it; its ``facts`` each say predicted or measured."""
 
     title: str
     facts: dict[str, str]

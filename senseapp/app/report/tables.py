@@ -1,7 +1,4 @@
-"""The tables of a report: every layer at every level, what could not be measured, and the layers of a schedule.
-
-The quantization histograms of a report: those that somebody looked at in the app.
-"""
+"""The tables of a report (layers at every level, layers without a value, amounts), and its quantization histograms."""
 
 from __future__ import annotations
 
@@ -35,15 +32,7 @@ _MOST_CELLS = 12_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of texts.
-
-    Attributes:
-        title: what it shows.
-        columns: heads.
-        rows: cells, in the order of the columns; the first names the row.
-        note: how to read it.
-        figures: whether its cells are figures, which stand to the right, rather than words.
-    """
+    """A table of texts whose first column names the row; cells that are ``figures``, not words, stand to the right."""
 
     title: str
     columns: tuple[str, ...]
@@ -86,8 +75,8 @@ def _layer_table(result: SensitivityResult, name: str) -> Table:
 
 def _facts(layer_type: str, members: str, layers: Mapping[str, LayerProfile]) -> tuple[str, str, str]:
     """Return type and cost, summed over the members of a coupled group."""
-    together = [layers[name] for name in members.split(", ") if name in layers]
-    params, macs = sum(layer.num_params for layer in together), sum(layer.macs for layer in together)
+    coupled = [layers[name] for name in members.split(", ") if name in layers]
+    params, macs = sum(layer.num_params for layer in coupled), sum(layer.macs for layer in coupled)
     return layer_type, fmt.count(params), fmt.count(macs)
 
 

@@ -11,7 +11,7 @@ from senseapp.app.common.figure import figure
 from senseapp.app.common.state import session
 from senseapp.app.frames.levels import CURVE_AXES, CurveAxis, curve_rows, reward_metric, why_no_reward
 from senseapp.app.results.layer_side import choose_layers
-from senseapp.app.results.view import RunView
+from senseapp.app.results.view import RunView, kept_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.metrics import METRICS, Metric
@@ -45,8 +45,9 @@ def curves_tab(view: RunView) -> None:
 
 
 def _curves(view: RunView, name: str, chosen: list[str]) -> None:
-    axis, metric = CURVE_AXES[name], _metric_of(name, view)
-    every = view.frame_of(metric)
+    axis, rewarded = CURVE_AXES[name], reward_metric(view.result) if name == "reward" else None
+    metric = METRICS[rewarded] if rewarded else view.metric
+    every = kept_frame(view.run_id, view.result, metric.name)
     scale = view.compression.scale
     rows = curve_rows(every[every["row"].isin(chosen)], metric, axis, scale)
     figure(
@@ -69,11 +70,6 @@ def _curves(view: RunView, name: str, chosen: list[str]) -> None:
         reading=_READINGS[name],
         lines=view.lines,
     )
-
-
-def _metric_of(name: str, view: RunView) -> Metric:
-    counted = reward_metric(view.result) if name == "reward" else None
-    return METRICS[counted] if counted else view.metric
 
 
 def _choose_axis(view: RunView) -> str:

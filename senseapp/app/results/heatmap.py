@@ -22,16 +22,7 @@ _READING = (
 def heatmap_tab(view: RunView) -> None:
     """Show where in the network, and from which level on, compression hurts."""
     chart, side = st.columns([5, 3], gap="medium")
-
-    def draw() -> None:
-        with chart:
-            _cells(view)
-
-    def beside() -> None:
-        with side:
-            layer_side(view)
-
-    answer_first(view, chart=draw, side=beside)
+    answer_first(view, chart=(chart, lambda: _cells(view)), side=(side, lambda: layer_side(view)))
 
 
 def _cells(view: RunView) -> None:

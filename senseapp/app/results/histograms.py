@@ -1,7 +1,4 @@
-"""The Histograms tab: one tensor on its quantization grid, and what each part of the grid means to the output.
-
-Which tensor is looked at, on which grid.
-"""
+"""The Histograms tab: one tensor on its quantization grid, and what each part of the grid means to the output."""
 
 from __future__ import annotations
 
@@ -16,13 +13,11 @@ from senseapp.app.charts.quantization_bars import (
 )
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure, figures_row
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import may_start
-from senseapp.app.frames.results import top_frame
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
-from senseapp.core.errors import SenseError
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.runs.tasks import HistogramTask
@@ -63,14 +58,8 @@ def choose_histogram(view: RunView) -> HistogramSpec:
         help="Merges the BatchNorm that follows into the layer, as deployment does; the model's output stays.",
     )  # fmt: skip
     return HistogramSpec(
-        layer=_layer(view), tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
+        layer=view.usual_layer, tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
     )
-
-
-def _layer(view: RunView) -> str:
-    fragile = top_frame(view.ranked, 1, fragile=True)
-    usual = str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name
-    return view.picked or usual
 
 
 _POLL_SECONDS = 0.3
@@ -90,21 +79,20 @@ def histograms_tab(view: RunView) -> None:
     if view.result.spec.model.library == "imported":
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
-    spec = choose_histogram(view)
-    try:
-        histogram = backend.service().work.outcome(HistogramTask(run_id=view.run_id, spec=spec))
+    task = HistogramTask(run_id=view.run_id, spec=choose_histogram(view))
+    with errors_here():
+        histogram = backend.service().work.outcome(task)
         if histogram is not None:
             _show(histogram, view)
         else:
-            _make(view.run_id, spec)
-    except SenseError as error:
-        complain(str(error))
+            _make(task)
 
 
-def _make(run_id: str, spec: HistogramSpec) -> None:
-    snapshot = backend.service().work.progress(HistogramTask(run_id=run_id, spec=spec))
+def _make(task: HistogramTask) -> None:
+    run_id, spec = task.run_id, task.spec
+    snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
-        st.fragment(_wait, run_every=_POLL_SECONDS)(run_id, spec)
+        st.fragment(_wait, run_every=_POLL_SECONDS)(task)
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
@@ -116,12 +104,12 @@ def _make(run_id: str, spec: HistogramSpec) -> None:
         "Choose another layer above."
     )
     if st.button("Show histogram", key=f"histogram.start.{run_id}", type="primary"):
-        backend.service().work.start(HistogramTask(run_id=run_id, spec=spec))
+        backend.service().work.start(task)
         st.rerun()
 
 
-def _wait(run_id: str, spec: HistogramSpec) -> None:
-    snapshot = backend.service().work.progress(HistogramTask(run_id=run_id, spec=spec))
+def _wait(task: HistogramTask) -> None:
+    snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     waiting = "Waiting for the run before it" if snapshot.queue_place else "Starting"

@@ -1,8 +1,4 @@
-"""The choice of the layers whose curves are drawn: filters, and how many of what passes them.
-
-The side panel of one picked layer: its shape, cost, group and curve over the levels.
-Which layers of a run are drawn: those of a block or type, with a part of a name, and how many of them.
-"""
+"""What stands beside a chart: the choice of the layers whose curves are drawn, and the panel of the picked layer."""
 
 from __future__ import annotations
 
@@ -28,15 +24,10 @@ from senseapp.records.profile import LayerProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFilter:
-    """What a layer must be like; an empty field asks for nothing.
-
-    Attributes:
-        name: a part of the name, or a pattern such as ``layer1.*.conv2``.
-        blocks: names of blocks, one of which holds the layer.
-        types: class names, one of which the layer has.
-    """
+    """What a layer must be like; an empty field asks for nothing, of several blocks or types one is enough."""
 
     name: str = ""
+    """A part of the name, or a pattern such as ``layer1.*.conv2``."""
     blocks: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 

@@ -116,7 +116,8 @@ def proof_block(
                 _compressed_model(proof)
             elif _may_begin(proof, "a proof of this schedule"):
                 st.markdown(
-                    "A prediction adds up what layers lose alone. Measure what they lose together before you rely on it."
+                    "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
+                    "it."
                 )
                 if st.button("Verify", key=f"schedule.verify.{run_id}", icon=":material/science:"):
                     _begin(proof)

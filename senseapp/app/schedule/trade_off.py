@@ -1,4 +1,4 @@
-"""The trade-off on the Schedule page, damage against savings: its data frames, and a chart whose click takes a point."""
+"""The trade-off on the Schedule page, damage against savings: its data frames, and a chart to click."""
 
 from __future__ import annotations
 
