@@ -176,7 +176,7 @@ class LayeredChart(alt.LayerChart):
 
     def to_dict(self, validate: bool = False, **options: Any) -> dict[str, Any]:
         """Return the Vega-Lite specification."""
-        return cast(dict[str, Any], super().to_dict(validate, **options))
+        return super().to_dict(validate, **options)
 
 
 def _without(data: Any, layer: Any) -> Any:

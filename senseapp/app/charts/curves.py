@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 import pandas as pd
@@ -83,9 +83,8 @@ def sensitivity_curves(
         layers.append(_outside(tinted, *ends["domain"]))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
-    return whole.resolve_legend(
-        color="independent", stroke="independent", strokeDash="independent", shape="independent"
-    )
+    channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash", "shape"), "independent")
+    return cast(alt.LayerChart, whole.resolve_legend(**channels))
 
 
 def _outside(base: alt.Chart, low: float, high: float) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 import pandas as pd
@@ -50,7 +50,8 @@ def network_bars(
     )
     frame = outline(rows, picked, _PLACE, field="node")
     layers = [hits.properties(name="hits").add_params(click), *columns, bars, frame]
-    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
+    tree = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
+    return cast(alt.LayerChart, tree)
 
 
 def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:

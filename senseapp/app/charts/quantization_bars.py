@@ -13,6 +13,7 @@ from senseapp.app.palette import ACCENT, FRAGILITY, INK
 from senseapp.records.histogram import QuantizationHistogram
 
 _SENSITIVE = FRAGILITY[2]
+_SENSITIVITY_TITLES = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
 _FINEST_BITS = 5
 _MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
 
@@ -61,6 +62,17 @@ def _shown(histogram: QuantizationHistogram, place: float) -> float:
     return place - histogram.zero_cell if math.isnan(value) else value
 
 
+def histogram_chart(histogram: QuantizationHistogram) -> alt.LayerChart:
+    """Return :func:`quantization_bars` of ``histogram`` with the titles of its axes."""
+    per_channel = math.isnan(histogram.scale)
+    return quantization_bars(
+        bin_frame(histogram),
+        mark_frame(histogram),
+        x_title="Place on the channel's grid (steps from 0)" if per_channel else "Value",
+        sensitivity_title=_SENSITIVITY_TITLES.get(histogram.spec.objective),
+    )
+
+
 def quantization_bars(
     bins: pd.DataFrame, marks: pd.DataFrame, *, x_title: str, sensitivity_title: str | None
 ) -> alt.LayerChart:
@@ -78,7 +90,7 @@ def quantization_bars(
         matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right", titleColor=_SENSITIVE))
         step = alt.Chart(bins).mark_line(interpolate="step-after", color=_SENSITIVE, strokeWidth=1.5, aria=False)
         layers.append(step.encode(x=alt.X("start:Q", title=x_title), y=matters))
-    return LayeredChart(layer=layers, height=340).resolve_scale(y="independent")
+    return cast(alt.LayerChart, LayeredChart(layer=layers, height=340).resolve_scale(y="independent"))
 
 
 def _tooltip() -> list[alt.Tooltip]:

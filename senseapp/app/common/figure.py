@@ -15,7 +15,7 @@ from senseapp.app.charts.axes import PICK, ROW_STEP
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
-from senseapp.app.common.state import pick
+from senseapp.app.common.state import kept, pick
 from senseapp.app.frames.fragility import LegendEntry
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import notes_of, provenance_text
@@ -169,9 +169,8 @@ def choose_one(row: st.delta_generator.DeltaGenerator, label: str, options: tupl
         options,
         default=options[0],
         required=True,
-        key=key,
+        **kept(key),
         label_visibility="collapsed",
-        persist_state="session",
     )
     return str(chosen)
 

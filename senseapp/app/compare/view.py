@@ -35,17 +35,6 @@ from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
 
 
-def agreement_columns() -> dict[str, Any]:
-    """Return the columns of the rank correlations between runs."""
-    return {
-        "pair": st.column_config.TextColumn("Runs"),
-        "spearman": st.column_config.NumberColumn(
-            "Spearman", format="%.2f", help="1 is the same order, −1 the opposite."
-        ),
-        "layers": st.column_config.NumberColumn("Layers"),
-    }
-
-
 def moves_columns(sides: int) -> dict[str, Any]:
     """Return the columns of the layers whose rank moved between ``sides`` runs."""
     columns: dict[str, Any] = {
@@ -61,13 +50,8 @@ def moves_columns(sides: int) -> dict[str, Any]:
     return columns
 
 
-def unmatched_columns(sides: int) -> dict[str, Any]:
-    """Return the columns of the layers that lack a value in one of ``sides`` runs."""
-    reasons = {name: st.column_config.TextColumn(f"In {name}", width="large") for name in map(letter, range(sides))}
-    return {"layer": st.column_config.TextColumn("Layer", pinned=True), **reasons}
-
-
 _PICKS = "compare"
+_SPEARMAN = "1 is the same order, −1 the opposite."
 _NETWORK, _MOVED = "Network order", "Moved most first"
 _RANKS, _VALUES = "Ranks", "Values"
 
@@ -160,7 +144,11 @@ def _agreements(comparison: Comparison) -> None:
     st.markdown("## Rank correlation of each pair")
     show_table(
         agreement_frame(comparison),
-        agreement_columns(),
+        {
+            "pair": st.column_config.TextColumn("Runs"),
+            "spearman": st.column_config.NumberColumn("Spearman", format="%.2f", help=_SPEARMAN),
+            "layers": st.column_config.NumberColumn("Layers"),
+        },
         alt_text="Spearman's rank correlation of each pair of runs",
         key="compare.agreement",
     )
@@ -188,10 +176,13 @@ def _unmatched(comparison: Comparison) -> None:
     rows = unmatched_frame(comparison)
     if rows.empty:
         return
+    columns = {"layer": st.column_config.TextColumn("Layer", pinned=True)}
+    for side in map(letter, range(len(comparison.sides))):
+        columns[side] = st.column_config.TextColumn(f"In {side}", width="large")
     with st.expander(f"{fmt.plural(len(rows), 'layer')} without a value in every run", expanded=not comparison.layers):
         show_table(
             rows,
-            unmatched_columns(len(comparison.sides)),
+            columns,
             alt_text="Layers that lack a value in a run, with the reason",
             key="compare.unmatched",
         )

@@ -12,7 +12,7 @@ from senseapp.app.report.chart_data import ChartData
 from senseapp.app.report.figures import Figure, drawn
 from senseapp.app.report.tables import Table, is_mixed, schedule_table
 from senseapp.app.words import format as fmt
-from senseapp.app.words.proof import delivery, size_changes
+from senseapp.app.words.wording import delivery, size_changes
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.schedule import Schedule, ValidationResult

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from senseapp.app.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
+from senseapp.app.charts.quantization_bars import histogram_chart
 from senseapp.app.frames.results import (
     apart_frame,
     measurement_frame,
@@ -130,9 +129,6 @@ def schedule_table(schedule: Schedule, result: SensitivityResult) -> Table:
     )
 
 
-_SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
-
-
 def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartData) -> tuple[Figure, ...]:
     """Return one figure with all histograms to choose from; none where nobody looked at any."""
     drawings = tuple(_drawing(histogram, data) for histogram in histograms)
@@ -149,15 +145,9 @@ def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartDa
 def _drawing(histogram: QuantizationHistogram, data: ChartData) -> Drawing:
     spec = histogram.spec
     label = f"{spec.layer}, {spec.tensor}, {spec.bits} bits" + (", per channel" if spec.per_channel else "")
-    chart = quantization_bars(
-        bin_frame(histogram),
-        mark_frame(histogram),
-        x_title="Place on the channel's grid (steps from 0)" if math.isnan(histogram.scale) else "Value",
-        sensitivity_title=_SENSITIVITY.get(spec.objective),
-    )
     words = (
         f"{label}: {fmt.percent(histogram.zero_share, digits=1)} of the values become zero, "
         f"{fmt.percent(histogram.clamped_share, digits=3)} are clamped; seen on "
         f"{fmt.plural(histogram.num_images, 'image')}."
     )
-    return drawn(chart, data, label=label, words=words)
+    return drawn(histogram_chart(histogram), data, label=label, words=words)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from senseapp.app.charts.quantization_bars import (
-    bin_frame,
-    cell_profile_chart,
-    mark_frame,
-    profile_frame,
-    quantization_bars,
-)
+from senseapp.app.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure, figures_row
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import may_start
+from senseapp.app.common.state import kept
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
@@ -33,28 +28,28 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     tensor = row.segmented_control(
         "Values", list(_TENSORS), default="weights", required=True, format_func=_TENSORS.__getitem__,
-        key=f"histogram.tensor.{run_id}", persist_state="session",
+        **kept(f"histogram.tensor.{run_id}"),
     )  # fmt: skip
     bits = row.select_slider(
-        "Bits", range(2, 9), 4, key=f"histogram.bits.{run_id}", help="Of the grid; 8 bits have 255 or 256 points.",
-        persist_state="session", width=150,
+        "Bits", range(2, 9), 4, **kept(f"histogram.bits.{run_id}"), width=150,
+        help="Of the grid; 8 bits have 255 or 256 points.",
     )  # fmt: skip
     score = task_named(view.result.spec.model.task).score_label
     titles = {"output": score, "loss": "Loss", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
-        "Sensitivity to", objectives, format_func=titles.__getitem__, key=f"histogram.objective.{run_id}",
+        "Sensitivity to", objectives, format_func=titles.__getitem__, **kept(f"histogram.objective.{run_id}"),
         help=f"What is back-propagated to the values: each image's {score.lower()}, or its loss. Nothing is "
         "fastest, and shows the values only.",
-        persist_state="session", width=160,
+        width=160,
     )  # fmt: skip
     switches = row.container(width="content", gap="xxsmall")
     per_channel = switches.toggle(
-        "One scale per channel", key=f"histogram.channel.{run_id}", persist_state="session",
+        "One scale per channel", **kept(f"histogram.channel.{run_id}"),
         help="Each channel gets a grid of its own; places are then in steps, not in values.",
     )  # fmt: skip
     fold = switches.toggle(
-        "Fold BatchNorm", key=f"histogram.fold.{run_id}", persist_state="session",
+        "Fold BatchNorm", **kept(f"histogram.fold.{run_id}"),
         help="Merges the BatchNorm that follows into the layer, as deployment does; the model's output stays.",
     )  # fmt: skip
     return HistogramSpec(
@@ -71,7 +66,6 @@ _READING = (
 _READING_PROFILE = (
     "Flat: rounding errors are spread evenly, as estimates assume. A peak in the middle: most values lie on the grid."
 )
-_SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
 
 
 def histograms_tab(view: RunView) -> None:
@@ -119,15 +113,9 @@ def _wait(task: HistogramTask) -> None:
 def _show(histogram: QuantizationHistogram, view: RunView) -> None:
     spec = histogram.spec
     _figures(histogram)
-    one_scale = histogram.scale == histogram.scale
     figure(
         f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?",
-        quantization_bars(
-            bin_frame(histogram),
-            mark_frame(histogram),
-            x_title="Value" if one_scale else "Place on the channel's grid (steps from 0)",
-            sensitivity_title=_SENSITIVITY.get(spec.objective),
-        ),
+        histogram_chart(histogram),
         alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: "
         f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "
         f"{fmt.percent(histogram.clamped_share, digits=2)} are clamped.",

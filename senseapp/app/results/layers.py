@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.charts.bars import sensitivity_bars
 from senseapp.app.charts.curves import level_line
 from senseapp.app.common.figure import choose_one, figure, place_of, rows_height
-from senseapp.app.common.state import session
+from senseapp.app.common.state import kept, session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.levels import drop_domain, marked, reached_note
@@ -133,9 +133,8 @@ def _top_tables(view: RunView) -> None:
         min_value=1,
         max_value=total,
         value=min(5, total),
-        key=f"layers.top.{view.run_id}",
+        **kept(f"layers.top.{view.run_id}"),
         help="How many of the most fragile and of the most robust layers the two tables name.",
-        persist_state="session",
         width=180,
     )
     for title, fragile in (("Most fragile", True), ("Most robust", False)):

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.run_guard import report_button
-from senseapp.app.common.state import RUN_PARAMETER, pick, picked_layer
+from senseapp.app.common.state import RUN_PARAMETER, kept, pick, picked_layer
 from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.app.words.wording import compression_text, provenance_text
 from senseapp.compressions import CompressionDescription
@@ -125,9 +125,8 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
         metrics,
         index=metrics.index(_best_covered(result, metrics)),
         format_func=lambda metric: METRICS[metric].label,
-        key=f"{page}.metric.{run_id}",
+        **kept(f"{page}.metric.{run_id}"),
         help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
-        persist_state="session",
         width=200,
     )
     if layers:
@@ -177,7 +176,7 @@ def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
     compression = result.spec.sensitivity.compression
     options, scale = ordered_levels(result), compression.scale
     usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
-    look: dict[str, Any] = {"format_func": scale.text, "key": key, "help": about, "persist_state": "session"}
+    look: dict[str, Any] = {"format_func": scale.text, "help": about, **kept(key)}
     if len(options) > _MOST_BUTTONS:
         chosen = row.select_slider("Level", options, value=usual, width=230, **look)
     else:

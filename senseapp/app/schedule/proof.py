@@ -13,9 +13,10 @@ from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, errors_here, job_line
 from senseapp.app.common.run_guard import may_start
+from senseapp.app.common.state import kept
 from senseapp.app.schedule.trade_off import figure_text
 from senseapp.app.words import format as fmt
-from senseapp.app.words.proof import delivery, size_changes
+from senseapp.app.words.wording import delivery, size_changes
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
@@ -23,6 +24,7 @@ from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
+from senseapp.runs.work import TaskT
 
 
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
@@ -87,7 +89,6 @@ def _gain(name: str, validation: ValidationResult) -> dict[str, str]:
 
 _POLL_SECONDS = 1.0
 _STEM = "compressed"
-_Task = Verification | StrongestSearch
 
 
 def proof_block(
@@ -102,11 +103,10 @@ def proof_block(
         repair = st.toggle(
             "Repair without training",
             value=True,
-            key=f"schedule.repair.{run_id}",
+            **kept(f"schedule.repair.{run_id}"),
             help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
-            persist_state="session",
         )
         proof = _verification(schedule, run_id, partner, repair=repair)
         with errors_here():
@@ -185,7 +185,7 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
     return found
 
 
-def _may_begin(task: _Task, what: str) -> bool:
+def _may_begin(task: TaskT, what: str) -> bool:
     """Return whether ``task`` can be started by this visitor; while it is on its way, watch it instead."""
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
@@ -196,12 +196,12 @@ def _may_begin(task: _Task, what: str) -> bool:
     return may_start(task.run_id, what)
 
 
-def _begin(task: _Task) -> None:
+def _begin(task: TaskT) -> None:
     backend.service().work.start(task)
     st.rerun()
 
 
-def _watch(task: _Task) -> None:
+def _watch(task: TaskT) -> None:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
@@ -210,7 +210,7 @@ def _watch(task: _Task) -> None:
     st.button("Cancel", key=f"schedule.{name}.{task.run_id}", on_click=_cancel, args=(task,))
 
 
-def _cancel(task: _Task) -> None:
+def _cancel(task: TaskT) -> None:
     with suppress(NotFound):  # deleted meanwhile; the page says so
         backend.service().work.cancel(task)
 

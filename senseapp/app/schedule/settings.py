@@ -10,6 +10,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.records.limits import Limits
@@ -74,9 +75,8 @@ def choose_partner(run_id: str) -> SensitivityResult | None:
         "Combine with",
         ["", *partners],
         format_func=lambda name: partners.get(name, "nothing: this compression alone"),
-        key=f"schedule.partner.{run_id}",
+        **kept(f"schedule.partner.{run_id}"),
         help="Each layer gets zeros, fewer bits, or both, whichever does the least damage for the bytes it saves.",
-        persist_state="session",
     )
     if chosen not in partners:
         return None

@@ -7,6 +7,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.state import kept
 from senseapp.core.errors import SenseError
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -40,9 +41,8 @@ def _choose_format(run_id: str) -> ExportFormat:
         "Format",
         names,
         format_func=lambda name: FORMATS[name].title,
-        key=f"schedule.format.{run_id}",
+        **kept(f"schedule.format.{run_id}"),
         help="The same schedule in the words of the tool that will read it.",
-        persist_state="session",
     )
     return FORMATS[name if name in names else names[0]]
 
