@@ -15,8 +15,7 @@ from senseapp.app.charts.curves import level_line
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
 from senseapp.app.charts.heatmap import sensitivity_heatmap
 from senseapp.app.charts.network import network_bars
-from senseapp.app.charts.quantization_bars import quantization_bars
-from senseapp.app.frames.histograms import bin_frame, mark_frame
+from senseapp.app.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
 from senseapp.app.frames.levels import marked
 from senseapp.app.frames.network import network_frame
 from senseapp.app.frames.results import at_level, measurement_frame

@@ -3,7 +3,7 @@
 import pytest
 
 from senseapp.app.words import format as fmt
-from senseapp.app.words.states import STATES
+from senseapp.app.words.wording import STATES
 from senseapp.compressions import QuantizationConfig, SparsityConfig, all_descriptions
 from senseapp.metrics import METRICS, number_text
 from senseapp.records.jobs import RunState

@@ -7,8 +7,13 @@ import math
 
 import pytest
 
-from senseapp.app.charts.quantization_bars import cell_profile_chart, quantization_bars
-from senseapp.app.frames.histograms import bin_frame, mark_frame, profile_frame
+from senseapp.app.charts.quantization_bars import (
+    bin_frame,
+    cell_profile_chart,
+    mark_frame,
+    profile_frame,
+    quantization_bars,
+)
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 

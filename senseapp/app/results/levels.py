@@ -1,4 +1,4 @@
-"""The Curves tab: the metric of chosen layers against the level."""
+"""The tabs that show all levels at once: curves of chosen layers, and the heat map of all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import math
 import streamlit as st
 
 from senseapp.app.charts.curves import sensitivity_curves
-from senseapp.app.common.figure import figure
-from senseapp.app.common.state import session
+from senseapp.app.charts.heatmap import sensitivity_heatmap
+from senseapp.app.common.figure import figure, place_of, rows_height
+from senseapp.app.common.state import kept, session
+from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.levels import CURVE_AXES, CurveAxis, curve_rows, reward_metric, why_no_reward
-from senseapp.app.results.layer_side import choose_layers
-from senseapp.app.results.view import RunView
+from senseapp.app.results.layer_side import choose_layers, layer_side
+from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.metrics import METRICS, Metric
@@ -45,8 +47,9 @@ def curves_tab(view: RunView) -> None:
 
 
 def _curves(view: RunView, name: str, chosen: list[str]) -> None:
-    axis, metric = CURVE_AXES[name], _metric_of(name, view)
-    every = view.frame_of(metric)
+    axis, rewarded = CURVE_AXES[name], reward_metric(view.result) if name == "reward" else None
+    metric = METRICS[rewarded] if rewarded else view.metric
+    every = kept_frame(view.run_id, view.result, metric.name)
     scale = view.compression.scale
     rows = curve_rows(every[every["row"].isin(chosen)], metric, axis, scale)
     figure(
@@ -71,11 +74,6 @@ def _curves(view: RunView, name: str, chosen: list[str]) -> None:
     )
 
 
-def _metric_of(name: str, view: RunView) -> Metric:
-    counted = reward_metric(view.result) if name == "reward" else None
-    return METRICS[counted] if counted else view.metric
-
-
 def _choose_axis(view: RunView) -> str:
     missing = why_no_reward(view.result)
     names = [name for name in CURVE_AXES if name != "reward" or not missing]
@@ -83,9 +81,8 @@ def _choose_axis(view: RunView) -> str:
         "Vertical axis",
         names,
         format_func=lambda name: CURVE_AXES[name].label,
-        key=f"curves.axis.{view.run_id}",
+        **kept(f"curves.axis.{view.run_id}"),
         help=missing or "The reward is −(1 − top-1) · ln(MACs left in the network): what AMC's search maximises.",
-        persist_state="session",
     )
     return chosen if chosen in names else names[0]
 
@@ -95,3 +92,39 @@ def _in_words(view: RunView, axis: CurveAxis, metric: Metric, chosen: list[str])
     worst = view.frame[view.frame["level_text"] == last].sort_values("drop", ascending=False).head(1)
     most = f" At {last} {worst['layer'].iloc[0]} loses most: {worst['change_text'].iloc[0]}." if len(worst) else ""
     return f"{axis.title(metric)} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}.{most}"
+
+
+_HEATMAP_READING = (
+    "Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images cannot tell "
+    "whether it is tolerable. Click a cell to see its layer."
+)
+
+
+def heatmap_tab(view: RunView) -> None:
+    """Show where in the network, and from which level on, compression hurts."""
+    chart, side = st.columns([5, 3], gap="medium")
+    answer_first(view, chart=(chart, lambda: _cells(view)), side=(side, lambda: layer_side(view)))
+
+
+def _cells(view: RunView) -> None:
+    order = list(dict.fromkeys(view.frame["row"]))
+    figure(
+        "Where in the network, and from which level on, does compression hurt?",
+        sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
+        alt_text=_cells_in_words(view, len(order)),
+        key=f"heatmap.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading=_HEATMAP_READING,
+        legend=fragility_legend(view.metric),
+        frame_height=rows_height(len(order)),
+        shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
+        lines=view.lines,
+        data=view.frame,
+    )
+
+
+def _cells_in_words(view: RunView, layers: int) -> str:
+    worst = view.frame.sort_values("drop", ascending=False).head(1)
+    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
+    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
