@@ -106,12 +106,7 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models.
-
-    Raises:
-        InvalidInput: the arguments, the model or the images cannot be used.
-        ClusterFailed: the cluster cannot be used; what was measured is kept.
-    """
+    """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models."""
     items = batch_of(arguments)
     if arguments.plan:
         for item in items:
@@ -146,7 +141,7 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResul
 def _report(result: SensitivityResult, folder: Path) -> None:
     print(headline(result))
     for level, agreement in result.agreement.items():
-        shown = result.spec.sensitivity.compression.scale.shown(float(level))
+        shown = result.compression.scale.shown(float(level))
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
     for note in result.notes:
         print(note)

@@ -50,12 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Apply, measure, write, and print one JSON line.
-
-    Raises:
-        InvalidInput: the run, the schedule or the name of the checkpoint cannot be used.
-        NotFound: the folder holds no finished run.
-    """
+    """Apply, measure, write, and print one JSON line."""
     from senseapp.schedules.export.plain import read_schedule  # loads yaml, which the other commands do without
 
     result = RunFolder(arguments.run_folder).load_result()
@@ -70,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.schedules.write import with_file_sizes, write_compressed
 
     with phases() as progress:
-        other = partner.spec.sensitivity.compression if partner is not None else None
+        other = partner.compression if partner is not None else None
         proven = validate(result, schedule, repair=arguments.repair, rounds=1, other=other, progress=progress)
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, arguments.out, proven.example)

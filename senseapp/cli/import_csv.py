@@ -46,12 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the table, write the folder, and print the headline and the notes.
-
-    Raises:
-        InvalidInput: the file cannot be read or is not such a table, or the model is unknown or another one.
-        RunMismatch: the folder holds a run already.
-    """
+    """Read the table, write the folder, and print the headline and the notes."""
     result = read_distiller_csv(
         _text(arguments.file),
         title=arguments.file.stem,

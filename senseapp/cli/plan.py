@@ -13,11 +13,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def print_plan(spec: RunSpec, *, local: bool) -> None:
-    """Time a few images here, and print how the run would be shared out; nothing is measured.
-
-    Raises:
-        SenseError: the run could not start.
-    """
+    """Time a few images here, and print how the run would be shared out; nothing is measured."""
     address = "" if local else cluster_address()
     workers = 0
     if address:

@@ -34,13 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the report and say where.
-
-    Raises:
-        InvalidInput: the run or the schedule cannot be read.
-        NotFound: the folder holds no finished run.
-        StorageFailed: the file cannot be written.
-    """
+    """Write the report and say where."""
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
     schedules = (_schedule(arguments.schedule, result),) if arguments.schedule else ()
@@ -48,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.app.report.document import build_report
 
     contents = ReportContents(
-        title=arguments.title or f"{result.profile.title} · {result.spec.sensitivity.compression.kind}",
+        title=arguments.title or f"{result.profile.title} · {result.compression.kind}",
         result=result,
         headline=headline(result),
         schedules=schedules,

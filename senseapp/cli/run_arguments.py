@@ -42,11 +42,7 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def config_from(arguments: argparse.Namespace) -> CompressionConfig:
-    """Return the settings of the compression that the arguments name.
-
-    Raises:
-        InvalidSpec: an option is out of range, contradicts another, or means nothing for this compression.
-    """
+    """Return the settings of the compression that the arguments name."""
     description = get(arguments.compression)
     options = options_of(description.config)
     own = {flag for name, option in options.items() for flag in (_value_flag(name, option), *option.flag_of)}

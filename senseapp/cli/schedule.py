@@ -66,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Solve, write the file, and print what the schedule achieves.
-
-    Raises:
-        InvalidInput: the run, the budget or the format cannot be used.
-        NotFound: the folder holds no finished run.
-    """
+    """Solve, write the file, and print what the schedule achieves."""
     from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if arguments.format != ZIP_FORMAT:
@@ -101,7 +96,7 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
         return make_schedule(result, budget=budget, method=arguments.method, limits=limits, gamma=arguments.gamma)
 
     schedule = make(arguments.target)  # what is wrong with the request is said before the network is loaded
-    if not result.spec.sensitivity.compression.description.removes_channels:
+    if not result.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
     from senseapp.schedules.strongest import couplings_of
@@ -140,12 +135,12 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
     partner = RunFolder(arguments.partner).load_result()
     require_same_model(result.spec.model, partner.spec.model)
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
-    own = result.spec.sensitivity.compression.kind
+    own = result.compression.kind
     return mixed_schedule(result, partner, budget=budget, limits={own: limits})
 
 
 def _level(level: float | None, result: SensitivityResult) -> float | None:
-    return None if level is None else result.spec.sensitivity.compression.scale.from_shown(level)
+    return None if level is None else result.compression.scale.from_shown(level)
 
 
 def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
@@ -164,7 +159,7 @@ def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
 
 
 def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, ...]) -> None:
-    own, scale = result.spec.sensitivity.compression.kind, result.spec.sensitivity.compression.scale
+    own, scale = result.compression.kind, result.compression.scale
     levels = [entry.level for entry in schedule.entries if entry.compression == own]
     low, high = (f"{scale.shown(level):.3g}" for level in (min(levels), max(levels))) if levels else "00"
     touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}

@@ -128,11 +128,7 @@ class Metric(ABC):
             raise InvalidInput(f"The metric {self.name} needs labelled images. Choose one that needs no labels.")
 
     def moments(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
-        """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64.
-
-        Raises:
-            InvalidInput: see :meth:`check`.
-        """
+        """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64."""
         self.check(baseline_output, output, targets)
         terms = self.terms(baseline_output.detach().double(), output.detach().double(), targets)
         return (float(len(output)), *(float(term.sum()) for term in terms))
@@ -152,9 +148,6 @@ class Metric(ABC):
         Args:
             moments: of :meth:`moments`, merged with :func:`add_moments`.
             confidence: nominal coverage of the interval.
-
-        Raises:
-            InvalidInput: no images, or a confidence outside 0.5 to 1.
         """
         low, high = self.interval(moments, confidence)  # first, as it refuses an empty set of images
         baseline, value, delta = self.estimate(moments)

@@ -81,7 +81,7 @@ class MatchedLayer:
     rank_ranges: tuple[tuple[int, int], ...]
 
     @property
-    def shift(self) -> float:
+    def rank_change(self) -> float:
         """Places between its best and its worst rank over the sides."""
         return max(self.ranks) - min(self.ranks)
 
@@ -127,7 +127,9 @@ class Comparison:
 
     def most_moved(self) -> tuple[MatchedLayer, ...]:
         """Return the layers whose rank differs between sides, those that moved furthest first."""
-        return tuple(sorted((layer for layer in self.layers if layer.shift), key=lambda layer: -layer.shift))
+        return tuple(
+            sorted((layer for layer in self.layers if layer.rank_change), key=lambda layer: -layer.rank_change)
+        )
 
 
 def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
@@ -140,9 +142,6 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
 
     The figures of a coupled group hold for each of its members, so a pruning run can be compared with one that
     measured each layer alone; members that are together on every side count as one layer.
-
-    Raises:
-        InvalidSpec: there are fewer than two sides, or one has no value of ``metric``.
     """
     _check(sides, metric)
     outcomes = _outcomes(sides, metric)
@@ -208,14 +207,14 @@ def _outcome(item: LayerMeasurement | None, metric: str, *, known: bool) -> _Out
 
 def _rows(outcomes: dict[str, tuple[_Outcome, ...]]) -> list[_Row]:
     """Return the matched layers; those that share their measurements on every side are one row."""
-    together: dict[tuple[str, ...], _Row] = {}
+    rows: dict[tuple[str, ...], _Row] = {}
     for name, outcome in outcomes.items():
         found = tuple(entry for entry in outcome if not isinstance(entry, str))
         if len(found) == len(outcome):
             key = tuple(entry.item.layer for entry in found)
-            members = together[key].members if key in together else ()
-            together[key] = _Row((*members, name), found)
-    return list(together.values())
+            members = rows[key].members if key in rows else ()
+            rows[key] = _Row((*members, name), found)
+    return list(rows.values())
 
 
 def _ranked(rows: Sequence[_Row]) -> tuple[MatchedLayer, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from senseapp.compressions import CompressionConfig
 from senseapp.core.codec import register
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange
@@ -141,6 +142,11 @@ class SensitivityResult:
     def __post_init__(self) -> None:
         if self.environment and self.passes == _USUAL_PASSES:
             object.__setattr__(self, "passes", PassSettings.from_environment(self.environment))
+
+    @property
+    def compression(self) -> CompressionConfig:
+        """What was done to each layer."""
+        return self.spec.sensitivity.compression
 
     @property
     def levels(self) -> tuple[float, ...]:

@@ -28,11 +28,7 @@ class PassSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> PassSettings:
-        """Read the settings of a result that tells them in its environment only, as those before 2026-12 do.
-
-        Raises:
-            ValueError: a count is not a number.
-        """
+        """Read the settings of a result that tells them in its environment only, as those before 2026-12 do."""
         counts = ("micro_batch", "levels_together", "images_at_once", "images_in_span", "workers")
         return cls(
             channels_last=environment.get("memory_layout") == "channels_last",

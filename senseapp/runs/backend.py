@@ -103,22 +103,13 @@ class Backend:
         return (*self._data_roots, uploads_folder(self.home, owner))
 
     def so_far(self, run_id: str) -> SensitivityResult | None:
-        """Return the result of a run, or what it has found until now; None before its model was loaded.
-
-        Raises:
-            NotFound: there is no such run.
-        """
+        """Return the result of a run, or what it has found until now; None before its model was loaded."""
         live = self._live.get(run_id)
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
     def carry_out(self, task: RunTask) -> None:
-        """Put work on a finished run in the queue; what waits or runs already stays where it is.
-
-        Raises:
-            QueueFull: too many jobs wait.
-            RateLimited: the owner of the run asks for too much.
-        """
+        """Put work on a finished run in the queue; what waits or runs already stays where it is."""
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")

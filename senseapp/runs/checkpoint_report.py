@@ -54,11 +54,7 @@ class CheckpointReport:
 
 
 def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport:
-    """Read a checkpoint and rank the architectures that its names and shapes fit; may take seconds.
-
-    Raises:
-        InvalidCheckpoint: it cannot be read or trusted, or holds no weights.
-    """
+    """Read a checkpoint and rank the architectures that its names and shapes fit; may take seconds."""
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
     from senseapp.models.fitting import propose, recognised
@@ -81,11 +77,7 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
 
 
 def compare_checkpoint(model: ModelSpec) -> MatchReport:
-    """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds.
-
-    Raises:
-        InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
-    """
+    """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
     from senseapp.models.fitting import match_state_dict, propose

@@ -106,11 +106,7 @@ class UploadLimits:
 
     @classmethod
     def configured(cls) -> UploadLimits:
-        """Return the limits from the environment.
-
-        Raises:
-            InvalidSpec: one is not a whole number above 0.
-        """
+        """Return the limits from the environment."""
         return cls(
             file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
             person_mb=whole_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb, unit="megabytes"),

@@ -217,11 +217,7 @@ class StateKeeper:
         self._waiting: dict[str, JobSnapshot] = {}
 
     def keep(self, snapshot: JobSnapshot) -> None:
-        """Store the state of a run, or remember it.
-
-        Raises:
-            StorageFailed: it is only remembered.
-        """
+        """Store the state of a run, or remember it."""
         with self._lock:
             self._waiting[snapshot.run_id] = snapshot
             self._write_all()

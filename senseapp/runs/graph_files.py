@@ -34,11 +34,7 @@ class GraphFiles:
     nodes: Mapping[str, list[str]]
 
     def overlay(self, schedule: Schedule) -> str:
-        """Return what colours the graph with ``schedule``.
-
-        Raises:
-            InvalidSchedule: a layer has no node in the graph.
-        """
+        """Return what colours the graph with ``schedule``."""
         from senseapp.schedules.export.model_explorer import overlay_of, schedule_values
 
         return overlay_of(schedule_values(schedule), self.nodes, title=f"{schedule.model}: {schedule.method} schedule")
@@ -82,12 +78,6 @@ def write_target_file(
 
     ``zip`` stands for every format that can hold it, in one archive. A Model Explorer overlay loads the network of the
     run, to export the graph that it colours.
-
-    Raises:
-        InvalidSpec: no such format.
-        InvalidSchedule: the format cannot hold this schedule.
-        InvalidInput: the network, where it is needed, cannot be loaded or exported.
-        StorageFailed: a file cannot be written.
     """
     from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
@@ -111,9 +101,6 @@ def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Calla
         schedule: what to write.
         result: of the run that it was made from.
         overlay: returns the files of the Model Explorer overlay, for which the network is loaded and exported.
-
-    Raises:
-        InvalidSchedule: the schedule belongs to another model.
     """
     from senseapp.schedules.export.registry import build_zip  # loads yaml and what else the formats need
 

@@ -89,9 +89,6 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         spec: with the model and the images.
         num_images: how many images there are; None where that is not known beforehand.
         data_roots: folders that images may be read from; empty allows any.
-
-    Raises:
-        InvalidInput: the model or the images cannot be used.
     """
     load_engine()
     from senseapp.data.load import load_images  # torch loads on first use, not when the app starts

@@ -46,31 +46,19 @@ class Inputs:
         return self._backend.cards.card(model)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-        """Return the layers that a run of pruning takes together, one entry per group; loads the model, takes seconds.
-
-        Raises:
-            InvalidInput: the model cannot be used, or no layer is selected.
-        """
+        """Return the layers that a run of pruning takes together, one entry per group; loads the model, takes seconds."""
         check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self._owner))
         with self._backend.looking:
             return find_pruning_groups(spec)
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
-        """Read a checkpoint and rank the architectures it may belong to; may take seconds.
-
-        Raises:
-            InvalidCheckpoint: it may not be read here, cannot be read or trusted, or holds no weights.
-        """
+        """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
         check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
         return identify_checkpoint(path, use_ema=use_ema)
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
-        """Compare a checkpoint with one architecture, name by name; may take seconds.
-
-        Raises:
-            InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
-        """
+        """Compare a checkpoint with one architecture, name by name; may take seconds."""
         check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
         return compare_checkpoint(model)
 
@@ -78,9 +66,6 @@ class Inputs:
         """List a folder or archive and propose what each of its labels means to ``model``.
 
         The first time for a model this loads it, as :meth:`model_card` does.
-
-        Raises:
-            InvalidInput: the images may not be read here or cannot be read, or the model cannot be loaded.
         """
         roots = self._backend.readable_folders(self._owner)
         check_paths(RunSpec(model=model, data=data), roots)
@@ -101,11 +86,7 @@ class Inputs:
         return survey
 
     def preview(self, spec: RunSpec) -> PreviewReport:
-        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds.
-
-        Raises:
-            InvalidInput: the model or the images cannot be used.
-        """
+        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
         roots = self._backend.readable_folders(self._owner)
         check_paths(spec, roots)
         with self._backend.looking:
@@ -123,9 +104,6 @@ class Inputs:
         """Predict the seconds a run takes here; None where the number of images is not known beforehand.
 
         Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
-
-        Raises:
-            InvalidInput: the model cannot be used, or no layer is selected.
         """
         count = num_images(spec, self._backend.image_counts)
         if count is None:
@@ -159,12 +137,7 @@ class Inputs:
             )
 
     def extend_upload(self, path: Path, num_bytes: int) -> None:
-        """Reserve ``num_bytes`` more for an upload of this person.
-
-        Raises:
-            QuotaExceeded: a quota would be passed.
-            StorageFailed: the disk refuses.
-        """
+        """Reserve ``num_bytes`` more for an upload of this person."""
         with self._backend.receiving:
             extend_upload(path, num_bytes, limits=UploadLimits.configured())
 

@@ -21,7 +21,7 @@ from senseapp.store.run_store import RunStore
 
 def headline_level(result: SensitivityResult) -> float:
     """Return the level nearest to 50 % (or 4 bits): the one that a summary speaks about."""
-    usual = result.spec.sensitivity.compression.scale.usual
+    usual = result.compression.scale.usual
     return min(result.levels, key=lambda level: (abs(level - usual), level))
 
 
@@ -98,7 +98,7 @@ def _images(result: SensitivityResult) -> str:
 
 def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
     """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
         ranked = result.ranked(other, shown_metric(result))
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
@@ -108,7 +108,7 @@ def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
 
 
 def _level_text(result: SensitivityResult, level: float) -> str:
-    return result.spec.sensitivity.compression.scale.text(level)
+    return result.compression.scale.text(level)
 
 
 def _loses(change: MetricChange) -> str:
@@ -170,7 +170,7 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
     return LeaderboardRow(
         run=run,
         model=result.profile.title,
-        compression=result.spec.sensitivity.compression.kind,
+        compression=result.compression.kind,
         levels=result.levels,
         num_params=result.profile.num_params,
         num_images=result.num_samples,

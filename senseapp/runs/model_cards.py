@@ -28,9 +28,6 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
 
     Returns:
         The profile, and the names of the model's outputs (empty where unknown).
-
-    Raises:
-        InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
     """
     load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
@@ -61,11 +58,7 @@ class ModelCards:
         self._class_names: OrderedDict[_Key, tuple[str, ...]] = OrderedDict()
 
     def card(self, model: ModelSpec) -> ModelProfile:
-        """Return the profile of ``model``; the first time this loads it and blocks.
-
-        Raises:
-            InvalidInput: the model cannot be loaded.
-        """
+        """Return the profile of ``model``; the first time this loads it and blocks."""
         if (known := self._known(model)) is not None:
             return known
         with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
@@ -74,11 +67,7 @@ class ModelCards:
             return self._load(model)
 
     def class_names(self, model: ModelSpec) -> tuple[str, ...]:
-        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does.
-
-        Raises:
-            InvalidInput: the model cannot be loaded.
-        """
+        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
         with self._loading:
             if _key(model) not in self._class_names:
                 self._load(model)

@@ -49,8 +49,8 @@ def _row(
         "layer_type": layer.layer_type,
         "params": layer.num_params,
         "macs": layer.macs,
-        "compression": result.spec.sensitivity.compression.kind,
-        "level": f"{result.spec.sensitivity.compression.scale.shown(item.level):.10g}",
+        "compression": result.compression.kind,
+        "level": f"{result.compression.scale.shown(item.level):.10g}",
         "metric": change.metric if change else result.metric,
         **{name: getattr(change, name) if change else "" for name in _FIGURES},
         "status": _ESTIMATED if estimated else item.status.value,
@@ -79,7 +79,7 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
         layer_targets,  # it loads scipy, which the app does without until its first chart
     )
 
-    config = result.spec.sensitivity.compression
+    config = result.compression
     if not any(item.changes for item in result.shown):
         return {}
     try:
@@ -110,11 +110,7 @@ def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:
 
 
 def write_outputs(result: SensitivityResult, folder: Path) -> tuple[Path, ...]:
-    """Write ``sensitivity.csv`` and ``targets.json`` into ``folder`` and return their paths.
-
-    Raises:
-        StorageFailed: they cannot be written.
-    """
+    """Write ``sensitivity.csv`` and ``targets.json`` into ``folder`` and return their paths."""
     table, targets = folder / "sensitivity.csv", folder / "targets.json"
     replace_file(table, sensitivity_csv(result))
     replace_file(targets, json.dumps(default_targets(result), indent=2, allow_nan=False) + "\n")

@@ -9,11 +9,7 @@ _EXAMPLE_IMAGES = 2
 
 
 def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-    """Load the model of ``spec`` and return the members of each of its groups; none for other compressions.
-
-    Raises:
-        InvalidInput: the model cannot be loaded, or no layer is selected.
-    """
+    """Load the model of ``spec`` and return the members of each of its groups; none for other compressions."""
     settings = spec.sensitivity
     if not settings.compression.description.removes_channels:
         return ()

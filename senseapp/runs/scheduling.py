@@ -24,11 +24,7 @@ class Scheduling:
         self._owner = owner
 
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
-        """Return this person's finished runs of the same network whose compression goes together with this run's.
-
-        Raises:
-            NotFound: there is no such run for this person.
-        """
+        """Return this person's finished runs of the same network whose compression goes together with this run's."""
         own = self._store.get(run_id, self._owner).spec
         wanted = own.sensitivity.compression.description.partners
         return tuple(
@@ -41,12 +37,7 @@ class Scheduling:
         )
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
-        """Return which layers shrink together when channels go; loads the model of the run, which may take seconds.
-
-        Raises:
-            NotFound: there is no such run for this person, or it is not finished.
-            InvalidInput: the model cannot be loaded any more.
-        """
+        """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""
         _, result = self._with_model(run_id)
         load_engine()
         from senseapp.models.load import load_model
@@ -55,22 +46,11 @@ class Scheduling:
         return couplings_of(load_model(result.spec.model).module, result)
 
     def graph(self, run_id: str) -> GraphFiles:
-        """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds.
-
-        Raises:
-            NotFound: there is no such run for this person, or it is not finished.
-            InvalidInput: the model cannot be loaded any more, or not be exported.
-            StorageFailed: the files cannot be written.
-        """
+        """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds."""
         return export_graph(*self._with_model(run_id))
 
     def target_zip(self, run_id: str, schedule: Schedule) -> bytes:
-        """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
-
-        Raises:
-            NotFound: there is no such run for this person, or it is not finished.
-            InvalidSchedule: the schedule belongs to another model.
-        """
+        """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README."""
         _, result = self._readable_result(run_id)
         return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule))
 

@@ -63,11 +63,7 @@ class Service:
         return cls(backend_at(home or default_home()), owner)
 
     def run(self, run_id: str) -> RunRecord:
-        """Return what is kept about a run.
-
-        Raises:
-            NotFound: there is no such run for this person.
-        """
+        """Return what is kept about a run."""
         return self._backend.up_to_date(self._store.get(run_id, self.owner))
 
     def runs(self) -> tuple[RunRecord, ...]:
@@ -91,30 +87,18 @@ class Service:
         return result.without_folders()
 
     def rename(self, run_id: str, title: str) -> None:
-        """Change the title of a run.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            InvalidSpec: the title is empty or too long.
-        """
+        """Change the title of a run."""
         self._store.rename(run_id, self.owner, title)
 
     def share(self, run_id: str, *, shared: bool) -> str:
         """Let anybody with the link read a run, and return the link; or nobody else, for which it is empty.
 
         A link that was taken back never works again.
-
-        Raises:
-            NotFound: there is no such run of this person.
         """
         return self._store.share(run_id, self.owner, shared=shared)
 
     def delete(self, run_id: str) -> None:
-        """Stop a run if need be, and remove it with its files.
-
-        Raises:
-            NotFound: there is no such run of this person.
-        """
+        """Stop a run if need be, and remove it with its files."""
         known = self._store.owned(run_id, self.owner).run_id
         self._backend.stop_all(known)
         self._store.delete(known, self.owner)
@@ -219,11 +203,7 @@ class Service:
         return record.run_id
 
     def snapshot(self, run_id: str) -> JobSnapshot:
-        """Return this moment of a run, of the worker while it waits or runs, else as it was stored.
-
-        Raises:
-            NotFound: there is no such run for this person.
-        """
+        """Return this moment of a run, of the worker while it waits or runs, else as it was stored."""
         record, true_id = self.run(run_id), self._store.readable(run_id, self.owner)
         known = self._backend.runner.snapshot(true_id)
         if known is not None:
@@ -232,11 +212,7 @@ class Service:
         return JobSnapshot(run_id=run_id, state=record.state, done=done, total=total, error=record.error)
 
     def cancel(self, run_id: str) -> None:
-        """Ask a run to stop; what it measured is kept, and it can be resumed.
-
-        Raises:
-            NotFound: there is no such run of this person.
-        """
+        """Ask a run to stop; what it measured is kept, and it can be resumed."""
         self._backend.runner.cancel(self._store.owned(run_id, self.owner).run_id)
 
     def resume(self, run_id: str, *, here: bool = False) -> None:
@@ -269,30 +245,15 @@ class Service:
         return self._backend.leaderboard.rows(self.runs())
 
     def run_log(self, run_id: str) -> tuple[LogEntry, ...]:
-        """Return what was logged about a run, the oldest first; of its owner only: it may name files.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            StorageFailed: it cannot be read.
-        """
+        """Return what was logged about a run, the oldest first; of its owner only: it may name files."""
         return read_run_log(self._store.folder(self._store.owned(run_id, self.owner).run_id).path)
 
     def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
-        """Return every proof of the run, the oldest first.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: one is damaged.
-        """
+        """Return every proof of the run, the oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
-        """Return every histogram that was made of a run, the oldest first.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: a file is damaged.
-        """
+        """Return every histogram that was made of a run, the oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
 
     def system(self) -> SystemReport:

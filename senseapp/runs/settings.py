@@ -65,11 +65,7 @@ class ServerSettings:
 
     @classmethod
     def configured(cls) -> ServerSettings:
-        """Return the settings of this process's environment.
-
-        Raises:
-            InvalidSpec: one of them is not a number that makes sense.
-        """
+        """Return the settings of this process's environment."""
         usual = cls()
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),

@@ -128,11 +128,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         """Do the work and return the outcome; the engine is loaded."""
 
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
-        """Return what is kept in ``folder``, or None before it is.
-
-        Raises:
-            InvalidFile: the file is damaged.
-        """
+        """Return what is kept in ``folder``, or None before it is."""
         kept: OutcomeT_co | None = folder.load(self.kind, self.key)
         return kept
 
@@ -177,11 +173,7 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
         return key_of(dumps(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
-        """Look at the tensor.
-
-        Raises:
-            MeasurementFailed: the layer has no finite values.
-        """
+        """Look at the tensor."""
         from senseapp.engine.histograms import histogram_of
 
         result = context.folder.load_result()
@@ -290,11 +282,7 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         return key_of(repr(asked))
 
     def find_out(self, context: TaskContext) -> StrongestFound:
-        """Search.
-
-        Raises:
-            InfeasibleBudget: even the gentlest schedule drops more.
-        """
+        """Search."""
         from senseapp.schedules.evaluator import ScheduleEvaluator
         from senseapp.schedules.strongest import strongest_schedule  # torch loads here, not when the app starts
 

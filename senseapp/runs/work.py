@@ -41,38 +41,21 @@ class Work:
         return task.job_id
 
     def progress(self, task: TaskT) -> JobSnapshot | None:
-        """Return this moment of a task; None if it was not asked for since the app started.
-
-        Raises:
-            NotFound: there is no such run for this person.
-        """
+        """Return this moment of a task; None if it was not asked for since the app started."""
         return self._backend.runner.snapshot(self._readable(task).job_id)
 
     def cancel(self, task: TaskT) -> None:
-        """Ask a task to stop.
-
-        Raises:
-            NotFound: there is no such run of this person.
-        """
+        """Ask a task to stop."""
         self._backend.store.owned(task.run_id, self._owner)
         self._backend.runner.cancel(task.job_id)
 
     def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
-        """Return what came of a task, or None before it is done.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: the file is damaged.
-        """
+        """Return what came of a task, or None before it is done."""
         store = self._backend.store
         return task.outcome(store.folder(store.readable(task.run_id, self._owner)))
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
-        """Return the files of the compressed model: its state dict, and where channels were removed the network.
-
-        Raises:
-            NotFound: there is no such run for this person, or the schedule is not proven yet.
-        """
+        """Return the files of the compressed model: its state dict, and where channels were removed the network."""
         known = self._readable(proof)
         return known.files(self._backend.store.folder(known.run_id))
 

@@ -164,11 +164,7 @@ class JobRunner:
             thread.start()
 
     def submit(self, run_id: str) -> JobSnapshot:
-        """Put a run at the end of the queue; one that waits or runs already stays where it is.
-
-        Raises:
-            QueueFull: too many wait, or the runner is closed.
-        """
+        """Put a run at the end of the queue; one that waits or runs already stays where it is."""
         with self._changed:
             known = self._jobs.get(run_id)
             if known is None or known.progress.ended is not None:  # its end may be being stored just now

@@ -69,7 +69,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
     equal = not result.profile.sizes_known
     result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
-    config = result.spec.sensitivity.compression
+    config = result.compression
     by_layer: dict[str, list[LayerMeasurement]] = {}
     for item in result.shown:
         by_layer.setdefault(item.layer, []).append(item)

@@ -182,7 +182,7 @@ def mixed_schedule(
             f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
             "Name a metric that both measured."
         )
-    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
+    results = sorted((first, second), key=lambda result: result.compression.description.order)
     problems = _problems_of(results, budget, limits or {}, name)
     picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
     return _assembled(picked, problems, first.profile)
@@ -191,7 +191,7 @@ def mixed_schedule(
 def _problems_of(
     results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
 ) -> tuple[Problem, ...]:
-    compressions = [result.spec.sensitivity.compression.description for result in results]
+    compressions = [result.compression.description for result in results]
     kinds = [compression.name for compression in compressions]
     if kinds[1] not in compressions[0].partners:
         raise InvalidSpec(f"A mixed schedule takes one {_pairs()} run, got {' and '.join(kinds)}.")

@@ -190,7 +190,7 @@ def refine(
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     solvable = schedule.method == "optimal" and schedule.budget is not None
-    if rounds < 2 or not solvable or kinds != {evaluator.result.spec.sensitivity.compression.kind}:
+    if rounds < 2 or not solvable or kinds != {evaluator.result.compression.kind}:
         return schedule, 1, ()
     best, used = schedule, 1
     first, repairs = _damage(evaluator, schedule, repair)

@@ -27,7 +27,7 @@ _EXAMPLE_IMAGES = 2
 
 def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
     """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
-    config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
+    config, seed = result.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
         return ()
     images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))

@@ -88,7 +88,7 @@ def _levels(found: Sequence[_Found]) -> list[float]:
 
 def _level(one: _Found, linked: str, shared: Sequence[float]) -> float:
     known = {_level_parameter(level): level for level in one.result.levels}
-    scale = one.result.spec.sensitivity.compression.scale
+    scale = one.result.compression.scale
     return known.get(linked, scale.nearest_usual(shared or one.result.levels))
 
 
@@ -97,7 +97,7 @@ def _level_parameter(level: float) -> str:
 
 
 def _shared_levels(found: Sequence[_Found]) -> tuple[float, ...]:
-    kinds = {one.result.spec.sensitivity.compression.kind for one in found}
+    kinds = {one.result.compression.kind for one in found}
     if len(kinds) > 1:
         return ()
     return tuple(level for level in found[0].result.levels if all(level in one.result.levels for one in found))
@@ -115,7 +115,7 @@ def _card(one: _Found, index: int, level: float, *, count: int) -> None:
 
 def _choose_level(head: st.delta_generator.DeltaGenerator, one: _Found, level: float, *, narrow: bool) -> None:
     """Let the level be chosen, from chips where there is room for them."""
-    shown, levels = one.result.spec.sensitivity.compression.scale.text, ordered_levels(one.result)
+    shown, levels = one.result.compression.scale.text, ordered_levels(one.result)
     key = _level_key(one.record.run_id)
     st.session_state[key] = level
 

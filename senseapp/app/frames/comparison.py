@@ -50,13 +50,13 @@ def _part_name(side: Side) -> str:
 
 
 def _full_name(side: Side) -> str:
-    level = side.result.spec.sensitivity.compression.scale.text(side.level)
+    level = side.result.compression.scale.text(side.level)
     return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 
 def pair_frame(comparison: Comparison, *, by_shift: bool = False) -> pd.DataFrame:
     """Return one row per matched layer and side, in network order or those first whose rank moved most."""
-    layers = sorted(comparison.layers, key=lambda layer: -layer.shift) if by_shift else comparison.layers
+    layers = sorted(comparison.layers, key=lambda layer: -layer.rank_change) if by_shift else comparison.layers
     return pd.DataFrame(_pairs(comparison, layers), columns=list(_PAIR_COLUMNS))
 
 
@@ -130,7 +130,7 @@ def moves_frame(comparison: Comparison) -> pd.DataFrame:
     metric, count = METRICS[comparison.metric], len(comparison.layers)
     sides = range(len(comparison.sides))
     rows = [
-        {"layer": layer.layer, "row": row_name(layer), "shift": layer.shift}
+        {"layer": layer.layer, "row": row_name(layer), "shift": layer.rank_change}
         | {"fragile_in": letter(min(sides, key=lambda side: layer.ranks[side])), "sure": _sure(layer)}
         | {f"rank_{letter(side)}": _rank_text(layer, side, count) for side in sides}
         | {f"change_{letter(side)}": metric.change_text(layer.changes[side].delta) for side in sides}

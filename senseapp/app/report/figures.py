@@ -96,7 +96,7 @@ def _each_level(
     result: SensitivityResult, levels: list[float], draw: Callable[[float, str], Drawing]
 ) -> tuple[tuple[Drawing, ...], int]:
     """Return a drawing of each level, and the place of the one to show first."""
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     drawings = tuple(draw(level, scale.text(level)) for level in levels)
     return drawings, levels.index(scale.nearest_usual(levels))
 
@@ -130,7 +130,7 @@ def _worst_in_words(rows: pd.DataFrame, metric: Metric, level: str) -> str:
 def _curves(
     result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     fragile = list(top_frame(at_level(frame, levels[-1], by_sensitivity=True), _CURVES, fragile=True)["row"])
     chart = sensitivity_curves(
         curve_rows(frame[frame["row"].isin(fragile)], metric, CURVE_AXES["drop"], scale),
@@ -151,7 +151,7 @@ def _curves(
 def _heatmap(
     result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
 ) -> Figure:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     chart = sensitivity_heatmap(
         frame,
         metric,

@@ -61,7 +61,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
 
 def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
     """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
-    if not result.spec.sensitivity.compression.description.removes_channels:
+    if not result.compression.description.removes_channels:
         return (), True
     try:
         groups = backend.couplings_of(run_id)
@@ -111,7 +111,7 @@ def _figures(
 ) -> None:
     metric = METRICS[schedule.metric]
     weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
-    achieved, compression = schedule.achieved, result.spec.sensitivity.compression.description
+    achieved, compression = schedule.achieved, result.compression.description
     compact = _MIXED_SIZE if settings.partner is not None else compression.size_label
     if settings.partner is None and compression.sets_bits:
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
@@ -175,7 +175,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
     if settings.partner is None:
         _spared(schedule, result, run_id)
     elif settings.limits.fixed:
-        locked, kind = ", ".join(settings.limits.fixed), result.spec.sensitivity.compression.kind
+        locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
         st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
     for note in schedule.notes:
         st.caption(f":material/info: {note}")
@@ -184,6 +184,6 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
 def _spared(schedule: Schedule, result: SensitivityResult, run_id: str) -> None:
     edits = layer_edits(run_id)
     rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-    sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
+    sentences = spared_sentences(rows, result.compression.scale)
     if sentences:
         st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))

@@ -111,7 +111,7 @@ def proof_block(
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
             persist_state="session",
         )
-        other = partner.spec.sensitivity.compression if partner is not None else None
+        other = partner.compression if partner is not None else None
         proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
         try:
             validation, snapshot = backend.service().work.outcome(proof), backend.service().work.progress(proof)
@@ -129,7 +129,7 @@ def proof_block(
 
 def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> str:
     """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
-    other = partner.spec.sensitivity.compression if partner is not None else None
+    other = partner.compression if partner is not None else None
     for repair in (True, False):
         with suppress(SenseError):  # the block of the proof says what is wrong with it
             proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)

@@ -72,7 +72,7 @@ class ScheduleSettings:
         return truly_sized(make, result.profile, groups, self.budget) if groups else make(self.budget.target)
 
     def _mixed(self, result: SensitivityResult, partner: SensitivityResult) -> Schedule:
-        own = result.spec.sensitivity.compression.kind
+        own = result.compression.kind
         return mixed_schedule(result, partner, budget=self.budget, limits={own: self.limits})
 
 

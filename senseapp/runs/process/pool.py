@@ -51,11 +51,7 @@ class JobProcesses:
             process.warm.wait()
 
     def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
-        """Do a task in one of the processes, see :func:`~senseapp.runs.process.tasks.carry_out_in`.
-
-        Raises:
-            SenseError: as the task does, or the process was lost.
-        """
+        """Do a task in one of the processes, see :func:`~senseapp.runs.process.tasks.carry_out_in`."""
         process, done = self._take(), False
         try:
             carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
@@ -99,11 +95,6 @@ class JobProcesses:
 
 
 def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
-    """Do a task on the cluster at ``address``, in a process that Ray may end when the cluster is gone.
-
-    Raises:
-        SenseError: as the task does.
-        ClusterFailed: the cluster cannot be used, or was lost.
-    """
+    """Do a task on the cluster at ``address``, in a process that Ray may end when the cluster is gone."""
     with closing(JobProcess(cluster_lost)) as process:
         carry_out_in(process, task, context, device=device, address=address)

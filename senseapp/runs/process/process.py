@@ -37,11 +37,7 @@ class Line:
 
 
 def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
-    """Send a message.
-
-    Raises:
-        BrokenPipeError: the other side is gone.
-    """
+    """Send a message."""
     stream.write(json.dumps([kind, body], allow_nan=False, separators=(",", ":")).encode() + b"\n")
     stream.flush()
 

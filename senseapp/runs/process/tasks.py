@@ -53,10 +53,6 @@ def carry_out_in(
         device: that the run asks for, which decides whether its memory is limited.
         address: of the cluster that measures; empty for this machine.
         job_mb: memory that the task may take, see :class:`~senseapp.runs.memory.MemoryGuard`.
-
-    Raises:
-        SenseError: as the task does, or the process or the cluster was lost.
-        RuntimeError: the task failed for a reason that nobody foresaw.
     """
     process.ask(
         "task",
