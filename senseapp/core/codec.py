@@ -50,9 +50,7 @@ def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
     """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
 
-    Args:
-        base: what fields are declared as.
-        members: returns the types that can be read, by what ``"type"`` calls them.
+    ``members`` returns the types that can be read in fields declared as ``base``, by what ``"type"`` calls them.
     """
 
     def structure(value: Any, _: Any = base) -> Any:

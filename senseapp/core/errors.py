@@ -69,11 +69,7 @@ class InvalidSchedule(InvalidInput):
 
 
 class InfeasibleBudget(InvalidInput):
-    """No choice of levels meets the budget.
-
-    Attributes:
-        nearest: the nearest feasible target, in the unit of the request.
-    """
+    """No choice of levels meets the budget; ``nearest`` is the nearest feasible target, in the unit of the request."""
 
     def __init__(self, message: str, *, nearest: float) -> None:
         super().__init__(message)

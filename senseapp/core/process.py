@@ -35,8 +35,7 @@ _THREADS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "3000"}  # about a t
 def measuring_environment(*, beside_others: bool = True) -> dict[str, str]:
     """Return this process's environment for one that measures; what it says already stays as it is.
 
-    Args:
-        beside_others: whether other processes may be busy, so that threads must not spin for long.
+    Threads do not spin for long where other processes may be busy (``beside_others``).
     """
     threads = _THREADS if beside_others and "OMP_WAIT_POLICY" not in os.environ else {}
     return _MEMORY | threads | os.environ

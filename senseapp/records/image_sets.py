@@ -13,10 +13,8 @@ class ImageSetFacts:
 
     Attributes:
         name: as it is written after ``torchvision/``.
-        title: as its authors write it.
         line: what is in it, in a few words.
         num_images: in the part that is measured on: the test images, or all where no part was set aside.
-        num_classes: that they are labelled with.
         megabytes: to download.
     """
 

@@ -1,9 +1,4 @@
-"""One measurement: what compressing one layer (or coupled group) to one level does to every metric.
-
-A whole run's outcome, and plain questions to it.
-Measurements that a run took from an earlier one of the same weights, images, settings and versions.
-How many layers, or coupled groups of layers, something is about, in words that tell the two apart.
-"""
+"""Results: one measurement of a layer at a level, and everything that a run found."""
 
 from __future__ import annotations
 
@@ -48,7 +43,6 @@ class LayerMeasurement:
     Attributes:
         layer: the layer, or the first member of its group in execution order.
         level: fraction (sparsity, pruning) or bits (quantization) that was asked for.
-        status: measured, not applicable (with the reason), or failed (with the reason).
         changes: one entry per metric; empty unless measured.
         estimated: True if the quick scan predicted the changes from one backward pass.
         images_passed: of an estimate, on how many images a true pass corrected it; 0 where none did.
@@ -57,7 +51,6 @@ class LayerMeasurement:
         achieved_level: the level truly reached (channels are whole numbers).
         removed_params: weights zeroed or removed, over all members.
         removed_macs: multiply-accumulates that a kernel skipping them would save, for one image.
-        seconds: time spent on it.
         reason: one sentence if it was not applicable or failed.
     """
 
@@ -105,7 +98,6 @@ class SensitivityResult:
 
     Attributes:
         spec: the settings that decide its numbers.
-        profile: the model.
         metric: the one that ranks layers.
         baseline: of the uncompressed model, by metric.
         measurements: one per layer (or group) and level; empty in quick mode.
@@ -117,7 +109,6 @@ class SensitivityResult:
         agreement: Spearman between estimate and measurement, by level, where both exist.
         notes: sentences about anything approximated, skipped or failed.
         environment: versions, device, threads; for reading only.
-        passes: how the forward passes were made.
         seconds: time of the whole run.
         summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
     """
@@ -186,13 +177,7 @@ register(SensitivityResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reused:
-    """How much was taken, and from which run.
-
-    Attributes:
-        title: of the run that they were taken from.
-        taken: measurements taken over.
-        total: measurements that this run consists of.
-    """
+    """How many of a run's measurements were taken from an earlier one of the same weights, images and settings."""
 
     title: str
     taken: int
@@ -219,11 +204,7 @@ register(Reused)
 
 
 def counted(targets: Collection[Collection[str]]) -> str:
-    """Return ``21 layers``; where some are pruned together, ``14 groups (22 layers)``.
-
-    Args:
-        targets: the members of each layer or group.
-    """
+    """Return ``21 layers``, or ``14 groups (22 layers)``, for the members of each layer or group."""
     layers = sum(max(1, len(members)) for members in targets)
     if layers == len(targets):
         return plural(layers, "layer")

@@ -46,7 +46,6 @@ class ScheduleEntry:
 
     Attributes:
         layer: its name; for a group, the first member.
-        members: all layers that the choice holds for.
         compression: ``sparsity``, ``pruning``, ``quantization``, or ``none`` if the layer is left alone.
         level: fraction or bits; 0 for ``none``.
         predicted_damage: its share of the predicted metric drop.
@@ -69,11 +68,11 @@ class Schedule:
         model: the title of the model it belongs to.
         method: ``optimal``, ``gamma``, ``uniform`` or ``manual``.
         entries: one per layer or coupled group, in execution order.
-        budget: what it was made for; None for a manual one.
+        budget: None for a manual one.
         metric: the metric its damage is counted in.
         predicted_damage: sum over entries.
         achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
-        notes: sentences on anything a person should know.
+        notes: sentences a person should read.
     """
 
     model: str
@@ -107,14 +106,13 @@ class ValidationResult:
             repaired model where there was one.
         delivered_reason: one sentence on why; empty where no repair was asked for.
         uniform_delivered: which of the two would have been kept of the uniform schedule.
-        predicted: the damage that was predicted, in the schedule's own metric.
+        predicted: damage, in the schedule's own metric.
         rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
             layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
             Records of earlier versions have ``bytes`` instead, which no file had: an estimate of compact storage.
-        notes: sentences on anything a person should know.
-        files: bytes on the disk of each file of the compressed model, by the suffix of its name; the plain state
-            dict first.
+        notes: sentences a person should read.
+        files: bytes on the disk of each file of the compressed model, by suffix; the plain state dict first.
     """
 
     schedule: Schedule
@@ -166,8 +164,7 @@ class StrongestFound:
     """The strongest schedule whose measured drop is within what a person allows.
 
     Attributes:
-        schedule: the one found; its budget says what it was made for.
-        allowed_drop: in the unit of the metric.
+        allowed_drop: in the unit of the schedule's metric.
         repaired: whether schedules were repaired, where that did better, before their drops were measured.
         tried: every schedule that was measured, in the order of the search.
     """

@@ -42,13 +42,9 @@ class Backend:
             names, or where ``settings`` say.
         data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
         workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
-        max_queue: most runs that may wait; None as in ``settings``.
+        max_queue: None as in ``settings``.
         settings: how much is done at once, and how much is kept.
         calibrate: times this machine, on first use.
-
-    Raises:
-        StorageFailed: the home cannot be used.
-        InvalidFile: a newer senseapp made its database.
     """
 
     def __init__(
@@ -71,7 +67,7 @@ class Backend:
         self._processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
-        self._here: set[str] = set()  # runs that do without the cluster
+        self._local: set[str] = set()  # runs that do without the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, RunTask] = {}
@@ -88,7 +84,7 @@ class Backend:
         )
         self._warming = threading.Lock()
         self._memory = MemoryGuard(settings.job_memory_mb)
-        self._states = StateKeeper(self.store)
+        self.states = StateKeeper(self.store)
         self._run_logs = RunLogs(self.store)
         self.tidy()
         self.runner = JobRunner(
@@ -130,10 +126,6 @@ class Backend:
             if task.run_id == run_id:
                 self.runner.cancel(job_id)
 
-    def up_to_date(self, record: RunRecord) -> RunRecord:
-        """Return ``record`` with the state it truly has, where the disk would not take it."""
-        return self._states.up_to_date(record)
-
     def tidy(self) -> None:
         """Delete the runs that the settings no longer keep."""
         for run_id in remove_untouched(self.store, self.settings.keep_days):
@@ -144,9 +136,9 @@ class Backend:
         if self._warming.acquire(blocking=False):  # never released: once is enough
             threading.Thread(target=self._warm_up, name="senseapp-warm-up", daemon=True).start()
 
-    def measure_here(self, run_id: str, *, here: bool) -> None:
+    def set_local(self, run_id: str, *, local: bool) -> None:
         """Let a run do without the cluster from its next start on, or with it again."""
-        (self._here.add if here else self._here.discard)(run_id)
+        (self._local.add if local else self._local.discard)(run_id)
 
     def close(self) -> None:
         """Interrupt what runs and waits; everything measured is already on the disk."""
@@ -171,20 +163,20 @@ class Backend:
         task = known or Measurement(run_id=record.run_id, spec=record.spec)
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any file
-        here = record.run_id in self._here
+        local = record.run_id in self._local
         live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
         context = TaskContext(
             folder=self.store.folder(record.run_id),
             observer=live,
             data_roots=folders,
             earlier_runs=StoredRuns(self.store, record.run_id),
-            open_session=open_local_session if here else self._open_session or open_local_session,
+            open_session=open_local_session if local else self._open_session or open_local_session,
         )
         self._live[job_id] = live
         try:
             with during_run(record.run_id):
                 _log.info("%s of %s begins", _word_for(task), record.spec.model.title)
-                self._carry_out(task, context, record.spec, here=here)
+                self._carry_out(task, context, record.spec, local=local)
             if isinstance(task, Measurement):
                 self._conclude(record, context.folder.load_result())
         finally:
@@ -192,11 +184,11 @@ class Backend:
             with suppress(StorageFailed):  # of no importance beside what ended the job
                 self.store.update_size(record.run_id)
 
-    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, here: bool) -> None:
+    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
         """Do the task on the cluster, in a further process, or in this one with its memory limited."""
         device, measures = spec.sensitivity.device, isinstance(task, Measurement)
         given = measures and self._open_session is not None
-        address = cluster_for(spec) if measures and not (given or here) else ""
+        address = cluster_for(spec) if measures and not (given or local) else ""
         if address:
             carry_out_on_cluster(task, context, device=device, address=address)
         elif self._processes and not given:
@@ -222,7 +214,7 @@ class Backend:
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
         if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
-            self._states.keep(snapshot)
+            self.states.keep(snapshot)
 
 
 def _word_for(task: RunTask) -> str:
@@ -242,11 +234,8 @@ _shared_lock = threading.Lock()
 def backend_at(home: Path) -> Backend:
     """Return this process's backend of ``home``, made on first use and closed when the process ends.
 
-    The home is this process's alone, so that uploads without a run are those of a server that has ended.
-
-    Raises:
-        StorageFailed: the home cannot be used, or another process works in it.
-        InvalidSpec: a setting of the server makes no sense.
+    The home is this process's alone, so that uploads without a run are those of a server that has ended. Raises
+    StorageFailed where it cannot be used, and InvalidSpec where a setting of the server makes no sense.
     """
     key = home.expanduser().resolve()
     with _shared_lock:

@@ -24,7 +24,7 @@ class CheckpointReport:
         wrapping: keys and prefixes that were taken off, from the outside in.
         has_ema: whether the file holds averaged (EMA) weights beside the plain ones.
         num_tensors: weights by name.
-        notes: sentences on the file that a person should read.
+        notes: sentences a person should read.
         verdict: in one sentence, which architecture fits exactly, or that none does.
     """
 

@@ -28,7 +28,7 @@ class DiskUse:
         own_bytes, own_limit_bytes: of one person's runs.
         all_bytes, all_limit_bytes: of everybody's runs.
         free_bytes: on the disk that holds them.
-        keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
+        keep_days: see :class:`~senseapp.runs.settings.ServerSettings`.
     """
 
     own_bytes: int
@@ -52,11 +52,7 @@ def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
 
 
 def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
-    """Check that a new run, or ``num_bytes`` more, may be kept.
-
-    Raises:
-        QuotaExceeded: the person's or the server's runs take too much already.
-    """
+    """Raise QuotaExceeded unless a new run, or ``num_bytes`` more, may be kept."""
     more = f", and this adds {_megabytes(num_bytes)}" if num_bytes else ""
     if use.own_bytes + num_bytes >= use.own_limit_bytes:
         raise QuotaExceeded(
@@ -92,13 +88,7 @@ IsRead = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadLimits:
-    """Megabytes that uploads may take.
-
-    Attributes:
-        file_mb: one file (``SENSEAPP_MAX_UPLOAD_MB``).
-        person_mb: all files of one person (``SENSEAPP_UPLOADS_PER_PERSON_MB``).
-        server_mb: all files of everybody (``SENSEAPP_UPLOADS_IN_ALL_MB``).
-    """
+    """Megabytes that one file, all files of one person and those of everybody may take."""
 
     file_mb: int = 2048
     person_mb: int = 8192
@@ -153,12 +143,7 @@ def reserve_upload(
 
 
 def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
-    """Reserve ``num_bytes`` more for an upload.
-
-    Raises:
-        QuotaExceeded: a quota would be passed.
-        StorageFailed: the disk refuses.
-    """
+    """Reserve ``num_bytes`` more for an upload; raises as :func:`reserve_upload` does."""
     with storage_errors("the folder uploads"):
         _check_quotas(path.parent.parent, num_bytes, limits)
         os.truncate(path, path.stat().st_size + num_bytes)

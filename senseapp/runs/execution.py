@@ -1,8 +1,4 @@
-"""One run from its settings to its stored result; the app and the command line both come through here.
-
-What a running job has found so far, for a chart that fills as it goes.
-The states of runs on their way to the store: kept in memory while the disk refuses them.
-"""
+"""A run from its settings to its stored result, what it has found so far, and its state on the way to the store."""
 
 from __future__ import annotations
 
@@ -154,9 +150,7 @@ _log = logging.getLogger(__name__)
 class LiveRun:
     """Collects a job's findings for readers in other threads, and passes its progress on.
 
-    Args:
-        control: of the job.
-        on_plan: told the steps done by an earlier attempt and those planned, once they are known.
+    ``on_plan`` is told the steps done by an earlier attempt and those planned, once they are known.
     """
 
     def __init__(self, control: JobControl, *, on_plan: Callable[[int, int], None]) -> None:

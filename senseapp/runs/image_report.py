@@ -33,14 +33,7 @@ _SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPicture:
-    """One picture as the network sees it.
-
-    Attributes:
-        name: of its file.
-        png: the cropped picture, as a PNG file.
-        label: of the picture, as text; empty without labels.
-        prediction: what the model says of it, as text.
-    """
+    """One picture as the network sees it, cropped, as a PNG file; its label (empty without) and prediction, as text."""
 
     name: str
     png: bytes
@@ -83,12 +76,8 @@ def sample_zip() -> bytes:
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
     """Load the model and some images of ``spec``, and run the one on the other; takes seconds.
 
-    Where their preparation is to be chosen, it is, and everything is shown with what was chosen.
-
-    Args:
-        spec: with the model and the images.
-        num_images: how many images there are; None where that is not known beforehand.
-        data_roots: folders that images may be read from; empty allows any.
+    Where their preparation is to be chosen, it is, and everything is shown with what was chosen. ``num_images`` is None
+    where it is not known beforehand; no ``data_roots`` allow images from anywhere.
     """
     load_engine()
     from senseapp.data.load import load_images  # torch loads on first use, not when the app starts

@@ -14,7 +14,7 @@ from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.checkpoint_report import CheckpointReport, compare_checkpoint, identify_checkpoint
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.image_report import PreviewReport, preview_images
-from senseapp.runs.pruning_groups import find_pruning_groups
+from senseapp.runs.model_cards import find_pruning_groups
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.time_estimate import work_of
@@ -30,36 +30,40 @@ _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
 class Inputs:
-    """One person's models and images. Calls may take seconds: make them where nobody waits."""
+    """One person's models and images. Calls may take seconds: make them where nobody waits.
+
+    Each raises InvalidInput where a file may not be read here, or a model or images cannot be used.
+    """
 
     def __init__(self, backend: Backend, owner: str) -> None:
         self._backend = backend
         self._owner = owner
 
-    def model_card(self, model: ModelSpec) -> ModelProfile:
-        """Return what is known about a model; the first time this loads it, which may take seconds.
+    def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
+        """Return the folders that this person's runs may read, once ``spec`` is seen to keep to them."""
+        folders = self._backend.readable_folders(self._owner)
+        check_paths(spec, folders)
+        return folders
 
-        Raises:
-            InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
-        """
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        """Return what is known about a model; the first time this loads it."""
+        self._checked(RunSpec(model=model))
         return self._backend.cards.card(model)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-        """Return the layers that a run of pruning takes together, one entry per group; loads the model, takes seconds."""
-        check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self._owner))
+        """Return the layers that a run of pruning takes together, by group; loads the model, takes seconds."""
+        self._checked(RunSpec(model=spec.model))
         with self._backend.looking:
             return find_pruning_groups(spec)
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
-        model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)))
         return identify_checkpoint(path, use_ema=use_ema)
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        self._checked(RunSpec(model=model))
         return compare_checkpoint(model)
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
@@ -67,8 +71,7 @@ class Inputs:
 
         The first time for a model this loads it, as :meth:`model_card` does.
         """
-        roots = self._backend.readable_folders(self._owner)
-        check_paths(RunSpec(model=model, data=data), roots)
+        roots = self._checked(RunSpec(model=model, data=data))
         load_engine()
         from senseapp.data.pictures import survey_images  # torch loads on first use, not when the app starts
 
@@ -87,8 +90,7 @@ class Inputs:
 
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
-        roots = self._backend.readable_folders(self._owner)
-        check_paths(spec, roots)
+        roots = self._checked(spec)
         with self._backend.looking:
             return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
 

@@ -1,7 +1,4 @@
-"""Runs side by side: how good each model is, and how small it can be made for at most one point.
-
-A result in one sentence that a manager can read out.
-"""
+"""Results in one sentence, and runs side by side: how good each model is, and how small it gets for one point."""
 
 from __future__ import annotations
 
@@ -133,18 +130,15 @@ class LeaderboardRow:
 
     Attributes:
         run: its id, or the name of its folder.
-        model: its name.
-        compression: ``sparsity``, ``pruning`` or ``quantization``.
         levels: that were measured, as fractions or bits.
-        num_params: of the model; 0 where unknown.
-        num_images: measured on; 0 where unknown.
+        num_params, num_images: 0 where unknown.
         metric: that ranks its layers.
         baseline: of the uncompressed model in that metric; None where it says nothing (KL) or is unknown.
         bytes_removable: the largest share of bytes, of the schedules of the trade-off, that is predicted to cost at
             most :data:`ALLOWED_DROP`; 0 if none is that gentle, None where it cannot be said.
-        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
         drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
+        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
     """
 
     run: str
@@ -189,7 +183,7 @@ def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
-    """Return the rows as a table with the columns ``run,model,compression,...``; unknown figures are empty."""
+    """Return the rows as a table with the columns of :data:`_COLUMNS`; unknown figures are empty."""
     return csv_text(_COLUMNS, map(_cells, rows))
 
 

@@ -36,11 +36,7 @@ class MemoryGuard:
 
     @contextmanager
     def job(self, *, limited: bool = True) -> Iterator[None]:
-        """Limit the memory in the body, unless it works on an accelerator, and name what exceeds it.
-
-        Raises:
-            OutOfMemory: the body asked for more than there is.
-        """
+        """Limit the memory in the body, unless it works on an accelerator; OutOfMemory where that is exceeded."""
         self._begin(limited)
         try:
             yield

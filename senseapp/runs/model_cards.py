@@ -1,34 +1,28 @@
-"""What is known about a model before a run, loaded once per model.
-
-Whether two runs measured one network: the same architecture with the same weights, wherever the files lie.
-"""
+"""Models before a run: their profiles, loaded once, their pruning groups, and whether two are the same."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import threading
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from senseapp.core.errors import InvalidSchedule
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.session import load_engine
 from senseapp.tasks import task_named
 
 _KEPT = 64
+_EXAMPLE_IMAGES = 2
 _Key: TypeAlias = tuple[ModelSpec, float, int]
+ValueT = TypeVar("ValueT")
 
 
 def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
-    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
-
-    Returns:
-        The profile, and the names of the model's outputs (empty where unknown).
-    """
+    """Load the network and return its profile and the names of its outputs (empty where unknown); takes seconds."""
     load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
@@ -48,52 +42,63 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
     return profile, loaded.class_names
 
 
+def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+    """Load the model of ``spec`` and return the members of each of its groups; none for other compressions."""
+    settings = spec.sensitivity
+    if not settings.compression.description.removes_channels:
+        return ()
+    load_engine()
+    import torch
+
+    from senseapp.compressions.base import CompressionRequest, build_compressor
+    from senseapp.layers.profile import profile_model, select_layers
+    from senseapp.models.load import load_model
+
+    loaded = load_model(spec.model)
+    images = torch.randn(_EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
+    profile = profile_model(loaded.module, images)
+    layers = select_layers(profile, settings.layers, settings.layer_types)
+    request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)
+    return tuple(target.members for target in build_compressor(settings.compression, request).targets)
+
+
 class ModelCards:
     """Profiles by model; a checkpoint that changed on disk is read again."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._loading = threading.Lock()
-        self._profiles: OrderedDict[_Key, ModelProfile] = OrderedDict()
-        self._class_names: OrderedDict[_Key, tuple[str, ...]] = OrderedDict()
+        self._profiles: dict[_Key, ModelProfile] = {}
+        self._class_names: dict[_Key, tuple[str, ...]] = {}
 
     def card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of ``model``; the first time this loads it and blocks."""
-        if (known := self._known(model)) is not None:
+        if (known := self._profiles.get(_key(model))) is not None:
             return known
         with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
-            if (known := self._known(model)) is not None:
-                return known
-            return self._load(model)
+            return self._profiles.get(_key(model)) or self._load(model)[0]
 
     def class_names(self, model: ModelSpec) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
         with self._loading:
-            if _key(model) not in self._class_names:
-                self._load(model)
-            return self._class_names[_key(model)]
+            known = self._class_names.get(_key(model))
+            return self._load(model)[1] if known is None else known
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
         """Remember a profile, for example one that a run made anyway."""
-        with self._lock:
-            self._profiles[_key(model)] = profile
-            while len(self._profiles) > _KEPT:
-                self._profiles.popitem(last=False)
+        _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec) -> ModelProfile:
+    def _load(self, model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
         profile, class_names = load_card(model)
         self.keep(model, profile)
-        self._class_names[_key(model)] = class_names
-        while len(self._class_names) > _KEPT:
-            self._class_names.popitem(last=False)
-        return profile
+        _put(self._class_names, _key(model), class_names)
+        return profile, class_names
 
-    def _known(self, model: ModelSpec) -> ModelProfile | None:
-        key = _key(model)
-        with self._lock:
-            if key in self._profiles:
-                self._profiles.move_to_end(key)
-            return self._profiles.get(key)
+
+def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:
+    """Keep a value, and at most so many: the oldest goes."""
+    known[key] = value
+    if len(known) > _KEPT:
+        known.pop(next(iter(known)), None)
 
 
 def _key(model: ModelSpec) -> _Key:
@@ -117,11 +122,7 @@ def same_model(first: ModelSpec, second: ModelSpec) -> bool:
 
 
 def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
-    """Check that two runs are of one network; of imported figures only the layers are known, which schedules compare.
-
-    Raises:
-        InvalidSchedule: their settings or the contents of their checkpoints differ.
-    """
+    """Raise InvalidSchedule unless two runs are of one network; of imported figures only the layers are known."""
     if "imported" not in (first.library, second.library) and not same_model(first, second):
         names = " and ".join(Path(model.checkpoint).name or model.title for model in (first, second))
         raise InvalidSchedule(

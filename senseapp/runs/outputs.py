@@ -1,8 +1,4 @@
-"""The files that ``analyze`` leaves beside ``result.json``.
-
-The table ``sensitivity.csv``: one row per layer, level and metric, for spreadsheets and scripts.
-The per-layer targets that every run comes with, before anybody has chosen a budget.
-"""
+"""Files beside ``result.json``: ``sensitivity.csv``, one row per layer, level and metric, and ``targets.json``."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""A run made of a file that carried it from another server."""
+"""Finished runs that were not measured here: from run files and from other tools' tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, SenseError
 from senseapp.records.jobs import RunState
+from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import CHECKPOINT
 from senseapp.records.schedule import ValidationResult
-from senseapp.runs.leaderboard import headline
+from senseapp.runs.leaderboard import headline as headline_of
 from senseapp.store.run_file_reading import ReadRunFile
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
@@ -27,11 +27,35 @@ def keep_run_file(store: RunStore, read: ReadRunFile, *, owner: str) -> str:
         StorageFailed: it cannot be stored.
     """
     sentence = _headline(read)
-    record = store.create(read.result.spec, owner=owner, title=read.head.title)
+    return keep_finished_run(
+        store,
+        read.result,
+        owner=owner,
+        title=read.head.title,
+        headline=sentence,
+        origin=_ORIGIN,
+        fill=lambda folder: _fill(folder, read),
+    )
+
+
+def keep_finished_run(
+    store: RunStore,
+    result: SensitivityResult,
+    *,
+    owner: str,
+    title: str,
+    headline: str,
+    origin: str,
+    fill: Callable[[RunFolder], None] = lambda folder: None,
+) -> str:
+    """Store a finished run and return its id; ``fill`` adds further files, and where it fails nothing is kept."""
+    record = store.create(result.spec, owner=owner, title=title)
     try:
-        _fill(store.folder(record.run_id), read)
-        store.update(record.run_id, headline=sentence, origin=_ORIGIN)
-        count = len(read.result.measurements)
+        folder = store.folder(record.run_id)
+        fill(folder)
+        folder.save_result(result)
+        store.update(record.run_id, headline=headline, origin=origin)
+        count = len(result.measurements)
         store.set_state(record.run_id, RunState.DONE, done=count, total=count)
     except SenseError:
         store.remove(record.run_id)
@@ -42,7 +66,7 @@ def keep_run_file(store: RunStore, read: ReadRunFile, *, owner: str) -> str:
 
 def _headline(read: ReadRunFile) -> str:
     try:
-        return headline(read.result)
+        return headline_of(read.result)
     except (ArithmeticError, ValueError, LookupError) as error:  # figures that no run of ours has
         raise InvalidFile(
             "The figures in this run file make no sense. Choose a file that Download run wrote."
@@ -56,7 +80,6 @@ def _fill(folder: RunFolder, read: ReadRunFile) -> None:
         folder.save(_key(name), record)
     for name in read.weights:
         _keep_weights(folder, name, read)
-    folder.save_result(read.result)
 
 
 def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
@@ -68,23 +91,16 @@ def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
 def _keep_weights(folder: RunFolder, name: str, read: ReadRunFile) -> None:
     path = folder.compressed_model(_key(name))
     with storage_errors(path.name), path.open("xb") as stream:
-        _copy(stream, name, read)
-    _check_weights(path.name, str(path))
-
-
-def _copy(stream: BinaryIO, name: str, read: ReadRunFile) -> None:
-    for chunk in read.chunks(name):
-        stream.write(chunk)
-
-
-def _check_weights(name: str, path: str) -> None:
+        stream.writelines(read.chunks(name))
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="np") as weights:
+        with safe_open(str(path), framework="np") as weights:
             weights.keys()
     except (SafetensorError, OSError) as error:
-        raise InvalidFile(f"{name} is no safetensors file ({error}). Choose a file that Download run wrote.") from error
+        raise InvalidFile(
+            f"{path.name} is no safetensors file ({error}). Choose a file that Download run wrote."
+        ) from error
 
 
 def _key(name: str) -> str:

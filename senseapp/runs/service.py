@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.core.errors import NotFound, QueueFull, SenseError
+from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.home import home as default_home
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -16,14 +16,13 @@ from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, backend_at
 from senseapp.runs.disk_space import DiskUse, UploadLimits, check_run_room, disk_use
+from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.inputs import Inputs
 from senseapp.runs.leaderboard import LeaderboardRow, headline
-from senseapp.runs.run_files import keep_run_file
+from senseapp.runs.run_files import keep_finished_run, keep_run_file
 from senseapp.runs.run_log import LogEntry, read_run_log
-from senseapp.runs.scheduling import Scheduling
 from senseapp.runs.settings import check_paths
 from senseapp.runs.system_report import SystemReport, system_report
-from senseapp.runs.work import Work
 from senseapp.store.distiller_reading import notes_on_names, read_distiller_csv
 from senseapp.store.run_file import write_run_file
 from senseapp.store.run_file_reading import read_run_file
@@ -55,30 +54,22 @@ class Service:
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER) -> Service:
-        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``.
-
-        Raises:
-            StorageFailed: the home cannot be used.
-        """
+        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``."""
         return cls(backend_at(home or default_home()), owner)
 
     def run(self, run_id: str) -> RunRecord:
         """Return what is kept about a run."""
-        return self._backend.up_to_date(self._store.get(run_id, self.owner))
+        return self._backend.states.up_to_date(self._store.get(run_id, self.owner))
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return this person's runs, the newest first."""
-        return tuple(self._backend.up_to_date(record) for record in self._store.list(self.owner))
+        return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
 
     def result(self, run_id: str) -> SensitivityResult | None:
         """Return the result, or, of a run that has not finished, what it has found so far.
 
         A partial one has the same form with fewer measurements, so every view can show it; None before the
         model was loaded.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: its files are damaged.
         """
         record = self._store.get(run_id, self.owner)
         result = self._backend.so_far(self._store.readable(run_id, self.owner))
@@ -104,12 +95,7 @@ class Service:
         self._store.delete(known, self.owner)
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
-        """Write a finished run as one file, for :meth:`import_run` here or on another server.
-
-        Raises:
-            NotFound: there is no such run for this person, or it is not finished.
-            StorageFailed: there is no room for the file.
-        """
+        """Write a finished run as one file, for :meth:`import_run` here or on another server."""
         folder = self._store.folder(self._store.readable(run_id, self.owner))
         write_run_file(folder, self.run(run_id).title, stream)
 
@@ -133,11 +119,7 @@ class Service:
         return disk_use(self._store, self.owner, self._backend.settings)
 
     def require_owner(self) -> None:
-        """Check that this is somebody whom runs can belong to: the last guard, should a page let a stranger in.
-
-        Raises:
-            NotFound: it is not.
-        """
+        """Raise NotFound unless runs can belong to this person: the last guard, should a page let a stranger in."""
         if not self.owner:
             raise NotFound("Nobody is logged in, so there is nobody to keep a run for. Log in first.")
 
@@ -173,40 +155,25 @@ class Service:
     ) -> str:
         """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
 
-        Args:
-            title: of the run.
-            text: the table.
-            granularity: what was zeroed as a unit.
-            model: the one that was measured, for the sizes of its layers; asks for its card, which may
-                take seconds. What the table names and the model lacks is left out, and the run's origin says so.
+        ``model`` is the one that was measured, for the sizes of its layers; its card may take seconds. What the table
+        names and the model lacks is left out, and the run's origin says so.
 
         Raises:
             InvalidInput: the text is not such a table, or ``model`` has none of its parameters or cannot be built.
-            InvalidSpec: the title is empty or too long.
-            StorageFailed: the run cannot be stored.
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
         result = read_distiller_csv(text, title=title, granularity=granularity, profile=profile)
         check_run_room(self.disk_use())
-        record = self._store.create(result.spec, owner=self.owner, title=title)
-        try:
-            sentence = headline(result)
-            self._store.folder(record.run_id).save_result(replace(result, summary=sentence))
-            self._store.update(record.run_id, headline=sentence)
-            self._store.update(record.run_id, origin=notes_on_names(result))
-        except SenseError:
-            self._store.delete(record.run_id, self.owner)
-            raise
-        count = len(result.measurements)
-        self._store.set_state(record.run_id, RunState.DONE, done=count, total=count)
-        return record.run_id
+        result = replace(result, summary=headline(result))
+        return keep_finished_run(
+            self._store, result, owner=self.owner, title=title, headline=result.summary, origin=notes_on_names(result)
+        )
 
     def snapshot(self, run_id: str) -> JobSnapshot:
         """Return this moment of a run, of the worker while it waits or runs, else as it was stored."""
         record, true_id = self.run(run_id), self._store.readable(run_id, self.owner)
-        known = self._backend.runner.snapshot(true_id)
-        if known is not None:
+        if (known := self._backend.runner.snapshot(true_id)) is not None:
             return replace(known, run_id=run_id)
         done, total = self._store.progress(true_id)
         return JobSnapshot(run_id=run_id, state=record.state, done=done, total=total, error=record.error)
@@ -219,20 +186,14 @@ class Service:
         """Put a run that did not finish in the queue again; it goes on from its last stored measurement.
 
         A run that is done, waits or runs is left as it is. With ``here`` it goes on on this machine, whatever cluster
-        there is.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            InvalidInput: a file that it reads is gone.
-            QueueFull: too many runs wait.
-            RateLimited: this person starts too many in a minute.
+        there is. Raises as :meth:`start` does.
         """
-        record = self._backend.up_to_date(self._store.owned(run_id, self.owner))
+        record = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
         if record.state is RunState.DONE or not record.state.finished:
             return
         check_paths(record.spec, self._backend.readable_folders(self.owner))
         self._backend.rate_limiter.count(self.owner, "runs")
-        self._backend.measure_here(record.run_id, here=here)
+        self._backend.set_local(record.run_id, local=here)
         self._store.set_state(record.run_id, RunState.QUEUED)
         try:
             self._backend.runner.submit(record.run_id)

@@ -1,8 +1,4 @@
-"""What the service needs of the engine, as protocols; a test passes a session of its own in its place.
-
-Loading torch and the model libraries, by one thread at a time.
-Earlier runs of the same person that measured the same, as the store keeps them.
-"""
+"""What a run needs of the engine, as a protocol; loading the engine; earlier runs whose measurements can be reused."""
 
 from __future__ import annotations
 
@@ -133,11 +129,7 @@ def open_local_session(
     find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
     executor: Executor | None = None,
 ) -> AnalysisSession:
-    """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine.
-
-    Raises:
-        InvalidInput: the model, the images or the settings cannot be used.
-    """
+    """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine."""
     load_engine()
     from senseapp.engine.reuse import arithmetic_of  # torch loads here, not when the app starts
     from senseapp.engine.session import Session

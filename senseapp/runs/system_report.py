@@ -41,18 +41,14 @@ class SystemReport:
 
     Attributes:
         versions: of the packages that figures depend on, by name.
-        python, system: in words.
         device: what models run on; says so while torch is still being loaded.
         processors: cores that this process may use.
         engine_threads: of torch; None while it is not loaded.
-        threads: of this process that run Python.
-        memory_bytes: that this process takes.
-        job_processes: further processes that measure; 0 where this one does.
-        job_memory_bytes: that they take together.
+        threads, memory_bytes: of this process.
+        job_processes, job_memory_bytes: further processes that measure, and what they take together.
         memory_free_bytes, memory_total_bytes: of the machine.
         running, waiting: jobs of everybody.
         workers, max_queue: how many may run and wait.
-        disk: see :class:`DiskReport`.
         up_seconds: since the server started.
         problems: what is wrong with the database or the disk, in sentences.
     """

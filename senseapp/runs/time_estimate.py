@@ -1,7 +1,4 @@
-"""This machine's speed: timed once, kept in the senseapp home, and corrected by every finished run.
-
-How long a run will take, before it starts, from the model's MACs and this machine's measured speed.
-"""
+"""How long a run will take: from the model's MACs and this machine's speed, which finished runs correct."""
 
 from __future__ import annotations
 
@@ -29,12 +26,7 @@ _START_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpeed:
-    """What one forward pass costs here.
-
-    Attributes:
-        macs_per_second: multiply-accumulates per second of a large convolution.
-        seconds_per_call: fixed cost of calling one module, however small.
-    """
+    """What a forward pass costs here: MACs per second of a large convolution, and seconds for calling any module."""
 
     macs_per_second: float
     seconds_per_call: float

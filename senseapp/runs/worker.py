@@ -1,8 +1,4 @@
-"""Runs jobs one after the other in a daemon thread, so that a page never waits and a stop is quick.
-
-What a piece of background work is handed: a way to report, and the point where cancel reaches it.
-How far a job is and how long it still takes, from the pace measured so far.
-"""
+"""The job queue: worker threads that run jobs one after the other, their progress, and how a cancel reaches them."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ class JobControl:
 
     Args:
         stop: set when the work should end.
-        update: takes named changes of the job's :class:`~senseapp.runs.worker.Progress`.
+        update: takes named changes of the job's :class:`Progress`.
         clock: seconds that never move back.
     """
 
@@ -72,11 +68,11 @@ class Progress:
         phase: one short sentence.
         done, total: steps finished and planned; total 0 means not yet known.
         resumed: steps that were done before this job started.
-        started: when it started running; None before.
+        started: None before it runs.
         planned: when its total became known.
         last_step: when a step was last finished.
         predicted_seconds: of all steps, from a trial; None if nobody predicted.
-        ended: when it ended; None while it runs.
+        ended: None while it runs.
     """
 
     phase: str = ""
@@ -98,8 +94,8 @@ class Progress:
     def remaining(self, now: float) -> float | None:
         """Seconds still to go; None while nothing is known.
 
-        The pace is that of the steps finished so far. A prediction from a trial counts like one finished step in
-        ten of them, so the figure does not jump when the first, often slowest, step is done.
+        A prediction from a trial counts like one finished step in ten of them, so the figure does not jump when the
+        first, often slowest, step is done.
         """
         if self.ended is not None:
             return 0.0

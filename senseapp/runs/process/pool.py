@@ -17,7 +17,7 @@ class JobProcesses:
 
     Args:
         most: processes that are kept while they have nothing to do.
-        job_mb: memory that one piece of work may take; 0 allows nine tenths of what is free when it starts.
+        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
         start: starts a process.
     """
 

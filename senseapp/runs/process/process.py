@@ -1,7 +1,4 @@
-"""Lines between the app and a process that works for it: strict JSON, one message each, never pickle.
-
-The app's end of the conversation with a process that works for it, see ``child.py``.
-"""
+"""The app's end of a job process: starting and ending it, and messages as lines of strict JSON, never pickle."""
 
 from __future__ import annotations
 
@@ -114,11 +111,8 @@ class JobProcess:
     def hear(self, *wanted: str, progress: Callable[[str], None]) -> Line:
         """Return the next message of a wanted kind; the others are dealt with on the way.
 
-        ``progress`` is told what begins, and several times a second "" for nothing new; it may raise.
-
-        Raises:
-            SenseError: the process refuses, or has ended.
-            RuntimeError: it failed for a reason that nobody foresaw.
+        ``progress`` is told what begins, and several times a second "" for nothing new; it may raise. What the process
+        refuses, and its loss, is raised as a SenseError; what nobody foresaw as a RuntimeError.
         """
         while True:
             try:

@@ -44,15 +44,15 @@ def decode_task(payload: dict[str, Any]) -> RunTask:
 def carry_out_in(
     process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
 ) -> None:
-    """Have ``process`` do the task; its outcome is in the folder.
+    """Have ``process``, which does nothing else meanwhile, do the task; its outcome is in the folder.
 
     Args:
-        process: does nothing else meanwhile.
+        process: of which :meth:`JobProcess.hear` says what it raises.
         task: what to do.
         context: how a session is opened is for the process to know, everything else is taken from it.
         device: that the run asks for, which decides whether its memory is limited.
         address: of the cluster that measures; empty for this machine.
-        job_mb: memory that the task may take, see :class:`~senseapp.runs.memory.MemoryGuard`.
+        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
     """
     process.ask(
         "task",
@@ -87,9 +87,7 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
 class AppObserver:
     """The app as a task in another process sees it: told of everything, and asked for earlier runs.
 
-    Args:
-        say: sends a message to the app.
-        answer: waits for the app's next answer and returns its body.
+    ``say`` sends a message to the app; ``answer`` waits for its next answer and returns the body.
     """
 
     def __init__(self, say: Callable[[str, Any], None], answer: Callable[[], Any]) -> None:

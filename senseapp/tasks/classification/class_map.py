@@ -20,21 +20,11 @@ _WORDNET_ID = re.compile(r"n\d{8}")
 def propose_class_map(
     folder_names: Sequence[str], class_names: Sequence[str], num_classes: int, *, own_order: bool = False
 ) -> LabelMapProposal:
-    """Guess the class index of each folder name.
+    """Guess the class index of each folder name, in the way that matches the most names.
 
     Tried in this order: indices (``0``, ``1``, …), the model's class names (case, punctuation and spaces do not
     count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet (``n01440764``), and, if
-    there are as many folders as classes, their order.
-
-    Args:
-        folder_names: distinct names.
-        class_names: of the model, by index; empty where unknown.
-        num_classes: outputs of the model.
-        own_order: whether ``folder_names`` are the classes of an image set in its own order; else the alphabetical
-            order is taken.
-
-    Returns:
-        The way that matches the most names. ``unmatched`` is empty if all were.
+    there are as many folders as classes, their order: with ``own_order`` that of an image set, else the alphabetical.
     """
     names = list(folder_names) if own_order else sorted(folder_names)
     ways: tuple[tuple[MatchedBy, Callable[[], dict[str, int]]], ...] = (
@@ -127,10 +117,8 @@ def resolve_class_map(
 ) -> LabelMapProposal:
     """Return the mapping to measure with: the one that a person confirmed, else a proposal that fits every name.
 
-    Names in ``empty`` have no pictures and may mean nothing.
-
-    Raises:
-        InvalidDataset: a confirmed class does not exist, or some other name means no class of the model.
+    Names in ``empty`` have no pictures and may mean nothing. Any other name without a class, or a confirmed class that
+    does not exist, raises InvalidDataset.
     """
     if confirmed:
         return _confirmed(label_names, num_classes, dict(confirmed))
