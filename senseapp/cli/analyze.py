@@ -15,7 +15,7 @@ from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.execution import Measurement, cluster_for
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.outputs import write_outputs
-from senseapp.runs.process.pool import carry_out_on_cluster
+from senseapp.runs.process.processes import carry_out_on_cluster
 from senseapp.runs.session import open_local_session
 from senseapp.runs.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder

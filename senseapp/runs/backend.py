@@ -20,7 +20,7 @@ from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_f
 from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.model_cards import ModelCards
-from senseapp.runs.process.pool import JobProcesses, carry_out_on_cluster
+from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder

@@ -150,7 +150,7 @@ def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
 
 
 def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
-    used, in_all = _bytes_in(folder), _bytes_in(folder.parent)
+    used, in_all = bytes_in(folder), bytes_in(folder.parent)
     if used + num_bytes > limits.person_mb * _MB:
         raise QuotaExceeded(
             f"Your uploads may take {limits.person_mb:,} MB and take {used // _MB:,} MB; this file adds "
@@ -178,7 +178,8 @@ def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 
             discard_upload(path, path.parent.parent, is_read=is_read)
 
 
-def _bytes_in(folder: Path) -> int:
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in ``folder``."""
     found = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # removed meanwhile

@@ -1,4 +1,4 @@
-"""What a run needs of the engine, as a protocol; loading the engine; earlier runs whose measurements can be reused."""
+"""Loading the engine and opening its sessions; earlier runs whose measurements can be reused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 from senseapp.compressions import all_descriptions
 from senseapp.core.errors import SenseError
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
-from senseapp.records.profile import ModelProfile
+from senseapp.records.measurement import Reused, SensitivityResult
 from senseapp.records.spec import RunSpec
 from senseapp.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from senseapp.engine.executor import Executor
+    from senseapp.engine.session import Session
 
 
 _loading = threading.Lock()
@@ -62,41 +62,6 @@ def runs_on_processor(device: str) -> bool:
     return choose_device(device).type == "cpu"
 
 
-class AnalysisSession(Protocol):
-    """One model, one image set and one spec, prepared for measuring."""
-
-    @property
-    def profile(self) -> ModelProfile:
-        """The model."""
-
-    @property
-    def targets(self) -> int:
-        """Measurements that :meth:`measure` yields at most; 0 in quick mode."""
-
-    def predicted_seconds(self) -> float:
-        """Return the predicted time of all measurements, from a short timed trial."""
-
-    def reusable(self) -> tuple[LayerMeasurement, ...]:
-        """Return measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
-
-    def estimates(self) -> Iterator[LayerMeasurement]:
-        """Yield the quick scan's estimates."""
-
-    def measure(self, done: Sequence[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
-        """Yield what ``done`` lacks; a later measurement of a layer and level replaces an earlier one."""
-
-    def result(
-        self,
-        measurements: Sequence[LayerMeasurement],
-        estimates: Sequence[LayerMeasurement] = (),
-        seconds: float = 0.0,
-    ) -> SensitivityResult:
-        """Return everything found, in one record; also for no measurements at all."""
-
-    def close(self) -> None:
-        """Give back what the session holds."""
-
-
 class OpenSession(Protocol):
     """Loads the model and the images of a spec."""
 
@@ -108,7 +73,7 @@ class OpenSession(Protocol):
         progress: Callable[[str], None],
         earlier: SensitivityResult | None,
         find_alike: Callable[[str], SensitivityResult | None],
-    ) -> AnalysisSession:
+    ) -> Session:
         """Return the prepared session.
 
         Args:
@@ -128,7 +93,7 @@ def open_local_session(
     earlier: SensitivityResult | None,
     find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
     executor: Executor | None = None,
-) -> AnalysisSession:
+) -> Session:
     """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine."""
     load_engine()
     from senseapp.engine.reuse import arithmetic_of  # torch loads here, not when the app starts

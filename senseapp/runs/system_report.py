@@ -17,6 +17,7 @@ import psutil
 
 from senseapp import __version__
 from senseapp.core.errors import StorageFailed
+from senseapp.runs.disk_space import bytes_in
 from senseapp.runs.settings import ServerSettings
 from senseapp.store.run_store import RunStore
 
@@ -154,20 +155,9 @@ def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ..
         problems.append(str(error))
     report = DiskReport(
         runs_bytes=runs_bytes,
-        uploads_bytes=_bytes_in(home / "uploads"),
-        logs_bytes=_bytes_in(home / "logs"),
+        uploads_bytes=bytes_in(home / "uploads"),
+        logs_bytes=bytes_in(home / "logs"),
         free_bytes=usage.free,
         total_bytes=usage.total,
     )
     return report, tuple(problems)
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += (Path(parent) / name).lstat().st_size
-            except OSError:  # removed meanwhile
-                continue
-    return total

@@ -17,7 +17,7 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.process.pool import JobProcesses
+from senseapp.runs.process.processes import JobProcesses
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from senseapp.runs.tasks import DropLimit, HistogramTask, StrongestSearch, Verification

@@ -1,4 +1,4 @@
-"""One protocol for all long work: a task goes to a process, what it tells comes back, until it is done or refused.
+"""The protocol of job processes: lines of strict JSON, never pickle; a task goes in, what it finds comes back.
 
 The app sends ``["task", {...}]``. The process says ``phase``, ``opened``, ``estimated`` and ``measured`` as they come,
 asks ``find`` and ``taken`` about earlier runs, each of which the app answers with ``["answer", ...]``, and ends with
@@ -8,80 +8,49 @@ was measured is on the disk.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from senseapp.core.codec import decode, encode, register
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.runs.execution import Measurement
-from senseapp.runs.process.process import JobProcess, Line
 from senseapp.runs.session import open_local_session
-from senseapp.runs.tasks import (
-    EarlierRuns,
-    HistogramTask,
-    RunObserver,
-    RunTask,
-    StrongestSearch,
-    TaskContext,
-    Verification,
-)
+from senseapp.runs.tasks import HistogramTask, RunTask, StrongestSearch, TaskContext, Verification
 from senseapp.store.run_folder import RunFolder
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind) for kind in (Measurement, HistogramTask, StrongestSearch, Verification)
 }
-_TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
+
+
+class Line(NamedTuple):
+    """One message; records in its body are as :func:`senseapp.core.codec.encode` gives them."""
+
+    kind: str
+    body: Any = None
+
+
+def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
+    """Send a message."""
+    stream.write(json.dumps([kind, body], allow_nan=False, separators=(",", ":")).encode() + b"\n")
+    stream.flush()
+
+
+def read_line(stream: IO[bytes]) -> Line | None:
+    """Return the next message, or None once the other side is gone."""
+    text = stream.readline()
+    if not text.endswith(b"\n"):
+        return None
+    return Line(*json.loads(text))
 
 
 def decode_task(payload: dict[str, Any]) -> RunTask:
     """Return the task that :func:`senseapp.core.codec.encode` was given."""
     task: RunTask = decode(payload, _KINDS[payload["type"]])
     return task
-
-
-def carry_out_in(
-    process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
-) -> None:
-    """Have ``process``, which does nothing else meanwhile, do the task; its outcome is in the folder.
-
-    Args:
-        process: of which :meth:`JobProcess.hear` says what it raises.
-        task: what to do.
-        context: how a session is opened is for the process to know, everything else is taken from it.
-        device: that the run asks for, which decides whether its memory is limited.
-        address: of the cluster that measures; empty for this machine.
-        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
-    """
-    process.ask(
-        "task",
-        {
-            "task": encode(task),
-            "folder": str(context.folder.path),
-            "data_roots": [str(root) for root in context.data_roots],
-            "device": device,
-            "address": address,
-            "job_mb": job_mb,
-        },
-    )
-    while (line := process.hear(*_TOLD, progress=context.observer.phase)).kind != "done":
-        _pass_on(line, process, context.observer, context.earlier_runs)
-
-
-def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
-    if line.kind == "opened":
-        head, figures = line.body
-        observer.opened(decode(head, SensitivityResult), **figures)
-    elif line.kind == "estimated":
-        observer.estimated(decode(line.body, LayerMeasurement))
-    elif line.kind == "measured":
-        observer.measured(decode(line.body, LayerMeasurement))
-    elif line.kind == "find":
-        found = earlier_runs.find(line.body)
-        process.ask("answer", None if found is None else encode(found))
-    else:
-        process.ask("answer", encode(earlier_runs.taken(*line.body)))
 
 
 class AppObserver:

@@ -1,8 +1,7 @@
-"""The app's end of a job process: starting and ending it, and messages as lines of strict JSON, never pickle."""
+"""Processes that work for the app: one, the messages exchanged with it, and those kept with the engine loaded."""
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import signal
@@ -11,43 +10,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import senseapp.core.errors as known_errors
+from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.runs.process.protocol import Line, read_line, write_line
+from senseapp.runs.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One message.
-
-    Attributes:
-        kind: what it is.
-        body: its content, of JSON's types; records as :func:`senseapp.core.codec.encode` gives them.
-    """
-
-    kind: str
-    body: Any = None
-
-
-def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
-    """Send a message."""
-    stream.write(json.dumps([kind, body], allow_nan=False, separators=(",", ":")).encode() + b"\n")
-    stream.flush()
-
-
-def read_line(stream: IO[bytes]) -> Line | None:
-    """Return the next message, or None once the other side is gone."""
-    text = stream.readline()
-    if not text.endswith(b"\n"):
-        return None
-    kind, body = json.loads(text)
-    return Line(kind=kind, body=body)
-
-
+_TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
 _ASK_SECONDS = 0.25  # how often a cancel is looked for while nothing is heard
 _LEAVE_SECONDS = 2.0  # a server that is asked to end has five for everything
@@ -187,3 +162,134 @@ def _started(errors: Any) -> subprocess.Popen[bytes]:
         cwd=Path(__file__).parents[3],
         start_new_session=True,  # Ctrl-C is for the command line alone; it then closes this
     )
+
+
+def carry_out_in(
+    process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
+) -> None:
+    """Have ``process``, which does nothing else meanwhile, do the task; its outcome is in the folder.
+
+    Args:
+        process: of which :meth:`JobProcess.hear` says what it raises.
+        task: what to do.
+        context: how a session is opened is for the process to know, everything else is taken from it.
+        device: that the run asks for, which decides whether its memory is limited.
+        address: of the cluster that measures; empty for this machine.
+        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
+    """
+    process.ask(
+        "task",
+        {
+            "task": encode(task),
+            "folder": str(context.folder.path),
+            "data_roots": [str(root) for root in context.data_roots],
+            "device": device,
+            "address": address,
+            "job_mb": job_mb,
+        },
+    )
+    while (line := process.hear(*_TOLD, progress=context.observer.phase)).kind != "done":
+        _pass_on(line, process, context.observer, context.earlier_runs)
+
+
+def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
+    if line.kind == "opened":
+        head, figures = line.body
+        observer.opened(decode(head, SensitivityResult), **figures)
+    elif line.kind == "estimated":
+        observer.estimated(decode(line.body, LayerMeasurement))
+    elif line.kind == "measured":
+        observer.measured(decode(line.body, LayerMeasurement))
+    elif line.kind == "find":
+        found = earlier_runs.find(line.body)
+        process.ask("answer", None if found is None else encode(found))
+    else:
+        process.ask("answer", encode(earlier_runs.taken(*line.body)))
+
+
+class JobProcesses:
+    """Lends processes out, one piece of work each at a time.
+
+    Args:
+        most: processes that are kept while they have nothing to do.
+        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
+        start: starts a process.
+    """
+
+    def __init__(self, most: int = 1, job_mb: int = 0, start: Callable[[], JobProcess] = JobProcess) -> None:
+        self._most = most
+        self._job_mb = job_mb
+        self._start = start
+        self._lock = threading.Lock()
+        self._idle: list[JobProcess] = []
+        self._busy: set[JobProcess] = set()
+        self._closed = False
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the numbers of the processes that live now."""
+        with self._lock:
+            return tuple(process.pid for process in (*self._idle, *self._busy) if process.alive)
+
+    def warm_up(self) -> None:
+        """Start a process that has the engine loaded when it is first asked; returns at once."""
+        with self._lock:
+            if not self._closed and len(self._idle) < self._most:
+                process = self._start()
+                process.ask("warm")
+                self._idle.append(process)
+
+    def wait_until_warm(self) -> None:
+        """Wait until the processes that have nothing to do have loaded the engine."""
+        with self._lock:
+            idle = list(self._idle)
+        for process in idle:
+            process.warm.wait()
+
+    def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
+        """Do a task in one of the processes, see :func:`carry_out_in`."""
+        process, done = self._take(), False
+        try:
+            carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
+            done = True
+        finally:
+            self._give_back(process, done)
+
+    def close(self) -> None:
+        """End all processes, those at work too."""
+        with self._lock:
+            self._closed = True
+            ended = [*self._idle, *self._busy]
+            self._idle.clear()
+        for process in ended:
+            process.close()
+
+    def _take(self) -> JobProcess:
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.alive:
+                    break
+                process.close()
+            else:
+                process = self._start()
+            self._busy.add(process)
+            return process
+
+    def _give_back(self, process: JobProcess, reusable: bool) -> None:
+        with self._lock:
+            self._busy.discard(process)
+            keep = reusable and not self._closed and len(self._idle) < self._most
+            if keep:
+                self._idle.append(process)
+        if not keep:
+            process.close()
+            with suppress(
+                OSError, SenseError
+            ):  # what ended the work is told; the next piece starts one, or says why not
+                self.warm_up()
+
+
+def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
+    """Do a task on the cluster at ``address``, in a process that Ray may end when the cluster is gone."""
+    with closing(JobProcess(cluster_lost)) as process:
+        carry_out_in(process, task, context, device=device, address=address)
