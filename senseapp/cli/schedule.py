@@ -9,9 +9,8 @@ from pathlib import Path
 from senseapp.cli.progress_bar import phases
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.graph_files import write_target_file
 from senseapp.runs.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder

@@ -133,11 +133,13 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
     """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
     if images.labels is None or not task.shown_metric:
         return 0, None
+    import torch
+
     from senseapp.data.images import draw
 
     metric = METRICS[task.shown_metric]
     chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
-    order = _shuffled(len(chosen))
+    order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).tolist()
     end, total, scored = time.monotonic() + _SCORING_SECONDS, 0.0, 0
     while scored < len(order) and time.monotonic() < end:
         batch = chosen.subset(order[scored : scored + _BATCH])
@@ -145,13 +147,6 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
         total += metric.moments(output, output, batch.labels)[1]
         scored += len(batch)
     return scored, total / scored
-
-
-def _shuffled(count: int) -> list[int]:
-    import torch
-
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
-    return order
 
 
 def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:

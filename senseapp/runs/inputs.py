@@ -11,10 +11,14 @@ from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
-from senseapp.runs.checkpoint_report import CheckpointReport, compare_checkpoint, identify_checkpoint
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.image_report import PreviewReport, preview_images
-from senseapp.runs.model_cards import find_pruning_groups
+from senseapp.runs.model_cards import (
+    CheckpointReport,
+    compare_checkpoint,
+    find_pruning_groups,
+    identify_checkpoint,
+)
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.time_estimate import work_of

@@ -42,9 +42,9 @@ def headline(result: SensitivityResult) -> str:
     level, metric = headline_level(result), shown_metric(result)
     ranked = result.ranked(level, metric)
     if not ranked:
-        return f"No layer could be measured at {_level_text(result, level)}."
+        return f"No layer could be measured at {result.compression.scale.text(level)}."
     worst, change = ranked[0]
-    drop = f"{worst.layer}{_loses(change)} at {_level_text(result, level)}"
+    drop = f"{worst.layer}{_loses(change)} at {result.compression.scale.text(level)}"
     if worst.estimated:
         return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
     measured = [pair for pair in ranked if not pair[0].estimated]
@@ -66,12 +66,13 @@ def headline(result: SensitivityResult) -> str:
 
 def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible: float, every: str) -> str:
     """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
-    at, layers = _level_text(result, level), f"{every} measured"
+    at, layers = result.compression.scale.text(level), f"{every} measured"
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
     instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
-    return f"{_sentence(_too_few(result, metric, visible))} at {at} ({layers}): add images{instead}."
+    few = _too_few(result, metric, visible)
+    return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
 
 def _too_few(result: SensitivityResult, metric: str, visible: float) -> str:
@@ -85,10 +86,6 @@ def _shown(result: SensitivityResult, metric: str, visible: float) -> str:
     return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
 
 
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:]
-
-
 def _images(result: SensitivityResult) -> str:
     return plural(result.num_samples, "image") if result.num_samples else "these images"
 
@@ -100,12 +97,10 @@ def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
         ranked = result.ranked(other, shown_metric(result))
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
             worst, change = ranked[0]
-            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {_level_text(result, other)}."
+            return (
+                f" Most fragile beyond that: {worst.layer}{_loses(change)} at {result.compression.scale.text(other)}."
+            )
     return ""
-
-
-def _level_text(result: SensitivityResult, level: float) -> str:
-    return result.compression.scale.text(level)
 
 
 def _loses(change: MetricChange) -> str:

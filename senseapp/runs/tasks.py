@@ -12,10 +12,9 @@ from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps
 from senseapp.core.errors import NotFound
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
-from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.schedule import Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder

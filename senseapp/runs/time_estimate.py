@@ -118,7 +118,9 @@ class RuntimePredictor:
             ratio = min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
             for name in {kind, ""}:
                 known = self._corrections.get(name)
-                self._corrections[name] = ratio if known is None else _log_mean(known, ratio)
+                self._corrections[name] = (
+                    ratio if known is None else known ** (1 - _NEWEST_WEIGHT) * ratio**_NEWEST_WEIGHT
+                )
             self._write()
 
     def _measured_speed(self) -> MachineSpeed:
@@ -144,10 +146,6 @@ class RuntimePredictor:
             replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}))
         except StorageFailed:
             return  # a read-only home still predicts; it only forgets at the next start
-
-
-def _log_mean(known: float, newest: float) -> float:
-    return math.exp((1 - _NEWEST_WEIGHT) * math.log(known) + _NEWEST_WEIGHT * math.log(newest))
 
 
 def time_convolutions() -> MachineSpeed:

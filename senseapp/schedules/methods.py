@@ -8,10 +8,9 @@ import numpy as np
 
 from senseapp.compressions import BudgetKind, get, names, tidy_level
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.curves import Choice, LayerCurve, check_kind
 from senseapp.schedules.gamma import level_bounds, offset_to_budget, scheduled_levels

@@ -23,10 +23,9 @@ from senseapp.core.errors import MeasurementFailed, SenseError
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.context import MeasurementContext
 from senseapp.metrics import METRICS, MetricChange, change_of
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, change_in
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule

@@ -13,10 +13,9 @@ from senseapp.compressions import BudgetKind
 from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.layers.profile import profile_model
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import ResourceBudget, Schedule, StrongestFound, TriedTarget
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.repair_choice import measured

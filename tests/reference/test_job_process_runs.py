@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from senseapp.records.jobs import RunState
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.process.processes import JobProcesses

@@ -22,9 +22,8 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps, encode
 from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
-from senseapp.records.schedule import Schedule
+from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.execution import Measurement, cluster_for
 from senseapp.runs.process import processes

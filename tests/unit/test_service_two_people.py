@@ -11,8 +11,7 @@ import string
 import pytest
 
 from senseapp.core.errors import NotFound
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.schedule import Limits, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.finished_runs import Scheduling, Work

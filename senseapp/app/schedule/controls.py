@@ -11,10 +11,9 @@ from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.compressions import BudgetKind, LevelScale
 from senseapp.metrics import METRICS, divergence_among
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import hides_losses
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.tasks import DropLimit
 
 _METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
