@@ -8,7 +8,7 @@ from pathlib import Path
 
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
 from senseapp.cli.progress_bar import ProgressBar, phases
-from senseapp.cli.run_arguments import add_compression_arguments, run_spec_from
+from senseapp.cli.run_arguments import add_compression_arguments, print_outputs, run_spec_from
 from senseapp.engine.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult
@@ -148,9 +148,7 @@ def _report(result: SensitivityResult, folder: Path) -> None:
     for level, agreement in result.agreement.items():
         shown = result.compression.scale.shown(float(level))
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
-    for note in result.notes:
-        print(note)
-    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder}")
+    print_outputs(result, folder)
 
 
 def _print_plan(spec: RunSpec, *, local: bool) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from senseapp.cli.run_arguments import print_outputs
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, RunMismatch
@@ -63,9 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         folder.save_result(result)
     write_outputs(result, folder.path)
     print(result.summary)
-    for note in result.notes:
-        print(note)
-    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder.path}")
+    print_outputs(result, folder.path)
 
 
 def _text(path: Path) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from senseapp.cli.progress_bar import phases
+from senseapp.cli.run_arguments import add_run_arguments, partner_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.graph_files import write_target_file
-from senseapp.runs.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
 
 NAME = "schedule"
@@ -33,14 +33,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``schedule``."""
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
-    parser.add_argument(
-        "--with",
-        type=Path,
-        metavar="DIR",
-        dest="partner",
-        help="a run of the same model to choose together: zeros and bits",
-    )
+    add_run_arguments(parser, partner_help="a run of the same model to choose together: zeros and bits")
     parser.add_argument("--method", default="optimal", help="optimal (least damage) or gamma (the classic rule)")
     parser.add_argument("--budget", required=True, help="what must shrink: params, bytes, macs or bits")
     amount = parser.add_mutually_exclusive_group(required=True)
@@ -131,8 +124,8 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
     from senseapp.schedules.methods import mixed_schedule
 
-    partner = RunFolder(arguments.partner).load_result()
-    require_same_model(result.spec.model, partner.spec.model)
+    partner = partner_of(arguments, result)
+    assert partner is not None
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     own = result.compression.kind
     return mixed_schedule(result, partner, budget=budget, limits={own: limits})

@@ -78,8 +78,7 @@ def encode(value: Any) -> dict[str, Any]:
 def decode(payload: Any, expected: type[RecordT]) -> RecordT:
     """Build a record of type ``expected`` from what :func:`encode` returned.
 
-    Raises:
-        InvalidFile: the payload is of another type, of a newer version, or has missing or unknown fields.
+    InvalidFile where it is of another type, of a newer version, or has missing or unknown fields.
     """
     name = expected.__name__
     if not isinstance(payload, dict) or payload.get("type") != name:

@@ -64,7 +64,7 @@ class Backend:
         self.store.recover()
         self.cards = ModelCards()
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate)
-        self._processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
+        self.processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
         self._local: set[str] = set()  # runs that do without the cluster
@@ -115,10 +115,6 @@ class Backend:
             self._tasks[task.job_id] = task
             self.runner.submit(task.job_id)
 
-    def job_pids(self) -> tuple[int, ...]:
-        """Return the numbers of the further processes that measure."""
-        return self._processes.pids() if self._processes else ()
-
     def stop_all(self, run_id: str) -> None:
         """End a run and all work on it."""
         self.runner.cancel(run_id)
@@ -143,15 +139,15 @@ class Backend:
     def close(self) -> None:
         """Interrupt what runs and waits; everything measured is already on the disk."""
         self.runner.close()
-        if self._processes:
-            self._processes.close()
+        if self.processes:
+            self.processes.close()
         self._run_logs.close()
 
     def _warm_up(self) -> None:
         try:
-            if self._processes:
-                self._processes.warm_up()
-                self._processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
+            if self.processes:
+                self.processes.warm_up()
+                self.processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
             load_engine()
             self.speeds.calibrate()
         except Exception:
@@ -175,7 +171,8 @@ class Backend:
         self._live[job_id] = live
         try:
             with during_run(record.run_id):
-                _log.info("%s of %s begins", _word_for(task), record.spec.model.title)
+                word = "Run" if isinstance(task, Measurement) else type(task).__name__
+                _log.info("%s of %s begins", word, record.spec.model.title)
                 self._carry_out(task, context, record.spec, local=local)
             if isinstance(task, Measurement):
                 self._conclude(record, context.folder.load_result())
@@ -191,17 +188,15 @@ class Backend:
         address = cluster_for(spec) if measures and not (given or local) else ""
         if address:
             carry_out_on_cluster(task, context, device=device, address=address)
-        elif self._processes and not given:
-            self._processes.carry_out(task, context, device=device)
+        elif self.processes and not given:
+            self.processes.carry_out(task, context, device=device)
         else:
             with self._memory.job(limited=runs_on_processor(device)):
                 task.carry_out(context)
 
     def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
+        spec = record.spec
         self.store.update(record.run_id, headline=headline(result))
-        self._learn(record.spec, result)
-
-    def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:
         self.cards.keep(spec.model, result.profile)
         if result.passes.workers:
             return  # says nothing about this machine
@@ -215,10 +210,6 @@ class Backend:
     def _keep_state(self, snapshot: JobSnapshot) -> None:
         if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
             self.states.keep(snapshot)
-
-
-def _word_for(task: RunTask) -> str:
-    return "Run" if isinstance(task, Measurement) else type(task).__name__
 
 
 def kind_of(spec: RunSpec) -> str:

@@ -97,9 +97,7 @@ def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
         ranked = result.ranked(other, shown_metric(result))
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
             worst, change = ranked[0]
-            return (
-                f" Most fragile beyond that: {worst.layer}{_loses(change)} at {result.compression.scale.text(other)}."
-            )
+            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {scale.text(other)}."
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Models and checkpoints before a run: profiles, pruning groups, architectures that fit, and whether two are the same."""
+"""Models and checkpoints before a run: profiles, pruning groups, fitting architectures, whether two are the same."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class JsonLines(logging.Formatter):
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         super().__init__()
-        found = {secret for secret in (*secrets, *secrets_of_environment()) if len(secret) >= _SHORTEST_SECRET}
+        own = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+        found = {secret for secret in (*secrets, *own) if len(secret) >= _SHORTEST_SECRET}
         longest_first = sorted(found, key=len, reverse=True)
         self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
 
@@ -52,11 +53,6 @@ class JsonLines(logging.Formatter):
 
     def _without_secrets(self, text: str) -> str:
         return self._secret.sub("[secret]", text) if self._secret is not None else text
-
-
-def secrets_of_environment() -> tuple[str, ...]:
-    """Return the values of environment variables that are named like secrets."""
-    return tuple(value for name, value in os.environ.items() if _SECRET_NAME.search(name) and value)
 
 
 def log_to(home: Path, secrets: Iterable[str] = ()) -> None:

@@ -34,11 +34,10 @@ LOCAL_OWNER = "local"
 class Service:
     """One person's view of the server: their runs, and parts for everything around them. Cheap to make.
 
-    Ids come from URLs: any text is answered, with NotFound unless this person may see the run. Whoever has a run's link
-    may read it through the link in place of its id, and can change nothing.
+    Ids come from URLs: any text is answered, with NotFound unless this person may see the run (to change it, owns it).
+    Whoever has a run's link may read it through the link in place of its id, and can change nothing.
 
     Attributes:
-        owner: whose runs these are.
         inputs: models and images, before a run.
         work: proofs, searches and histograms of finished runs.
         schedules: what schedules of finished runs need to know, and their files.
@@ -105,7 +104,6 @@ class Service:
         Raises:
             InvalidFile: it is no such file, damaged, too large, or holds anything unexpected.
             QuotaExceeded: there is no room for it.
-            StorageFailed: it cannot be stored.
         """
         self.require_owner()
         use = self.disk_use()
@@ -135,7 +133,6 @@ class Service:
             QueueFull: too many runs wait.
             QuotaExceeded: this person's runs or everybody's take too much disk space.
             RateLimited: this person starts too many in a minute.
-            StorageFailed: the run cannot be stored.
         """
         self._backend.rate_limiter.count(self.owner, "runs")
         self.require_owner()
@@ -220,13 +217,14 @@ class Service:
     def system(self) -> SystemReport:
         """Return how the server is right now, for anybody who may open the app."""
         running, waiting = self._backend.runner.load()
+        processes = self._backend.processes
         return system_report(
             self._backend.home,
             self._store,
             self._backend.settings,
             running=running,
             waiting=waiting,
-            job_pids=self._backend.job_pids(),
+            job_pids=processes.pids() if processes else (),
         )
 
     def warm_up(self) -> None:

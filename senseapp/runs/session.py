@@ -34,11 +34,8 @@ _ENGINE = (
 def load_engine() -> None:
     """Import everything a run needs; call it before anything of the engine is used in a thread.
 
-    The modules of timm import each other. Where two threads import them at once, Python lets one see a module that is
-    only half there, to avoid a deadlock; so the first one in does it all, and others wait.
-
-    What was loaded stays for good, so the garbage collector need not look at it again: while it looks through all of
-    torch, no page is made.
+    The modules of timm import each other: two threads that import them at once may see modules half loaded, so the
+    first one does it all. The garbage collector skips what was loaded: no page is made while it looks through torch.
     """
     with _loading:
         first = _ENGINE[0] not in sys.modules

@@ -117,10 +117,8 @@ class RuntimePredictor:
                 return
             ratio = min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
             for name in {kind, ""}:
-                known = self._corrections.get(name)
-                self._corrections[name] = (
-                    ratio if known is None else known ** (1 - _NEWEST_WEIGHT) * ratio**_NEWEST_WEIGHT
-                )
+                known = self._corrections.get(name, ratio)
+                self._corrections[name] = known ** (1 - _NEWEST_WEIGHT) * ratio**_NEWEST_WEIGHT
             self._write()
 
     def _measured_speed(self) -> MachineSpeed:

@@ -281,7 +281,8 @@ class JobRunner:
             self._finish(job, RunState.FAILED, str(error))
         except BaseException:  # SystemExit of some library too: the worker must live to do the next job
             _log.exception("run %s failed", job.run_id, extra=_about(job.run_id))
-            self._finish(job, RunState.FAILED, _unexpected(job.run_id))
+            sentence = f"Something went wrong inside senseapp (run {job.run_id[:8]}); the log has the details."
+            self._finish(job, RunState.FAILED, sentence)
         else:
             self._finish(job, RunState.DONE)
 
@@ -318,7 +319,3 @@ class JobRunner:
 def _about(job_id: str) -> dict[str, str]:
     """Name the run that a log record is about; jobs on a run begin with its id."""
     return {"run": job_id.split(":")[0]}
-
-
-def _unexpected(run_id: str) -> str:
-    return f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."

@@ -26,7 +26,6 @@ class WrittenLabels:
     """What folders, a table ``file,label`` or an image set say of pictures, and what is known of the outputs.
 
     Attributes:
-        layout: where the labels come from.
         labels: of each picture, as written; empty where there are none.
         names: all labels, sorted, also of folders without pictures; those of an image set in its own order.
         num_outputs: numbers that the model gives for each image.
@@ -48,7 +47,6 @@ class LabelMapProposal:
         pairs: (label as written, index of the output), for those that were matched.
         how: what they were matched by.
         unmatched: labels that mean none of the model's outputs.
-        notes: sentences to read before confirming.
     """
 
     pairs: tuple[tuple[str, int], ...]
@@ -65,7 +63,6 @@ class Targets:
         values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
         kept: positions of the pictures that have one.
         names: of the model's outputs, as people read them; empty where unknown.
-        notes: sentences a person should read.
     """
 
     values: Tensor | None

@@ -53,8 +53,8 @@ def finished(backend: Backend) -> str:
 
 
 def processes_of(backend: Backend) -> JobProcesses:
-    assert backend._processes is not None
-    return backend._processes
+    assert backend.processes is not None
+    return backend.processes
 
 
 def numbers(result: SensitivityResult | None) -> list[object]:

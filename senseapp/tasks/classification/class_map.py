@@ -91,16 +91,12 @@ def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
 
 
 def _notes(how: MatchedBy, matched: dict[str, int]) -> tuple[str, ...]:
-    if how == "order":
-        return (
-            "Folders were matched to the model's classes by their alphabetical order, because their number is right. "
-            "Check that accuracy is well above chance.",
-        )
-    if how == "own order":
-        return (
-            "The model's classes were taken to be those of the image set, in its order, because their number is right. "
-            "Check that accuracy is well above chance.",
-        )
+    by_order = {
+        "order": "Folders were matched to the model's classes by their alphabetical order",
+        "own order": "The model's classes were taken to be those of the image set, in its order",
+    }
+    if how in by_order:
+        return (f"{by_order[how]}, because their number is right. Check that accuracy is well above chance.",)
     if how == "indices" and any(int(name) == index + 1 for name, index in matched.items()):
         return ("Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",)
     return ()
