@@ -48,12 +48,10 @@ def _mid_p_cdf(count: int, total: int, x: float) -> float:
 def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) -> Interval:
     """Interval of a probability after ``count`` of ``num_samples``: Clopper-Pearson with mid-P.
 
-    Finite and honest at the ends: none of n gives (0, about 3/n) at 95 %, the rule of three.
-
     Source: Lancaster (1961), Significance tests in discrete distributions, JASA 56; Brown, Cai and DasGupta
     (2001), Interval estimation for a binomial proportion, Statistical Science 16, section 4.1.
 
-    >>> low, high = proportion_interval(0, 100)
+    >>> low, high = proportion_interval(0, 100)  # the rule of three
     >>> (low, round(high, 3))
     (0.0, 0.03)
     """

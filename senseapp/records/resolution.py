@@ -22,8 +22,7 @@ _WHOLE_FROM = 10.0
 def default_metric(metrics: Collection[str], num_images: int) -> str:
     """Return the metric to rank by: the labelled primary one where ``num_images`` can show a notable drop, else KL.
 
-    With fewer than 381 labelled images the interval of a layer that changes no answer reaches beyond one point, so
-    top-1 could not tell a robust layer from one that loses more than is tolerable. KL compares whole outputs.
+    With fewer than 381 labelled images the interval of a layer that changes no answer reaches beyond one point.
     """
     primary = primary_among(metrics, labelled=True)
     if primary is not None and METRICS[primary].unchanged_upper_end(num_images) <= METRICS[primary].notable:

@@ -114,16 +114,9 @@ def reserve_upload(
 ) -> Path:
     """Make the file that an upload will be written to, ``num_bytes`` large, and return its path.
 
-    It lies in a folder of its own, whose name cannot be guessed, and has its size without taking up the disk: uploads
-    that come at the same time count against the quotas. Before that, uploads that are hours old and that no run reads
-    are removed.
-
-    Args:
-        folder: of this person; its neighbours are everybody else's.
-        num_bytes: size of the new file; :func:`extend_upload` makes it larger.
-        is_read: see :data:`IsRead`.
-        limits: see :class:`UploadLimits`.
-        announced_bytes: size that the sender announces: it must fit in, and is not reserved.
+    It lies in a folder of its own in ``folder`` (of this person, beside everybody else's), whose name cannot be
+    guessed, and has its size without taking up the disk: uploads that come at the same time count against the quotas.
+    What the sender announces must fit in, and is not reserved. Old uploads that no run reads are removed first.
 
     Raises:
         QuotaExceeded: the file is too large, or a quota would be passed.
@@ -179,9 +172,10 @@ def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the size of all files in ``folder``."""
-    found = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # removed meanwhile
-            found += path.lstat().st_size if path.is_file() else 0
-    return found
+    """Return the size of all files in ``folder``; those that are removed meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total

@@ -48,9 +48,8 @@ class PreviewReport:
     Attributes:
         pictures: at most twelve, spread evenly over the set.
         num_scored: images that ``score`` was measured on, drawn at random.
-        score: the task's shown metric of the uncompressed model on them; None without labels.
+        score: the task's shown metric on them; None without labels.
         warning: one sentence where that says that the model does not do its task; else empty.
-        notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
     """
 

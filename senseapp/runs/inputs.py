@@ -123,14 +123,9 @@ class Inputs:
         return self._backend.speeds.predict(work, kind=kind_of(spec))
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
-        """Return a new file of ``num_bytes`` among this person's uploads, for what is about to come.
+        """Return a new file among this person's uploads; see :func:`~senseapp.runs.disk_space.reserve_upload`.
 
-        What the sender announces must fit in; it is not reserved.
-
-        Raises:
-            QuotaExceeded: the file is too large, or a quota would be passed.
-            RateLimited: this person sends too many files in a minute.
-            StorageFailed: the disk refuses.
+        Raises RateLimited where this person sends too many files in a minute.
         """
         self._backend.rate_limiter.count(self._owner, "uploads")
         with self._backend.receiving:
@@ -158,9 +153,7 @@ class Inputs:
 def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
     """Return how many images a run measures on; None where that is known only after counting them.
 
-    Args:
-        spec: of the run.
-        counted: of the images that were looked at, by their spec without a class map.
+    ``counted`` has the images that were looked at, by their spec without a class map.
     """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples

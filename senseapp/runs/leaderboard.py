@@ -31,11 +31,9 @@ def shown_metric(result: SensitivityResult) -> str:
 def headline(result: SensitivityResult) -> str:
     """Say which layer is the most fragile and what the images can show of the others, at :func:`headline_level`.
 
-    "Most fragile: layer2.0.conv1 loses 6.4 points at 50 %. 14 of 21 layers lose nothing measurable: 512 images show
-    losses from about 0.7 points." A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where
-    the images cannot show a tolerable loss, that is the answer: "20 images cannot show a drop in top-1 accuracy under
-    about 16 points". Estimates have no interval, so a run of estimates alone says that it is estimated. A model that
-    does not do its task uncompressed is the headline itself.
+    A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where images cannot show a tolerable
+    loss, that is the answer. Estimates have no interval, so a run of estimates alone says that it is estimated. A model
+    that does not do its task uncompressed is the headline itself.
     """
     if warning := baseline_warning(result):
         return warning

@@ -67,9 +67,8 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
     """Return one number per layer that could be measured, members of a group alike.
 
     Percent for sparsity and pruning: the classic rule on the drops of the ranking metric at the level nearest to
-    50 %, for a mean of 50 % weighted by the layers' parameters (2:4 sparsity: 50 % everywhere). Bits for
-    quantization: the least damage at 4 bits on average over all compressible weights, or at the nearest average that
-    the measured levels reach; 32 for a layer that is better left as it is.
+    50 %, for a mean of 50 % weighted by parameters (2:4 sparsity: 50 % everywhere). Bits for quantization: the least
+    damage at 4 bits on average, or at the nearest average that the measured levels reach; 32 for a layer left as it is.
     """
     from senseapp.schedules.gamma import (
         layer_targets,  # it loads scipy, which the app does without until its first chart

@@ -103,10 +103,10 @@ class Progress:
         if not self.total or (not measured and self.predicted_seconds is None):
             return None
         trusted = 0.1 * self.total if self.predicted_seconds is not None else 0.0
-        predicted_pace = (self.predicted_seconds or 0.0) / self.total
+        predicted_step = (self.predicted_seconds or 0.0) / self.total
         spent = max(0.0, self.last_step - self.planned)
-        pace = (spent + trusted * predicted_pace) / (measured + trusted)
-        return max(0.0, pace * (self.total - self.done) - (now - self.last_step))
+        step_seconds = (spent + trusted * predicted_step) / (measured + trusted)
+        return max(0.0, step_seconds * (self.total - self.done) - (now - self.last_step))
 
 
 _log = logging.getLogger(__name__)

@@ -169,13 +169,9 @@ def carry_out_in(
 ) -> None:
     """Have ``process``, which does nothing else meanwhile, do the task; its outcome is in the folder.
 
-    Args:
-        process: of which :meth:`JobProcess.hear` says what it raises.
-        task: what to do.
-        context: how a session is opened is for the process to know, everything else is taken from it.
-        device: that the run asks for, which decides whether its memory is limited.
-        address: of the cluster that measures; empty for this machine.
-        job_mb: see :class:`~senseapp.runs.memory.MemoryGuard`.
+    How a session is opened is for the process to know; everything else of ``context`` counts. The memory of runs on
+    this machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures.
+    Raises as :meth:`JobProcess.hear` does.
     """
     process.ask(
         "task",

@@ -54,10 +54,7 @@ def decode_task(payload: dict[str, Any]) -> RunTask:
 
 
 class AppObserver:
-    """The app as a task in another process sees it: told of everything, and asked for earlier runs.
-
-    ``say`` sends a message to the app; ``answer`` waits for its next answer and returns the body.
-    """
+    """The app as a task in another process sees it: ``say`` tells it something, ``answer`` waits for its answer."""
 
     def __init__(self, say: Callable[[str, Any], None], answer: Callable[[], Any]) -> None:
         self._say = say
