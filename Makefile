@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check
 
 PORT ?= 8501
-WORKERS ?= 2
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
@@ -70,6 +70,7 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.kills 50
 	$(BIN)/python -m tests.soak.crowd 20
 	$(BIN)/python -m tests.soak.day
+	$(BIN)/python -m tests.soak.hostile
 	$(BIN)/python -m tests.soak.uploads
 	$(BIN)/python -m tests.soak.downloads
 	$(BIN)/python -m tests.soak.two_people

@@ -81,4 +81,4 @@ def _profile(model: str) -> ModelProfile | None:
         return None
     from senseapp.models.catalogue import parse_model  # reads the catalogue, which the other commands do without
 
-    return load_card(parse_model(model))[0]
+    return load_card(parse_model(model)).profile

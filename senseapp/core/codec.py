@@ -7,6 +7,7 @@ undefined numbers, which JSON has no form for, are written as the strings ``"inf
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -16,11 +17,12 @@ from typing import Any, TypeVar
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
-from senseapp.core.errors import InvalidFile
+from senseapp.core.errors import InvalidFile, first_line_of
 
 RecordT = TypeVar("RecordT")
 
-_converter = cattrs.Converter(forbid_extra_keys=True)
+# The first problem is enough: a list of 300,000 wrong entries would be as many errors, of gigabytes together.
+_converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 _versions: dict[str, int] = {}
 
 
@@ -39,6 +41,8 @@ def _float_to_json(value: float) -> float | str:
 
 
 _converter.register_unstructure_hook(float, _float_to_json)
+_converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value).decode())
+_converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 
 
 def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
@@ -92,9 +96,9 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
         )
     try:
         return _converter.structure(payload.get("data"), expected)
-    except Exception as error:  # cattrs gathers every problem of a record in one exception group
-        reasons = "; ".join(cattrs.transform_error(error))
-        raise InvalidFile(f"This {name} record is damaged: {reasons}.") from error
+    except Exception as error:  # whatever the constructors of records raise
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else first_line_of(error)
+        raise InvalidFile(f"This {name} record is damaged: {reason}.") from error
 
 
 def dumps(value: Any) -> str:

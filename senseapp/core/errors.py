@@ -5,7 +5,7 @@
     SenseError
     ├── InvalidInput            exit code 2
     │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
-    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch
+    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch, ReadingStopped
     ├── OutOfMemory, ProcessLost, ClusterFailed, MeasurementFailed, NotFound, QueueFull, QuotaExceeded, RateLimited
     └── StorageFailed
         └── HomeInUse
@@ -16,9 +16,18 @@ the trace goes to the log.
 
 from __future__ import annotations
 
+_LONGEST_MESSAGE = 800
+
 
 class SenseError(Exception):
-    """Base of all errors whose message is meant to be read by the person who caused it."""
+    """Base of all errors whose message is meant to be read by the person who caused it.
+
+    Messages quote files that anybody may have made: they are never endless, and always text that can be written.
+    """
+
+    def __str__(self) -> str:
+        message = super().__str__().encode("utf-8", "replace").decode()
+        return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
 
 
 class InvalidInput(SenseError):
@@ -67,6 +76,10 @@ class InvalidFile(InvalidInput):
 
 class RunMismatch(InvalidInput):
     """The folder already holds an unfinished run with other settings."""
+
+
+class ReadingStopped(InvalidInput):
+    """A file kept the process that reads it busy for too long, or ended it."""
 
 
 class OutOfMemory(SenseError):

@@ -25,33 +25,9 @@ from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.labels import label_entries, written_labels
 from senseapp.models.loaded import Preprocessing
+from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, LabelMapProposal, Layout, Targets, Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSurvey:
-    """What a folder, archive or image set holds, told by its names; pictures are decoded until one can be.
-
-    Attributes:
-        title: its name.
-        layout: where labels come from, if anywhere.
-        num_images: pictures there, by their names; damaged ones are found when they are read.
-        label_counts: (label as written, number of pictures); empty without labels.
-        proposal: what those labels mean for the model; None where there is nothing to confirm.
-        notes: sentences a person should read.
-        tables: CSV files in it, one of which may hold the labels.
-        class_names: of the model, by index; empty where unknown.
-    """
-
-    title: str
-    layout: Layout
-    num_images: int
-    label_counts: tuple[tuple[str, int], ...]
-    proposal: LabelMapProposal | None
-    notes: tuple[str, ...]
-    tables: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = ()
+from senseapp.tasks import CLASSIFICATION, Targets, Task
 
 
 def survey_images(

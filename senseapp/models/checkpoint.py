@@ -100,12 +100,14 @@ def _read_payload(path: Path) -> Mapping[Any, Any]:
     kind = check_weights_file(path)
     if kind is FileKind.SAFETENSORS:
         return _read_safetensors(path)
-    payload = _load_plain(path, mapped=kind is FileKind.ZIP)
-    if not isinstance(payload, Mapping):
+    loaded = _load_plain(path, mapped=kind is FileKind.ZIP)
+    if not isinstance(loaded, dict):
         raise InvalidCheckpoint(
-            f"{path.name} holds a {type(payload).__name__}, not a dict of weights by layer name. {RESAVE_ADVICE}"
+            f"{path.name} holds a {type(loaded).__name__}, not a dict of weights by layer name. {RESAVE_ADVICE}"
         )
-    claimed = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(payload, depth=_MAX_DEPTH))
+    plain = _Plain()
+    payload: Mapping[Any, Any] = plain.value(loaded)
+    claimed = sum(tensor.numel() * tensor.element_size() for tensor in plain.tensors)
     if claimed > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:  # a size with a stride of zero
         raise damaged(path, f"its tensors claim {claimed:,} bytes, far more than the file has")
     return payload
@@ -131,12 +133,28 @@ def _load_plain(path: Path, *, mapped: bool) -> object:
     return payload
 
 
-def _tensors(value: object, *, depth: int) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping) and depth > 0:
-        for item in value.values():
-            yield from _tensors(item, depth=depth - 1)
+class _Plain:
+    """Copies of dicts, and tensors without attributes of their own: a file can give both any, methods included.
+
+    Each object is copied once, wherever it is used, so that dicts which share each other take no time.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._known: dict[int, object] = {}
+
+    def value(self, value: object, depth: int = 0) -> Any:
+        """Return a plain copy of dicts and tensors down to the level that weights may be at; the rest as it is."""
+        if id(value) in self._known:
+            return self._known[id(value)]
+        copied = value
+        if isinstance(value, Tensor):
+            copied = torch.Tensor.detach(value)
+            self.tensors.append(copied)
+        elif isinstance(value, dict) and depth <= _MAX_DEPTH:
+            copied = {key: self.value(item, depth + 1) for key, item in dict.items(value)}
+        self._known[id(value)] = copied
+        return copied
 
 
 def _unwrap(payload: Mapping[Any, Any], *, use_ema: bool) -> tuple[list[str], dict[str, Tensor]]:
@@ -146,7 +164,12 @@ def _unwrap(payload: Mapping[Any, Any], *, use_ema: bool) -> tuple[list[str], di
     while (key := _next_key(level, use_ema=use_ema, depth=len(keys))) is not None:
         keys.append(key)
         level = level[key]
-    return keys, {name: value for name, value in level.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    return keys, {name: value for name, value in level.items() if _is_name(name) and isinstance(value, Tensor)}
+
+
+def _is_name(key: object) -> bool:
+    """Return whether a key can name a layer; half of a character cannot be written anywhere."""
+    return isinstance(key, str) and not any("\ud800" <= character <= "\udfff" for character in key)
 
 
 def _next_key(level: Mapping[Any, Any], *, use_ema: bool, depth: int) -> str | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.models.checkpoint import Checkpoint, read_checkpoint
-from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith, Shape, weights_only
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith, weights_only
 from senseapp.models.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.models.recognise import (
     BY_ORDER_NOTE,
@@ -28,46 +27,11 @@ from senseapp.models.recognise import (
     ordered_weights,
     recognise,
 )
+from senseapp.records.inputs import MatchReport, Mismatch
 from senseapp.records.spec import ModelSpec
 
 _TRAINING_ONLY_PREFIXES = ("AuxLogits.", "aux1.", "aux2.")
 _LISTED_AT_MOST = 3
-
-
-class Mismatch(NamedTuple):
-    """One weight that does not fit, with its shape in the network and in the checkpoint; None where it is not there."""
-
-    name: str
-    expected: Shape | None
-    found: Shape | None
-
-    @property
-    def kind(self) -> Literal["missing", "unexpected", "wrong shape"]:
-        """What is wrong with it."""
-        if self.found is None:
-            return "missing"
-        return "unexpected" if self.expected is None else "wrong shape"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchReport:
-    """How a checkpoint and a network compare.
-
-    Attributes:
-        differences: missing weights first, then those of another shape, then surplus ones.
-        ignored: names of the checkpoint that are left out on purpose: heads that serve training only, and
-            tables that the network computes.
-        cause: one sentence on the likely cause; empty if everything fits.
-    """
-
-    differences: tuple[Mismatch, ...] = ()
-    ignored: tuple[str, ...] = ()
-    cause: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether every weight of the network is in the checkpoint, in its shape, and nothing else."""
-        return not self.differences
 
 
 def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.catalogue import find_entry
@@ -34,6 +32,9 @@ from senseapp.models.fingerprint import (
     sketch_of,
     weights_only,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 BY_ORDER_NOTE = (
     "Names are unknown; order and shapes fit {title}. This is a guess: the accuracy of the uncompressed network on "

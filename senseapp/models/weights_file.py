@@ -24,6 +24,7 @@ MAX_PICKLE_BYTES = 16_000_000
 """Names and shapes of a billion weights take about one megabyte, and their optimizer two more."""
 _MAX_OPCODES = 2_000_000  # a named tensor takes about 40
 _MAX_ENTRIES = 200_000
+_MAX_KEY_PARTS = 16
 _SNIFFED_BYTES = 4096
 _MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 _TAR_MAGIC = slice(257, 262)
@@ -113,6 +114,8 @@ def check_weights_file(path: Path) -> FileKind:
         _check_archive(path)
     elif kind is FileKind.PICKLE:
         _check_legacy(path)
+    else:
+        _check_header(path)
     return kind
 
 
@@ -216,6 +219,16 @@ def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         )
 
 
+def _check_header(path: Path) -> None:
+    """Require a safetensors file to name no more tensors than a network has."""
+    with path.open("rb") as file:
+        header = file.read(int.from_bytes(file.read(8), "little"))
+    if (count := header.count(b'"data_offsets"')) > _MAX_ENTRIES:
+        raise InvalidCheckpoint(
+            f"{path.name} names {count:,} tensors; a checkpoint has at most {_MAX_ENTRIES:,}. {RESAVE_ADVICE}"
+        )
+
+
 def _pickle_in(path: Path, names: list[str]) -> str:
     pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(set(names)) != len(names) or len(pickles) != 1:
@@ -269,20 +282,100 @@ def _globals_in(file: _BoundedReader) -> set[str]:
     """Return the dotted names that one pickle in ``file`` asks for, read up to its STOP.
 
     Raises:
-        ValueError: it is not a whole pickle.
+        ValueError: it is not a whole pickle, or would keep torch busy without end.
     """
     found: set[str] = set()
-    strings: list[str] = []
+    stack = _PickleStack()
     for count, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
         if count > _MAX_OPCODES:
             raise ValueError(f"more than {_MAX_OPCODES:,} steps to build what is in it")
         if opcode.name in ("GLOBAL", "INST"):
             found.add(str(argument).replace(" ", "."))
         elif opcode.name == "STACK_GLOBAL":
-            found.add(".".join(strings[-2:]))  # for the message: torch does not read this opcode at all
-        elif isinstance(argument, str):
-            strings.append(argument)
+            found.add(".".join(map(str, stack.top(2))))  # for the message: torch does not read this opcode at all
+        stack.step(opcode, argument)
     return found
+
+
+_OTHER = object()  # a value of which nothing needs to be known
+_ENCODE = "_codecs encode"
+
+
+class _PickleStack:
+    """The stack of an unpickler as far as it is plain: texts, numbers, and tuples of them; all else is ``_OTHER``.
+
+    Hashing a tuple of tuples that share each other takes time that doubles with every level, so only plain values and
+    flat tuples may be keys; and of codecs only the one that pickle itself writes is quick for any text.
+    """
+
+    def __init__(self) -> None:
+        self._values: list[object] = []
+        self._memo: dict[object, object] = {}
+
+    def top(self, count: int) -> list[object]:
+        """Return the uppermost ``count`` values, the top last."""
+        return self._values[-count:]
+
+    def step(self, opcode: pickletools.OpcodeInfo, argument: object) -> None:
+        """Do what one opcode does to the stack.
+
+        Raises:
+            ValueError: it takes what is not there, or what plain weights never hold.
+        """
+        name = opcode.name
+        if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            self._memo[len(self._memo) if name == "MEMOIZE" else argument] = self._values[-1] if self._values else None
+            return
+        taken = self._take(opcode)
+        self._check(name, taken)
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            self._values.append(self._memo.get(argument, _OTHER))
+        elif name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"):
+            flat = all(_is_scalar(value) for value in taken) and len(taken) <= _MAX_KEY_PARTS
+            self._values.append(tuple(taken) if flat else _OTHER)
+        elif name == "GLOBAL":
+            self._values.append(_ENCODE if argument == _ENCODE else _OTHER)
+        elif name == "DUP":
+            self._values.extend(taken * 2)
+        else:
+            self._values.extend(_pushed(opcode, argument))
+
+    def _take(self, opcode: pickletools.OpcodeInfo) -> list[object]:
+        """Take off what the opcode reads; of what lies above a mark everything, and the mark."""
+        count = len(opcode.stack_before)
+        above: list[object] = []
+        if pickletools.markobject in opcode.stack_before:
+            while self._values and self._values[-1] is not pickletools.markobject:
+                above.append(self._values.pop())
+            count -= len(opcode.stack_before) - opcode.stack_before.index(pickletools.markobject) - 1
+        if len(self._values) < count:
+            raise ValueError("it takes more values than it makes")
+        below = self._values[len(self._values) - count :]
+        del self._values[len(self._values) - count :]
+        return [value for value in below if value is not pickletools.markobject] + above[::-1]
+
+    def _check(self, name: str, taken: list[object]) -> None:
+        keys = {"SETITEM": taken[1:2], "SETITEMS": taken[1::2], "DICT": taken[::2]}.get(name, [])
+        if any(not (_is_scalar(key) or isinstance(key, tuple)) for key in keys):
+            raise ValueError("a key in it is neither a name nor a number")
+        if name == "REDUCE" and taken[0] is _ENCODE:
+            codec = taken[1][1:] if isinstance(taken[1], tuple) else ()
+            if codec not in (("latin1",), ("latin-1",)):
+                raise ValueError("a text in it is not in the encoding that pickle writes")
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, str | bytes | int | float)
+
+
+def _pushed(opcode: pickletools.OpcodeInfo, argument: object) -> list[object]:
+    """Return what an opcode that computes nothing puts on the stack."""
+    if opcode.stack_after == [pickletools.markobject]:
+        return [pickletools.markobject]
+    if opcode.name in ("NONE", "NEWTRUE", "NEWFALSE"):
+        return [None]
+    plain = isinstance(argument, str | bytes | int | float) and not opcode.stack_before
+    return [argument if plain else _OTHER] * len(opcode.stack_after)
 
 
 def _check_globals(names: set[str], path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from senseapp.core.errors import StorageFailed
 from senseapp.core.home import lock_home
@@ -21,6 +22,7 @@ from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.model_cards import ModelCards
 from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
+from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
@@ -31,6 +33,7 @@ from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
+AnswerT = TypeVar("AnswerT")
 
 
 class Backend:
@@ -62,9 +65,9 @@ class Backend:
         self.settings = settings
         self.store = RunStore(home)
         self.store.recover()
-        self.cards = ModelCards()
+        self.cards = ModelCards(lambda model: self.answer(DescribeModel(model=model)))
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate)
-        self.processes = JobProcesses(settings.workers, settings.job_memory_mb) if settings.job_processes else None
+        self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
         self._local: set[str] = set()  # runs that do without the cluster
@@ -73,7 +76,6 @@ class Backend:
         self._tasks: dict[str, RunTask] = {}
         self._assigning = threading.Lock()
         self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
-        self.looking = threading.Lock()  # one look at a model and its images at a time: each takes memory
         self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
         self.rate_limiter = RateLimiter(
             {
@@ -97,6 +99,10 @@ class Backend:
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
         """Return the folders that runs of ``owner`` may read files from."""
         return (*self._data_roots, uploads_folder(self.home, owner))
+
+    def answer(self, question: Question[AnswerT]) -> AnswerT:
+        """Answer a question about files that somebody brought, in a further process where there are any; may wait."""
+        return self.processes.answer(question) if self.processes else question.answer()
 
     def so_far(self, run_id: str) -> SensitivityResult | None:
         """Return the result of a run, or what it has found until now; None before its model was loaded."""

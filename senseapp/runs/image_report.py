@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from senseapp.metrics import METRICS
-from senseapp.records.preparation import PreparationChoice
+from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.spec import RunSpec
 from senseapp.runs.session import load_engine
 from senseapp.tasks import Task, task_named
@@ -29,36 +28,6 @@ _MOST_SCORED = 256
 _SCORING_SECONDS = 8.0
 _BATCH = 32
 _SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoothing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenPicture:
-    """One picture as the network sees it, cropped, as a PNG file; its label (empty without) and prediction, as text."""
-
-    name: str
-    png: bytes
-    label: str
-    prediction: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewReport:
-    """Some pictures and the uncompressed model's figures on them.
-
-    Attributes:
-        pictures: at most twelve, spread evenly over the set.
-        num_scored: images that ``score`` was measured on, drawn at random.
-        score: the task's shown metric on them; None without labels.
-        warning: one sentence where that says that the model does not do its task; else empty.
-        choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
-    """
-
-    pictures: tuple[SeenPicture, ...]
-    num_scored: int
-    score: float | None
-    warning: str
-    notes: tuple[str, ...]
-    choice: PreparationChoice | None = None
 
 
 def sample_zip() -> bytes:

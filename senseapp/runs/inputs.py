@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
-from senseapp.runs.image_report import PreviewReport, preview_images
-from senseapp.runs.model_cards import (
-    CheckpointReport,
-    compare_checkpoint,
-    find_pruning_groups,
-    identify_checkpoint,
+from senseapp.runs.model_cards import CheckpointReport
+from senseapp.runs.questions import (
+    CompareCheckpoint,
+    FindGroups,
+    IdentifyCheckpoint,
+    PreviewImages,
+    ReadSchedule,
+    SurveyImages,
 )
-from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.time_estimate import work_of
-from senseapp.tasks import task_named
-
-if TYPE_CHECKING:
-    from senseapp.data.pictures import ImageSurvey
-    from senseapp.models.fitting import MatchReport
-
 
 _KEPT_COUNTS = 512
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
@@ -57,18 +53,19 @@ class Inputs:
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         """Return the layers that a run of pruning takes together, by group; loads the model, takes seconds."""
         self._checked(RunSpec(model=spec.model))
-        with self._backend.looking:
-            return find_pruning_groups(spec)
+        if not spec.sensitivity.compression.description.removes_channels:
+            return ()
+        return self._backend.answer(FindGroups(spec=spec)).groups
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)))
-        return identify_checkpoint(path, use_ema=use_ema)
+        return self._backend.answer(IdentifyCheckpoint(path=path, use_ema=use_ema))
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
         self._checked(RunSpec(model=model))
-        return compare_checkpoint(model)
+        return self._backend.answer(CompareCheckpoint(model=model))
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose what each of its labels means to ``model``.
@@ -76,15 +73,14 @@ class Inputs:
         The first time for a model this loads it, as :meth:`model_card` does.
         """
         roots = self._checked(RunSpec(model=model, data=data))
-        load_engine()
-        from senseapp.data.pictures import survey_images  # torch loads on first use, not when the app starts
-
-        survey = survey_images(
-            data,
-            num_classes=self.model_card(model).num_classes,
-            task=task_named(model.task),
-            class_names=self._backend.cards.class_names(model),
-            data_roots=roots,
+        survey = self._backend.answer(
+            SurveyImages(
+                data=data,
+                task=model.task,
+                num_classes=self.model_card(model).num_classes,
+                class_names=self._backend.cards.class_names(model),
+                data_roots=tuple(map(str, roots)),
+            )
         )
         counts = self._backend.image_counts
         counts[replace(data, class_map=())] = survey.num_images
@@ -95,8 +91,13 @@ class Inputs:
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
-        with self._backend.looking:
-            return preview_images(spec, num_images=self._num_pictures(spec), data_roots=roots)
+        return self._backend.answer(
+            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots)))
+        )
+
+    def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
+        """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
+        return self._backend.answer(ReadSchedule(content=content, profile=profile))
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
         if not (spec.data.path or spec.data.name):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.core.csv_cells import csv_text
-from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec, SenseError
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.jobs import RunRecord, RunState
@@ -222,7 +222,7 @@ class Leaderboard:
             try:
                 result = self._store.folder(record.run_id).load_result()
                 self._known[key] = leaderboard_row(result, run=record.run_id)
-            except SenseError:
+            except Exception:  # figures of an imported run may break anything; the other runs are shown all the same
                 _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
                 self._known[key] = None
         return self._known[key]

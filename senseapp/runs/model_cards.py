@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
+from senseapp.models.recognise import Candidate
+from senseapp.records.inputs import MatchReport
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.session import load_engine
 from senseapp.tasks import task_named
-
-if TYPE_CHECKING:
-    from senseapp.models.fitting import MatchReport
-    from senseapp.models.recognise import Candidate
 
 _KEPT = 64
 _EXAMPLE_IMAGES = 2
@@ -25,8 +24,16 @@ _Key: TypeAlias = tuple[ModelSpec, float, int]
 ValueT = TypeVar("ValueT")
 
 
-def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
-    """Load the network and return its profile and the names of its outputs (empty where unknown); takes seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """A model's layers and their cost, and the names of its outputs (empty where unknown)."""
+
+    profile: ModelProfile
+    class_names: tuple[str, ...] = ()
+
+
+def load_card(model: ModelSpec) -> ModelCard:
+    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds."""
     load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
@@ -43,7 +50,7 @@ def load_card(model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
         pretrained=loaded.pretrained,
         notes=loaded.notes,
     )
-    return profile, loaded.class_names
+    return ModelCard(profile=profile, class_names=loaded.class_names)
 
 
 def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
@@ -67,9 +74,10 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
 
 
 class ModelCards:
-    """Profiles by model; a checkpoint that changed on disk is read again."""
+    """Profiles by model; a checkpoint that changed on disk is read again. ``load`` describes one not known yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Callable[[ModelSpec], ModelCard] = load_card) -> None:
+        self._describe = load
         self._loading = threading.Lock()
         self._profiles: dict[_Key, ModelProfile] = {}
         self._class_names: dict[_Key, tuple[str, ...]] = {}
@@ -79,23 +87,23 @@ class ModelCards:
         if (known := self._profiles.get(_key(model))) is not None:
             return known
         with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
-            return self._profiles.get(_key(model)) or self._load(model)[0]
+            return self._profiles.get(_key(model)) or self._load(model).profile
 
     def class_names(self, model: ModelSpec) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
         with self._loading:
             known = self._class_names.get(_key(model))
-            return self._load(model)[1] if known is None else known
+            return self._load(model).class_names if known is None else known
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
         """Remember a profile, for example one that a run made anyway."""
         _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec) -> tuple[ModelProfile, tuple[str, ...]]:
-        profile, class_names = load_card(model)
-        self.keep(model, profile)
-        _put(self._class_names, _key(model), class_names)
-        return profile, class_names
+    def _load(self, model: ModelSpec) -> ModelCard:
+        card = self._describe(model)
+        self.keep(model, card.profile)
+        _put(self._class_names, _key(model), card.class_names)
+        return card
 
 
 def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:

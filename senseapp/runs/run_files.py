@@ -3,60 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, SenseError
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import CHECKPOINT
 from senseapp.records.schedule import ValidationResult
-from senseapp.runs.leaderboard import headline as headline_of
-from senseapp.store.run_file_reading import ReadRunFile
+from senseapp.records.spec import RunSpec
+from senseapp.runs.leaderboard import headline
+from senseapp.store.run_file_reading import ReadRunFile, read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 
 _ORIGIN = "Imported from a run file; what is in it was measured elsewhere."
 
 
-def keep_run_file(store: RunStore, read: ReadRunFile, *, owner: str) -> str:
-    """Make a finished run of a file that was found sound, and return its id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedRun:
+    """A run whose records were found sound and written anew, in a folder that is to become the run's own.
+
+    Attributes:
+        title: of the run.
+        spec: its settings.
+        headline: its result in one sentence.
+        num_measurements: in its result.
+    """
+
+    title: str
+    spec: RunSpec
+    headline: str
+    num_measurements: int
+
+
+def unpack_run_file(stream: BinaryIO, folder: Path, *, most_bytes: int) -> UnpackedRun:
+    """Check a run file and write what is in it into an empty ``folder``.
+
+    Args:
+        stream: the file.
+        folder: where the records and compressed models go.
+        most_bytes: that everything in it may have together, unpacked.
 
     Raises:
-        InvalidFile: a compressed model in it is not one.
-        StorageFailed: it cannot be stored.
+        InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
+        StorageFailed: the folder cannot be written to.
     """
+    read = read_run_file(stream, most_bytes=most_bytes)
     sentence = _headline(read)
-    return keep_finished_run(
-        store,
-        read.result,
-        owner=owner,
+    _fill(RunFolder(folder), read)
+    return UnpackedRun(
         title=read.head.title,
+        spec=read.result.spec,
         headline=sentence,
-        origin=_ORIGIN,
-        fill=lambda folder: _fill(folder, read),
+        num_measurements=len(read.result.measurements),
     )
 
 
+def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> str:
+    """Make a finished run of what was unpacked into ``folder``, which is empty then, and return its id."""
+
+    def move(own: RunFolder) -> None:
+        with storage_errors("the run"):
+            for path in folder.iterdir():
+                path.rename(own.path / path.name)
+
+    return keep_finished_run(store, run, move, owner=owner, origin=_ORIGIN)
+
+
 def keep_finished_run(
-    store: RunStore,
-    result: SensitivityResult,
-    *,
-    owner: str,
-    title: str,
-    headline: str,
-    origin: str,
-    fill: Callable[[RunFolder], None] = lambda folder: None,
+    store: RunStore, run: UnpackedRun, fill: Callable[[RunFolder], None], *, owner: str, origin: str
 ) -> str:
-    """Store a finished run and return its id; ``fill`` adds further files, and where it fails nothing is kept."""
-    record = store.create(result.spec, owner=owner, title=title)
+    """Make a finished run whose files ``fill`` writes, and return its id; where that fails nothing is kept."""
+    record = store.create(run.spec, owner=owner, title=run.title)
     try:
-        folder = store.folder(record.run_id)
-        fill(folder)
-        folder.save_result(result)
-        store.update(record.run_id, headline=headline, origin=origin)
-        count = len(result.measurements)
-        store.set_state(record.run_id, RunState.DONE, done=count, total=count)
+        fill(store.folder(record.run_id))
+        store.update(record.run_id, headline=run.headline, origin=origin)
+        store.set_state(record.run_id, RunState.DONE, done=run.num_measurements, total=run.num_measurements)
     except SenseError:
         store.remove(record.run_id)
         raise
@@ -66,7 +90,7 @@ def keep_finished_run(
 
 def _headline(read: ReadRunFile) -> str:
     try:
-        return headline_of(read.result)
+        return headline(read.result)
     except (ArithmeticError, ValueError, LookupError) as error:  # figures that no run of ours has
         raise InvalidFile(
             "The figures in this run file make no sense. Choose a file that Download run wrote."
@@ -80,6 +104,7 @@ def _fill(folder: RunFolder, read: ReadRunFile) -> None:
         folder.save(_key(name), record)
     for name in read.weights:
         _keep_weights(folder, name, read)
+    folder.save_result(read.result)
 
 
 def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
@@ -91,16 +116,23 @@ def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
 def _keep_weights(folder: RunFolder, name: str, read: ReadRunFile) -> None:
     path = folder.compressed_model(_key(name))
     with storage_errors(path.name), path.open("xb") as stream:
-        stream.writelines(read.chunks(name))
+        _copy(stream, name, read)
+    _check_weights(path.name, str(path))
+
+
+def _copy(stream: BinaryIO, name: str, read: ReadRunFile) -> None:
+    for chunk in read.chunks(name):
+        stream.write(chunk)
+
+
+def _check_weights(name: str, path: str) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(str(path), framework="np") as weights:
+        with safe_open(path, framework="np") as weights:
             weights.keys()
     except (SafetensorError, OSError) as error:
-        raise InvalidFile(
-            f"{path.name} is no safetensors file ({error}). Choose a file that Download run wrote."
-        ) from error
+        raise InvalidFile(f"{name} is no safetensors file ({error}). Choose a file that Download run wrote.") from error
 
 
 def _key(name: str) -> str:

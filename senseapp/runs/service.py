@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.home import home as default_home
 from senseapp.records.histogram import QuantizationHistogram
@@ -19,13 +21,13 @@ from senseapp.runs.disk_space import DiskUse, UploadLimits, check_run_room, disk
 from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.inputs import Inputs
 from senseapp.runs.leaderboard import LeaderboardRow, headline
-from senseapp.runs.run_files import keep_finished_run, keep_run_file
+from senseapp.runs.questions import ReadTable, UnpackRunFile
+from senseapp.runs.run_files import UnpackedRun, keep_finished_run, keep_run
 from senseapp.runs.run_log import LogEntry, read_run_log
-from senseapp.runs.settings import check_paths
+from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.system_report import SystemReport, system_report
-from senseapp.store.distiller_reading import notes_on_names, read_distiller_csv
+from senseapp.store.distiller_reading import notes_on_names
 from senseapp.store.run_file import write_run_file
-from senseapp.store.run_file_reading import read_run_file
 
 LOCAL_OWNER = "local"
 """The one person of a server without login."""
@@ -98,7 +100,7 @@ class Service:
         folder = self._store.folder(self._store.readable(run_id, self.owner))
         write_run_file(folder, self.run(run_id).title, stream)
 
-    def import_run(self, stream: BinaryIO) -> str:
+    def import_run(self, path: Path) -> str:
         """Make a finished run of a file that :meth:`pack` wrote, and return its id; anybody may have made the file.
 
         Raises:
@@ -108,9 +110,15 @@ class Service:
         self.require_owner()
         use = self.disk_use()
         check_run_room(use)
-        read = read_run_file(stream, most_bytes=UploadLimits.configured().file_bytes)
-        check_run_room(use, read.num_bytes)
-        return keep_run_file(self._store, read, owner=self.owner)
+        most_bytes = UploadLimits.configured().file_bytes
+        uploads = uploads_folder(self._backend.home, self.owner)
+        with storage_errors("the run"):
+            uploads.mkdir(parents=True, exist_ok=True)
+            room = tempfile.TemporaryDirectory(dir=uploads)
+        with room as folder:
+            run = self._backend.answer(UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes))
+            check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
+            return keep_run(self._store, run, Path(folder), owner=self.owner)
 
     def disk_use(self) -> DiskUse:
         """Return what this person's runs and everybody's take, and may take."""
@@ -160,11 +168,17 @@ class Service:
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        result = read_distiller_csv(text, title=title, granularity=granularity, profile=profile)
+        result = self._backend.answer(ReadTable(text=text, title=title, granularity=granularity, profile=profile))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
+        count = len(result.measurements)
+        run = UnpackedRun(title=title, spec=result.spec, headline=result.summary, num_measurements=count)
         return keep_finished_run(
-            self._store, result, owner=self.owner, title=title, headline=result.summary, origin=notes_on_names(result)
+            self._store,
+            run,
+            lambda folder: folder.save_result(result),
+            owner=self.owner,
+            origin=notes_on_names(result),
         )
 
     def snapshot(self, run_id: str) -> JobSnapshot:

@@ -117,8 +117,8 @@ class RuntimePredictor:
                 return
             ratio = min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
             for name in {kind, ""}:
-                known = self._corrections.get(name, ratio)
-                self._corrections[name] = known ** (1 - _NEWEST_WEIGHT) * ratio**_NEWEST_WEIGHT
+                known = self._corrections.get(name)
+                self._corrections[name] = ratio if known is None else _geometric_mean(known, ratio)
             self._write()
 
     def _measured_speed(self) -> MachineSpeed:
@@ -144,6 +144,10 @@ class RuntimePredictor:
             replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}))
         except StorageFailed:
             return  # a read-only home still predicts; it only forgets at the next start
+
+
+def _geometric_mean(known: float, newest: float) -> float:
+    return known ** (1 - _NEWEST_WEIGHT) * newest**_NEWEST_WEIGHT
 
 
 def time_convolutions() -> MachineSpeed:

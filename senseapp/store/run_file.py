@@ -68,6 +68,8 @@ def extra_files(folder: Path) -> list[Path]:
 
 _LONGEST_TEXT = 2000
 _MOST_BINS = 100_000
+_MOST_OF_ANYTHING = 10**18
+_LARGEST_FIGURE = 1e9
 _HARMLESS = str.maketrans({"[": "(", "]": ")", "<": "‹", ">": "›", "`": "'", "$": "＄"})
 
 
@@ -126,9 +128,10 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
                 raise _misfit("a proof is counted in an unknown metric")
         if isinstance(extra, QuantizationHistogram):
             _check_histogram(extra)
-    for number in _counts(result):
-        if number < 0:
-            raise _misfit("a count is below 0")
+    if not all(0 <= number <= _MOST_OF_ANYTHING for number in _counts(result)):
+        raise _misfit("a count is below 0, or larger than that of any network")
+    if not all(map(_is_possible, result.baseline.values())):
+        raise _misfit("a figure of the uncompressed model is no possible one")
 
 
 def _check_measurement(item: LayerMeasurement, layers: set[str], result: SensitivityResult) -> None:
@@ -146,8 +149,21 @@ def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
     for change in (change for group in changes for change in group):
         if change.metric not in METRICS:
             raise _misfit(f"there is no metric {change.metric[:40]!r}")
-        if change.num_samples < 0:
-            raise _misfit("a count is below 0")
+        if not 0 <= change.num_samples <= _MOST_OF_ANYTHING:
+            raise _misfit("a count is below 0, or larger than that of any network")
+        if not all(map(_is_possible, _figures(change))):
+            raise _misfit(f"a figure in {change.metric} is no possible one")
+
+
+def _is_possible(figure: float) -> bool:
+    """Return whether it may be a figure: infinite is one (the SQNR of equal outputs), NaN and 1e300 are not."""
+    return math.isinf(figure) or abs(figure) <= _LARGEST_FIGURE
+
+
+def _figures(change: MetricChange) -> Iterator[float]:
+    """Yield what must be a number; only intervals may be unknown."""
+    yield from (change.baseline, change.value, change.delta)
+    yield from (bound for bound in (change.ci_low, change.ci_high) if not math.isnan(bound))
 
 
 def _check_histogram(histogram: QuantizationHistogram) -> None:

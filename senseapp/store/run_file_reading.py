@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -28,7 +29,10 @@ _MOST_RECORD_BYTES = 64_000_000
 _CHUNK_BYTES = 1 << 20
 _MEMBER_SIGNATURE = b"PK\x01\x02"
 _ENCRYPTED = 0x1
-_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, NotImplementedError)
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError),
+    *(ValueError, RuntimeError, NotImplementedError),
+)
 _ADVICE = "Choose a file that Download run wrote."
 
 

@@ -10,13 +10,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server, serving
+from tests.browser.test_journey import MANY_LEVELS, start
 
 pytestmark = pytest.mark.browser
 
 STOP_SECONDS = 5
 RUN_MILLISECONDS = 240_000
-MANY_LEVELS = ", ".join(map(str, range(10, 100, 20)))  # long enough to be killed twice
-TOTAL = 23 * 7  # with the two that are chosen already
+TOTAL = 23 * 10  # long enough to be killed twice
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,7 @@ def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(
 ) -> None:
     page = visitor()
     page.goto(server.url)
-    page.get_by_text("More options").click()
-    page.get_by_role("textbox", name="Other levels").fill(MANY_LEVELS)
-    page.get_by_role("textbox", name="Other levels").press("Tab")
-    expect(page.get_by_text("23 layers × 7 levels")).to_be_visible()
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    start(page, images="128", other_levels=MANY_LEVELS)
     address = page.url
     killed_at = wait_for_measurements(server)
     server.kill()

@@ -15,10 +15,10 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import backend as ui_backend
+from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.image_report import PreviewReport, SeenPicture
 from senseapp.runs.inputs import Inputs
 from senseapp.runs.service import LOCAL_OWNER, Service
 from tests.pages.records import opener, profile

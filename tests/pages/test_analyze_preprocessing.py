@@ -10,9 +10,9 @@ import timm
 import torch
 from streamlit.testing.v1 import AppTest
 
+from senseapp.records.inputs import PreviewReport
 from senseapp.records.preparation import PreparationChoice, PreparationTrial
 from senseapp.records.spec import RunSpec
-from senseapp.runs.image_report import PreviewReport
 from senseapp.runs.service import Service
 from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pages.test_analyze_uploads import CLASSES, archive, started, texts, upload_checkpoint, upload_images

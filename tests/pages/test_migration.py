@@ -151,8 +151,7 @@ def test_a_run_file_opens(service: Service, path: Path) -> None:
         read = read_run_file(stream, most_bytes=1_000_000)
         check_result(read.result, expected)
         assert read.head.title == title
-    with path.open("rb") as stream:
-        run_id = service.import_run(stream)
+    run_id = service.import_run(path)
     assert service.run(run_id).headline == expected["headline"]
     check_proofs(service.validations(run_id), expected["proofs"])
     assert len(service.histograms(run_id)) == len(expected["histograms"])

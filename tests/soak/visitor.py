@@ -140,8 +140,11 @@ class Visitor:
         self._states[state.id] = state
         return await self._rerun()
 
-    async def upload(self, label: str, name: str, content: bytes) -> float:
-        """Send a file as the uploader's own script does, and return the seconds until the page has answered."""
+    async def upload(self, label: str, name: str, content: bytes, *, keep: bool = False) -> float:
+        """Send a file as the uploader's own script does, and return the seconds until the page has answered.
+
+        With ``keep`` the field holds the file afterwards too, for a button to be pressed.
+        """
         started = time.perf_counter()
         field = self.element("file_uploader", label)
         path, file_id = await asyncio.to_thread(self.send_file, content, name)
@@ -150,7 +153,8 @@ class Visitor:
         info.file_urls.file_id, info.file_urls.upload_url, info.file_urls.delete_url = file_id, path, path
         self._states[field.id] = state
         await self._rerun()
-        del self._states[field.id]
+        if not keep:
+            del self._states[field.id]
         return time.perf_counter() - started
 
     async def address_of(self, label: str) -> str:

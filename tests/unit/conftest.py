@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.few_digits import few_digits as few_digits
+
 
 @pytest.fixture
 def tangent_only(monkeypatch: pytest.MonkeyPatch) -> None:

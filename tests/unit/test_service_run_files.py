@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 import zipfile
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +68,14 @@ def packed(service, run_id):
     return stream.getvalue()
 
 
+def take_in(service, stream):
+    """Import a run file that lies on the disk, as an upload does."""
+    with tempfile.NamedTemporaryFile(suffix=".zip") as file:
+        file.write(stream.getvalue())
+        file.flush()
+        return service.import_run(Path(file.name))
+
+
 def zipped(members, **options):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, **options) as archive:
@@ -81,7 +91,7 @@ def members_of(content):
 
 def test_a_run_moves_to_another_server_whole(service, finished, tmp_path):
     other = a_service(tmp_path / "there")
-    run_id = other.import_run(io.BytesIO(packed(service, finished)))
+    run_id = take_in(other, io.BytesIO(packed(service, finished)))
     record = other.run(run_id)
     assert (record.title, record.state, record.owner) == ("Tuesday's", RunState.DONE, "ann")
     assert record.headline.startswith("Most fragile: stem")
@@ -110,7 +120,7 @@ def test_an_unfinished_run_is_not_packed(service):
 def test_an_imported_run_may_not_read_files_of_this_server(tmp_path, finished, service):
     """Its settings name files; only their names are kept, and no job looks for them anywhere."""
     other = a_service(tmp_path / "there")
-    run_id = other.import_run(io.BytesIO(packed(service, finished)))
+    run_id = take_in(other, io.BytesIO(packed(service, finished)))
     spec = other.run(run_id).spec
     assert (spec.model.checkpoint, spec.data.path) == ("net.pth", "photos.zip")
     other.work.start(Verification(run_id=run_id, schedule=PROOF.schedule))
@@ -180,7 +190,7 @@ def drop_layers(data):
 def test_what_does_not_fit_is_refused_and_leaves_nothing(service, finished, tmp_path, changed, message):
     other = a_service(tmp_path / "there")
     with pytest.raises(Exception, match=message) as refused:
-        other.import_run(broken(packed(service, finished), **changed))
+        take_in(other, broken(packed(service, finished), **changed))
     assert isinstance(refused.value, InvalidFile | ValueError)
     assert other.runs() == ()
     assert list((tmp_path / "there" / "runs").iterdir()) == []
@@ -195,7 +205,7 @@ def test_only_known_names_get_in(service, finished, tmp_path, name):
     other = a_service(tmp_path / "there")
     members = [*members_of(packed(service, finished)).items(), (name, b"{}")]
     with pytest.raises(InvalidFile, match="of known names"):
-        other.import_run(zipped(members))
+        take_in(other, zipped(members))
     assert sorted(path.name for path in tmp_path.rglob("*evil*")) == []
 
 
@@ -203,20 +213,20 @@ def test_only_known_names_get_in(service, finished, tmp_path, name):
 def test_a_name_comes_once(service, finished, tmp_path):
     members = [*members_of(packed(service, finished)).items(), ("result.json", b"{}")]
     with pytest.raises(InvalidFile, match=r"holds one result\.json; this one has 2"):
-        a_service(tmp_path / "there").import_run(zipped(members))
+        take_in(a_service(tmp_path / "there"), zipped(members))
 
 
 def test_bombs_are_refused_before_they_are_unpacked(service, finished, tmp_path, monkeypatch):
     other = a_service(tmp_path / "there")
     members = members_of(packed(service, finished))
     with pytest.raises(InvalidFile, match="more than 64 MB"):
-        other.import_run(zipped([*members.items(), (f"histogram-{KEY}.json", bytes(65_000_000))]))
+        take_in(other, zipped([*members.items(), (f"histogram-{KEY}.json", bytes(65_000_000))]))
     monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "1")
     weights = {f"compressed-{number:016x}.safetensors": bytes(600_000) for number in range(4)}
     with pytest.raises(InvalidFile, match="may hold 1 MB here; this one says it holds 2 MB"):
-        other.import_run(zipped([*members.items(), *weights.items()]))
+        take_in(other, zipped([*members.items(), *weights.items()]))
     with pytest.raises(InvalidFile, match="at most 400 files"):
-        other.import_run(zipped([(f"{number}", b"") for number in range(401)]))
+        take_in(other, zipped([(f"{number}", b"") for number in range(401)]))
 
 
 def test_a_member_that_lies_about_its_size_is_refused(service, finished, tmp_path):
@@ -225,7 +235,7 @@ def test_a_member_that_lies_about_its_size_is_refused(service, finished, tmp_pat
     for at in (content.index(name) - 30 + 22, content.rindex(name) - 46 + 24):  # local header, directory
         content[at : at + 4] = (10).to_bytes(4, "little")
     with pytest.raises(InvalidFile):
-        a_service(tmp_path / "there").import_run(io.BytesIO(bytes(content)))
+        take_in(a_service(tmp_path / "there"), io.BytesIO(bytes(content)))
 
 
 def test_sentences_lose_their_markup(service, tmp_path):
@@ -236,7 +246,7 @@ def test_sentences_lose_their_markup(service, tmp_path):
     store.folder(run_id).save_result(result)
     store.set_state(run_id, RunState.DONE)
     other = a_service(tmp_path / "there")
-    moved = other.import_run(io.BytesIO(packed(service, run_id)))
+    moved = take_in(other, io.BytesIO(packed(service, run_id)))
     texts = (other.run(moved).title, *other.result(moved).notes, other.result(moved).measurements[0].reason)
     assert not any(character in "[]<>`" for text in texts for character in text)
 
@@ -245,11 +255,11 @@ def test_a_full_quota_takes_no_import(service, finished, tmp_path):
     content = packed(service, finished)
     tight = a_service(tmp_path / "there", settings=ServerSettings(person_mb=1))
     tight._backend.store.folder_of_runs.joinpath("x").mkdir()
-    big = tight.import_run(io.BytesIO(content))
+    big = take_in(tight, io.BytesIO(content))
     tight._backend.store.folder(big).compressed_model("f" * 16).write_bytes(bytes(1_000_000))
     tight._backend.store.update_size(big)
     with pytest.raises(QuotaExceeded, match=r"Your runs may take 1\.0 MB and take 1\.0 MB"):
-        tight.import_run(io.BytesIO(content))
+        take_in(tight, io.BytesIO(content))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -261,5 +271,5 @@ def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_pat
     content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
     other = a_service(tmp_path_factory.mktemp("there"))
     with suppress(InvalidFile):  # anything else fails the test
-        other.import_run(io.BytesIO(bytes(content)))
+        take_in(other, io.BytesIO(bytes(content)))
     assert len(other.runs()) == len(list(other._backend.store.folder_of_runs.iterdir()))

@@ -17,7 +17,7 @@ from senseapp.runs.tasks import Verification
 from senseapp.schedules import write
 from senseapp.schedules.methods import make_schedule
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_digits")]
 
 SPEC = RunSpec(
     sensitivity=SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.8), layers=("layer4*",), num_samples=100)
@@ -34,7 +34,7 @@ def a_finished_run(home, spec=SPEC, **how):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(few_digits, tmp_path_factory):
     return a_finished_run(tmp_path_factory.mktemp("home"))
 
 

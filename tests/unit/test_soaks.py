@@ -12,6 +12,8 @@ from tests.soak.cli_fuzz import fuzz
 from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, SETTINGS, Day, live
 from tests.soak.downloads import downloads
+from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
+from tests.soak.hostile import hostile, sound_files
 from tests.soak.served import Served, served
 from tests.soak.two_people import forge, served_with_login
 from tests.soak.uploads import SOUND, stored, uploads
@@ -72,3 +74,11 @@ def test_nothing_that_another_person_forges_goes_through(tmp_path: Path) -> None
 
 def test_command_lines_end_in_one_line() -> None:
     assert fuzz(150, seed=1) == []
+
+
+def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
+    with served(tmp_path / "home", **HOSTILE_SETTINGS) as running:
+        report = hostile(running, sound_files(tmp_path), 22)
+    assert report.wrong == {}
+    assert report.files == 22
+    assert "Traceback" not in running.log()

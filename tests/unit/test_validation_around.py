@@ -19,7 +19,7 @@ from senseapp.schedules.refine import ConditionalSensitivity
 from senseapp.schedules.repair import Matching, Reference
 from senseapp.schedules.repair_choice import measured
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_digits")]
 
 CASES = {
     "sparsity": (SparsityConfig(), (0.5, 0.9), "params", 0.3),
@@ -29,7 +29,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=CASES)
-def case(request):
+def case(few_digits, request):
     config, levels, kind, target = CASES[request.param]
     spec = SensitivitySpec(compression=config, levels=levels, layers=("layer[34]*",), num_samples=64)
     session = Session.open(RunSpec(sensitivity=spec))

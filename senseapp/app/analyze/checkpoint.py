@@ -21,8 +21,8 @@ from senseapp.records.spec import ModelSpec
 from senseapp.runs.model_cards import CheckpointReport
 
 if TYPE_CHECKING:
-    from senseapp.models.fitting import MatchReport
     from senseapp.models.recognise import Candidate
+    from senseapp.records.inputs import MatchReport
 
 
 _SHOWN = 6

@@ -20,7 +20,7 @@ from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.tasks import LabelMapProposal, Task, task_named
 
 if TYPE_CHECKING:
-    from senseapp.data.pictures import ImageSurvey
+    from senseapp.records.inputs import ImageSurvey
 
 
 _TALLEST = 320

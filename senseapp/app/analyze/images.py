@@ -19,9 +19,10 @@ from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
 from senseapp.data.downloads import is_downloaded
 from senseapp.records.image_sets import IMAGE_SETS
+from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.preparation import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.image_report import PreviewReport, SeenPicture, sample_zip
+from senseapp.runs.image_report import sample_zip
 from senseapp.runs.settings import configured_data_roots
 from senseapp.tasks import task_named
 

@@ -9,25 +9,21 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
+from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.graph_files import GraphFiles
-from senseapp.runs.image_report import PreviewReport
 from senseapp.runs.leaderboard import LeaderboardRow
 from senseapp.runs.model_cards import CheckpointReport
 from senseapp.runs.service import LOCAL_OWNER, Service
-
-if TYPE_CHECKING:
-    from senseapp.data.pictures import ImageSurvey
-    from senseapp.models.fitting import MatchReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

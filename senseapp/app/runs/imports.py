@@ -38,8 +38,7 @@ def _import(uploaded: UploadedFile) -> None:
     owned = backend.service()
     path: Path = store_upload(uploaded)
     try:
-        with path.open("rb") as stream:
-            run_id = owned.import_run(stream)
+        run_id = owned.import_run(path)
     finally:
         owned.inputs.discard_upload(path)
     go_to("pages/results.py", run_id)

@@ -22,7 +22,6 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
-from senseapp.schedules.export.plain import read_schedule
 from senseapp.schedules.methods import make_schedule, mixed_schedule
 from senseapp.schedules.problem import budget_of
 from senseapp.schedules.trade_off import truly_sized
@@ -125,7 +124,7 @@ def schedule_file(run_id: str, result: SensitivityResult) -> Schedule | None:
         if uploaded is not None:
             with errors_here():
                 content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-                opened = _measured_by(result, read_schedule(content, result.profile))
+                opened = _measured_by(result, backend.service().inputs.read_schedule(content, result.profile))
                 st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
                 return opened
     return None

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from senseapp.core.errors import SenseError
-from senseapp.core.process import PROCESS_CACHE
+from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
 from senseapp.runs.session import load_engine, runs_on_processor
@@ -95,6 +95,16 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
     talk.say("done")
 
 
+def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
+    from senseapp.runs.questions import answer_here  # what runs do without
+
+    try:
+        with MemoryGuard(request["job_mb"]).job():
+            talk.say("answer", answer_here(request["question"]))
+    finally:
+        give_back_freed_memory()  # the next question is of another file
+
+
 @contextmanager
 def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]:
     """Make passes on the cluster at ``address`` inside the block."""
@@ -106,7 +116,11 @@ def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]
         yield RayExecutor(cluster, app.phase)
 
 
-_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {"warm": _warm, "task": _carry_out}
+_ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {
+    "warm": _warm,
+    "task": _carry_out,
+    "question": _answer,
+}
 
 
 def main() -> None:

@@ -9,18 +9,24 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import senseapp.core.errors as known_errors
 from senseapp.core.codec import decode, encode
-from senseapp.core.errors import ClusterFailed, ProcessLost, SenseError
+from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
 from senseapp.runs.process.protocol import Line, read_line, write_line
 from senseapp.runs.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
+
+if TYPE_CHECKING:
+    from senseapp.runs.questions import Question
+
+AnswerT = TypeVar("AnswerT")
 
 _TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
@@ -101,6 +107,11 @@ class JobProcess:
             if line.kind in wanted:
                 return line
             self._deal_with(line, progress)
+
+    def kill(self) -> None:
+        """End the process at once; one that computes in C would not hear that it should."""
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -188,6 +199,35 @@ def carry_out_in(
         _pass_on(line, process, context.observer, context.earlier_runs)
 
 
+def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0) -> AnswerT:
+    """Have ``process`` answer a question, and end it where that takes too long.
+
+    Raises:
+        ReadingStopped: the process was busy for too long, or ended.
+    """
+    process.ask("warm")
+    process.warm.wait()
+    end = time.monotonic() + question.seconds
+
+    def watch(_: str) -> None:
+        if time.monotonic() > end:
+            process.kill()
+            raise ReadingStopped(
+                f"{question.subject} kept the process that reads it busy for {question.seconds:.0f} s, so it was "
+                "stopped. Choose another file, or save this one again with the program that made it."
+            )
+
+    process.ask("question", {"question": encode(question), "job_mb": job_mb})
+    try:
+        answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
+    except ProcessLost as error:
+        raise ReadingStopped(
+            f"{question.subject} ended the process that read it, most often because it needs more memory than there "
+            "is. Choose another file."
+        ) from error
+    return answer
+
+
 def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
     if line.kind == "opened":
         head, figures = line.body
@@ -201,6 +241,9 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
         process.ask("answer", None if found is None else encode(found))
     else:
         process.ask("answer", encode(earlier_runs.taken(*line.body)))
+
+
+_MOST_QUESTIONS = 2  # at a time: each takes memory
 
 
 class JobProcesses:
@@ -217,6 +260,7 @@ class JobProcesses:
         self._job_mb = job_mb
         self._start = start
         self._lock = threading.Lock()
+        self._asking = threading.BoundedSemaphore(_MOST_QUESTIONS)
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
         self._closed = False
@@ -249,6 +293,15 @@ class JobProcesses:
             done = True
         finally:
             self._give_back(process, done)
+
+    def answer(self, question: Question[AnswerT]) -> AnswerT:
+        """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
+        with self._asking:
+            process = self._take()
+            try:
+                return ask_in(process, question, job_mb=self._job_mb)
+            finally:
+                self._give_back(process, process.alive)
 
     def close(self) -> None:
         """End all processes, those at work too."""

@@ -26,6 +26,7 @@ _FORMAT_NAME = "senseapp-schedule"
 _VERSION = 1
 _ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
 _NONE = "none"
+_DEEPEST_YAML = 10
 _MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
 _TRUTH = {"true": True, "false": False}
 _ACHIEVED_MEANS = (
@@ -158,7 +159,11 @@ def _plain_yaml(content: str) -> object:
     """Read YAML without aliases, anchors and tags: a few lines of them stand for gigabytes, or name other types."""
     if len(content) > _MOST_YAML_CHARACTERS:
         raise ValueError(f"more than {_MOST_YAML_CHARACTERS:,} characters of YAML")
+    depth = 0
     for event in yaml.parse(content, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_YAML:
+            raise ValueError("it is nested deeper than a schedule")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
             raise ValueError("it holds aliases, anchors or tags, which senseapp does not write")
     return yaml.safe_load(content)

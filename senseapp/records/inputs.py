@@ -1,0 +1,109 @@
+"""What is known of a checkpoint and of images before a run: how they fit the model, in plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from senseapp.records.preparation import PreparationChoice
+from senseapp.tasks import LabelMapProposal, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One weight that does not fit, with its shape in the network and in the checkpoint; None where it is not there."""
+
+    name: str
+    expected: tuple[int, ...] | None
+    found: tuple[int, ...] | None
+
+    @property
+    def kind(self) -> Literal["missing", "unexpected", "wrong shape"]:
+        """What is wrong with it."""
+        if self.found is None:
+            return "missing"
+        return "unexpected" if self.expected is None else "wrong shape"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchReport:
+    """How a checkpoint and a network compare.
+
+    Attributes:
+        differences: missing weights first, then those of another shape, then surplus ones.
+        ignored: names of the checkpoint that are left out on purpose: heads that serve training only, and
+            tables that the network computes.
+        cause: one sentence on the likely cause; empty if everything fits.
+    """
+
+    differences: tuple[Mismatch, ...] = ()
+    ignored: tuple[str, ...] = ()
+    cause: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether every weight of the network is in the checkpoint, in its shape, and nothing else."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSurvey:
+    """What a folder, archive or image set holds, told by its names; pictures are decoded until one can be.
+
+    Attributes:
+        title: its name.
+        layout: where labels come from, if anywhere.
+        num_images: pictures there, by their names; damaged ones are found when they are read.
+        label_counts: (label as written, number of pictures); empty without labels.
+        proposal: what those labels mean for the model; None where there is nothing to confirm.
+        notes: sentences a person should read.
+        tables: CSV files in it, one of which may hold the labels.
+        class_names: of the model, by index; empty where unknown.
+    """
+
+    title: str
+    layout: Layout
+    num_images: int
+    label_counts: tuple[tuple[str, int], ...]
+    proposal: LabelMapProposal | None
+    notes: tuple[str, ...]
+    tables: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPicture:
+    """One picture as the network sees it.
+
+    Attributes:
+        name: of its file.
+        png: the cropped picture, as a PNG file.
+        label: of the picture, as text; empty without labels.
+        prediction: what the model says of it, as text.
+    """
+
+    name: str
+    png: bytes
+    label: str
+    prediction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewReport:
+    """Some pictures and the uncompressed model's figures on them.
+
+    Attributes:
+        pictures: at most twelve, spread evenly over the set.
+        num_scored: images that ``score`` was measured on, drawn at random.
+        score: the task's shown metric of the uncompressed model on them; None without labels.
+        warning: one sentence where that says that the model does not do its task; else empty.
+        notes: sentences on files left out, and on how others were read.
+        choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
+    """
+
+    pictures: tuple[SeenPicture, ...]
+    num_scored: int
+    score: float | None
+    warning: str
+    notes: tuple[str, ...]
+    choice: PreparationChoice | None = None

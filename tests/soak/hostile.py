@@ -1,0 +1,181 @@
+"""Hostile files through the running app: each costs its sender a sentence, and nobody else anything.
+
+Run as ``python -m tests.soak.hostile [--files 3000]``; exits with 0 if each file had its sentence within 10 seconds,
+health answered within a second throughout, the server's memory came back to 100 MB more than before, and no further
+process or thread was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from tests.pictures import png, write_zip
+from tests.soak.hostile_files import HostileFile, Kind, Sound, hostile_files
+from tests.soak.served import MB, Held, Served, served
+from tests.soak.visitor import PageBroke, Visitor
+
+MOST_SECONDS = 10.0
+MOST_HEALTH_SECONDS = 1.0
+MOST_GROWN_BYTES = 100 * MB
+LONGEST_SENTENCE = 1000
+_WARMING = 12
+_SETTLING_SECONDS = 2.0
+SETTINGS = {
+    "OMP_NUM_THREADS": "1",
+    "SENSEAPP_UPLOADS_PER_MINUTE": "100000",
+    "SENSEAPP_JOB_MEMORY_MB": "4000",
+}
+FIELDS: dict[Kind, tuple[str, str, str]] = {
+    "checkpoint": ("", "Where it comes from", "Upload a checkpoint"),
+    "images": ("", "Where they come from", "Upload images"),
+    "run file": ("runs", "", ""),
+    "table": ("runs", "", ""),
+}
+UPLOADERS: dict[Kind, str] = {
+    "checkpoint": "Checkpoint",
+    "images": "Images",
+    "run file": "Run file",
+    "table": "Sensitivity CSV",
+}
+BUTTONS: dict[Kind, str] = {"run file": "Import run", "table": "Import"}
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What became of the files.
+
+    Attributes:
+        files: that were brought.
+        slowest: seconds until the last one's sentence, and which one.
+        health_seconds: the longest that the health route took.
+        wrong: sentences on what should not be.
+        before, after: what the server held.
+    """
+
+    files: int = 0
+    slowest: tuple[float, str] = (0.0, "")
+    health_seconds: float = 0.0
+    wrong: Counter[str] = field(default_factory=Counter)
+    before: Held | None = None
+    after: Held | None = None
+
+
+def sound_files(folder: Path) -> Sound:
+    """Return small sound files, made without torch in this process."""
+    weights = {f"layer{i}.weight": np.ones((4, 4), np.float32) for i in range(6)}
+    pictures = write_zip(folder / "sound.zip", {f"{name}/{i}.png": png(i) for name in "01" for i in range(2)})
+    table = b"parameter,sparsity,top1,top5,loss\n" + b"".join(
+        b"conv%d.weight,%g,%g,90,1\n" % (i, s, 80 - 10 * s) for i in range(3) for s in (0.0, 0.5)
+    )
+    fixture = Path(__file__).parents[1] / "fixtures" / "main_2026_11" / "pruning.senserun.zip"
+    return Sound(
+        checkpoint=_checkpoint(),
+        safetensors=safetensors.numpy.save(weights),
+        pictures=pictures.read_bytes(),
+        run_file=fixture.read_bytes(),
+        table=table,
+    )
+
+
+def _checkpoint() -> bytes:
+    import torch
+
+    file = io.BytesIO()
+    torch.save({f"layer{i}.weight": torch.ones(4, 4) for i in range(6)}, file)
+    return file.getvalue()
+
+
+async def bring(server: Served, files: list[HostileFile], report: Report) -> None:
+    """Bring each file to its page, as a person would, and note what came of it."""
+    watching = asyncio.create_task(_watch_health(server, report))
+    for file in files:
+        began = time.perf_counter()
+        try:
+            await asyncio.wait_for(_bring(server, file), 4 * MOST_SECONDS)
+        except (PageBroke, TimeoutError, OSError) as error:
+            report.wrong[f"{file.family}: {type(error).__name__} {str(error)[:200]} ({file.name})"] += 1
+        seconds = time.perf_counter() - began
+        report.files += 1
+        report.slowest = max(report.slowest, (seconds, file.name))
+        if seconds > MOST_SECONDS:
+            report.wrong[f"{file.family}: {seconds:.1f} s ({file.name})"] += 1
+    watching.cancel()
+
+
+async def _bring(server: Served, file: HostileFile) -> None:
+    page, control, choice = FIELDS[file.kind]
+    async with Visitor(server.url, page) as visitor:
+        if control:
+            await visitor.set("button_group", control, string_array_value=[choice])
+        await visitor.upload(UPLOADERS[file.kind], file.name, file.content, keep=True)
+        if file.kind in BUTTONS:
+            await visitor.click(BUTTONS[file.kind])
+        await visitor.wait_until(lambda page: "hourglass_empty" not in page.text(), seconds=3 * MOST_SECONDS)
+        said = [element.alert.body for element in visitor.elements() if element.WhichOneof("type") == "alert"]
+        if any(len(sentence) > LONGEST_SENTENCE for sentence in said):
+            raise PageBroke("a sentence goes on for ever")
+        if not said and not file.family.startswith("mutated"):  # a changed byte may do no harm
+            raise PageBroke("the page said nothing")
+
+
+async def _watch_health(server: Served, report: Report) -> None:
+    while True:
+        began = time.perf_counter()
+        await asyncio.to_thread(_health, server.url)
+        report.health_seconds = max(report.health_seconds, time.perf_counter() - began)
+        await asyncio.sleep(0.2)
+
+
+def _health(url: str) -> None:
+    with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
+        answer.read()
+
+
+def hostile(server: Served, sound: Sound, number: int) -> Report:
+    """Bring ``number`` files, after a few that warm the server up."""
+    report = Report()
+    asyncio.run(bring(server, list(hostile_files(sound, _WARMING)), Report()))
+    time.sleep(_SETTLING_SECONDS)
+    report.before = server.held()
+    asyncio.run(bring(server, list(hostile_files(sound, number, seed=1)), report))
+    time.sleep(_SETTLING_SECONDS)
+    report.after = server.held()
+    if report.after.memory_bytes - report.before.memory_bytes > MOST_GROWN_BYTES:
+        report.wrong[f"the server holds {report.after} instead of {report.before}"] += 1
+    if report.after.threads > report.before.threads + 8:
+        report.wrong[f"threads were left: {report.after} instead of {report.before}"] += 1
+    if report.health_seconds > MOST_HEALTH_SECONDS:
+        report.wrong[f"health took {report.health_seconds:.1f} s"] += 1
+    return report
+
+
+def main(arguments: list[str]) -> int:
+    """Bring as many as asked, and say what came of them in one line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=3000)
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder) / "home", **SETTINGS) as server:
+        report = hostile(server, sound_files(Path(folder)), given.files)
+    seconds, name = report.slowest
+    wrong = "; ".join(f"{count} x {what}" for what, count in report.wrong.most_common(20)) or "nothing"
+    sys.stdout.write(
+        f"{report.files} hostile files: the slowest took {seconds:.1f} s ({name}), health {report.health_seconds:.2f} "
+        f"s; held {report.before} before, {report.after} after; wrong: {wrong}\n"
+    )
+    return int(bool(report.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

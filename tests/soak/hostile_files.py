@@ -1,0 +1,238 @@
+"""Hostile files of every kind that people bring, made by size, depth and chance; each is named and reproducible."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import random
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Literal
+
+_LARGEST_STEP = 24  # then the sizes begin anew: hundreds of megabytes take longer to make than to refuse
+Kind = Literal["checkpoint", "images", "run file", "table"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostileFile:
+    """One file.
+
+    Attributes:
+        kind: where it is brought to.
+        name: of the file.
+        family: how it was made.
+        content: its bytes.
+    """
+
+    kind: Kind
+    name: str
+    family: str
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """Sound files, which mutations are made of."""
+
+    checkpoint: bytes
+    safetensors: bytes
+    pictures: bytes
+    run_file: bytes
+    table: bytes
+
+
+def hostile_files(sound: Sound, number: int, seed: int = 0) -> Iterator[HostileFile]:
+    """Yield ``number`` files, of all families in turn, each larger or deeper than the one of its family before."""
+    chance = random.Random(seed)
+    makers = (*_FAMILIES.items(), *_mutations(sound).items())
+    made = (
+        HostileFile(
+            kind=kind,
+            name=f"{family.replace(' ', '-')}-{step}{suffix}",
+            family=family,
+            content=make(1 + step % _LARGEST_STEP, chance),
+        )
+        for step in count()
+        for (family, kind, suffix), make in makers
+    )
+    yield from islice(made, number)
+
+
+def torch_zip(body: bytes, **others: bytes) -> bytes:
+    """Return a checkpoint with this pickle in it."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in {"data.pkl": body, "version": b"3\n", "byteorder": b"little", **others}.items():
+            archive.writestr(f"archive/{name}", content)
+    return file.getvalue()
+
+
+def text(value: str) -> bytes:
+    """Return the opcode that puts a text on the stack."""
+    encoded = value.encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(encoded)) + encoded
+
+
+def memo(place: int, *, get: bool = False) -> bytes:
+    """Return the opcode that keeps the top of the stack under a number, or gets it back."""
+    return (b"j" if get else b"r") + struct.pack("<I", place)
+
+
+def doubled_tuples(step: int, _: random.Random) -> bytes:
+    levels = 10 + 7 * step
+    body = b")" + memo(0) + b"".join(memo(i, get=True) + b"\x86" + memo(i + 1) for i in range(levels))
+    return torch_zip(b"\x80\x02}" + body + b"K\x00s.")
+
+
+def shared_dicts(step: int, _: random.Random) -> bytes:
+    body = b"}" + memo(0)
+    for level in range(20 * step):
+        items = b"".join(text(f"k{i}") + memo(level, get=True) for i in range(50))
+        body += b"0}" + memo(level + 1) + b"(" + items + b"u"
+    return torch_zip(b"\x80\x02" + body + b".")
+
+
+def slow_codec(step: int, _: random.Random) -> bytes:
+    return torch_zip(
+        b"\x80\x02}" + text("a") + b"c_codecs\nencode\n" + text("é" * 5000 * step) + text("punycode") + b"\x86Rs."
+    )
+
+
+def state_of_a_dict(step: int, _: random.Random) -> bytes:
+    name = ("items", "keys", "get", "__len__", "numel", "values")[step % 6]
+    body = b"ccollections\nOrderedDict\n)R}" + text(name) + b"K\x05sb"
+    return torch_zip(b"\x80\x02" + body + b".")
+
+
+def code(step: int, _: random.Random) -> bytes:
+    command = ("os\nsystem", "builtins\neval", "posix\nmkdir", "subprocess\nPopen")[step % 4]
+    return torch_zip(b"\x80\x02c" + command.encode() + b"\n" + text("x") + b"\x85R.")
+
+
+def long_numbers(step: int, _: random.Random) -> bytes:
+    return torch_zip(
+        b"\x80\x02}" + b"\x8b" + struct.pack("<i", 100_000 * step) + b"\x7f" * (100_000 * step) + b"K\x00s."
+    )
+
+
+def strange_names(step: int, _: random.Random) -> bytes:
+    return torch_zip(pickle.dumps({"\ud800" + "x" * step: 1, "=cmd": 2}, protocol=2))
+
+
+def many_tensors(step: int, _: random.Random) -> bytes:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({f"t{i}": entry for i in range(2000 * step)}).encode()
+    return struct.pack("<Q", len(header)) + header
+
+
+def huge_shapes(step: int, _: random.Random) -> bytes:
+    shape = [10 ** (3 * step % 18)] * (1 + step % 5)
+    header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(4)
+
+
+def zip_bomb(step: int, _: random.Random) -> bytes:
+    return _zipped({f"0/{step}.bmp": bytes(5_000_000 * step)})
+
+
+def climbing_names(step: int, _: random.Random) -> bytes:
+    return _zipped({"../" * step + "out.png": b"x", "/etc/out.png": b"x", "0/a\x00b.png": b"x", "\ud7ff" * step: b"x"})
+
+
+def many_names(step: int, _: random.Random) -> bytes:
+    return _zipped({f"{i % 10}/{i}.png": b"" for i in range(3000 * step)})
+
+
+def wide_picture(step: int, _: random.Random) -> bytes:
+    header = struct.pack(">IIBBBBB", 10_000 * step, 10_000 * step, 8, 2, 0, 0, 0)
+    return _zipped({"0/a.png": b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header + bytes(40)})
+
+
+def tar_in_gzip(step: int, chance: random.Random) -> bytes:
+    return gzip.compress(bytes(2_000_000 * step) + chance.randbytes(100))
+
+
+def wrong_measurements(step: int, _: random.Random) -> bytes:
+    return _run_file({"measurements": [1] * (20_000 * step)})
+
+
+def deep_json(step: int, _: random.Random) -> bytes:
+    return _zipped({"run.json": b"[" * (5000 * step), "result.json": b'{"a":' * (5000 * step)})
+
+
+def broken_table(step: int, chance: random.Random) -> bytes:
+    cells = ("=cmd|' /C calc'!A0", "nan", "1e999", "-1", "x" * 100 * step, "0.5", "\x00", '"')
+    rows = [",".join(chance.choice(cells) for _ in range(5)) for _ in range(50 * step)]
+    return "\n".join(["parameter,sparsity,top1,top5,loss", *rows]).encode()
+
+
+Family = tuple[str, Kind, str]
+Maker = Callable[[int, random.Random], bytes]
+_FAMILIES: dict[Family, Maker] = {
+    ("doubled tuples", "checkpoint", ".pth"): doubled_tuples,
+    ("shared dicts", "checkpoint", ".pth"): shared_dicts,
+    ("slow codec", "checkpoint", ".pth"): slow_codec,
+    ("state of a dict", "checkpoint", ".pth"): state_of_a_dict,
+    ("code", "checkpoint", ".pth"): code,
+    ("long numbers", "checkpoint", ".pth"): long_numbers,
+    ("strange names", "checkpoint", ".pth"): strange_names,
+    ("many tensors", "checkpoint", ".safetensors"): many_tensors,
+    ("huge shapes", "checkpoint", ".safetensors"): huge_shapes,
+    ("bomb", "images", ".zip"): zip_bomb,
+    ("climbing names", "images", ".zip"): climbing_names,
+    ("many names", "images", ".zip"): many_names,
+    ("wide picture", "images", ".zip"): wide_picture,
+    ("gzip", "images", ".tar.gz"): tar_in_gzip,
+    ("wrong measurements", "run file", ".zip"): wrong_measurements,
+    ("deep json", "run file", ".zip"): deep_json,
+    ("broken table", "table", ".csv"): broken_table,
+}
+
+
+def _mutations(sound: Sound) -> dict[Family, Maker]:
+    """Return makers of sound files with a few bytes changed, a piece left out, or a piece doubled."""
+
+    def of(content: bytes) -> Maker:
+        def mutated(_: int, chance: random.Random) -> bytes:
+            changed = bytearray(content)
+            for _ in range(chance.randint(1, 8)):
+                place = chance.randrange(max(1, len(changed)))
+                how = chance.randrange(4)
+                if how == 0:
+                    changed[place : place + 1] = bytes([chance.randrange(256)])
+                elif how == 1:
+                    del changed[place : place + chance.randint(1, 50)]
+                elif how == 2:
+                    changed[place:place] = changed[place : place + chance.randint(1, 50)]
+                else:
+                    del changed[max(place, 10) :]
+            return bytes(changed) or b"x"
+
+        return mutated
+
+    return {
+        ("mutated checkpoint", "checkpoint", ".pth"): of(sound.checkpoint),
+        ("mutated safetensors", "checkpoint", ".safetensors"): of(sound.safetensors),
+        ("mutated pictures", "images", ".zip"): of(sound.pictures),
+        ("mutated run file", "run file", ".zip"): of(sound.run_file),
+        ("mutated table", "table", ".csv"): of(sound.table),
+    }
+
+
+def _zipped(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name.replace("\x00", "_") or "x"), content, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def _run_file(data: dict[str, object]) -> bytes:
+    head = {"type": "RunFileHead", "version": 1, "data": {"title": "x", "written_by": ""}}
+    result = {"type": "SensitivityResult", "version": 1, "data": data}
+    return _zipped({"run.json": json.dumps(head).encode(), "result.json": json.dumps(result).encode()})
