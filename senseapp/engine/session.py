@@ -23,8 +23,7 @@ from senseapp.engine.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
-from senseapp.records.passes import PassSettings
+from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
 from senseapp.records.ranking import spearman
 from senseapp.records.resolution import visible_words

@@ -197,7 +197,7 @@ _DIGITS = 12  # enough for every digit that a percentage of a million images has
 
 def can_be_distiller_csv(result: SensitivityResult) -> bool:
     """Whether the table's columns are known: a sparsity or pruning run, measured with labels."""
-    return not result.spec.sensitivity.compression.description.sets_bits and any(_usable(result))
+    return not result.compression.description.sets_bits and any(_usable(result))
 
 
 def write_distiller_csv(result: SensitivityResult) -> str:

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from senseapp.core.errors import InfeasibleBudget
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.schedules.gamma import gamma_levels
 from senseapp.schedules.knapsack import solve
 from senseapp.schedules.methods import METHODS, ChoiceTable, choices_by_layer, make_schedule

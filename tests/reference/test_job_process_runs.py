@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from senseapp.records.jobs import RunState
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.process.pool import JobProcesses
+from senseapp.runs.process.processes import JobProcesses
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from senseapp.runs.tasks import DropLimit, HistogramTask, StrongestSearch, Verification
@@ -54,8 +53,8 @@ def finished(backend: Backend) -> str:
 
 
 def processes_of(backend: Backend) -> JobProcesses:
-    assert backend._processes is not None
-    return backend._processes
+    assert backend.processes is not None
+    return backend.processes
 
 
 def numbers(result: SensitivityResult | None) -> list[object]:

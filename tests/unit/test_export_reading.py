@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 from senseapp.core.errors import InvalidSchedule
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.schedules.export.plain import read_schedule
 from senseapp.schedules.export.registry import FORMATS
 from senseapp.schedules.methods import make_schedule, mixed_schedule

@@ -22,16 +22,20 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps, encode
 from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
-from senseapp.records.schedule import Schedule
+from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.execution import Measurement, cluster_for
-from senseapp.runs.process import process as process_module
-from senseapp.runs.process import tasks
-from senseapp.runs.process.pool import JobProcesses, carry_out_on_cluster
-from senseapp.runs.process.process import JobProcess, Line, cluster_lost, process_lost
-from senseapp.runs.process.tasks import AppObserver, carry_out_in, decode_task
+from senseapp.runs.process import processes
+from senseapp.runs.process.processes import (
+    JobProcess,
+    JobProcesses,
+    carry_out_in,
+    carry_out_on_cluster,
+    cluster_lost,
+    process_lost,
+)
+from senseapp.runs.process.protocol import AppObserver, Line, decode_task
 from senseapp.runs.tasks import (
     DropLimit,
     EarlierRuns,
@@ -59,8 +63,8 @@ kind, request = hear()
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProcess]]:
     """Start a process that runs some lines instead of the real ones; whatever is left of them ends after the test."""
-    monkeypatch.setattr(process_module, "_ASK_SECONDS", 0.05)
-    monkeypatch.setattr(process_module, "_LEAVE_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "_ASK_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "_LEAVE_SECONDS", 0.5)
     found: list[JobProcess] = []
 
     def start(*script: str, **options: Any) -> JobProcess:
@@ -72,7 +76,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProces
                 [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
 
-        monkeypatch.setattr(process_module, "_started", popen)
+        monkeypatch.setattr(processes, "_started", popen)
         found.append(JobProcess(**options))
         return found[-1]
 
@@ -183,7 +187,7 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
         if kind == "phase":
             told.phase(body)
         else:
-            tasks._pass_on(Line(kind=kind, body=json.loads(json.dumps(body))), Ear(), told, known)  # type: ignore[arg-type]
+            processes._pass_on(Line(kind=kind, body=json.loads(json.dumps(body))), Ear(), told, known)  # type: ignore[arg-type]
 
     app = AppObserver(say, lambda: answers.pop())
     app.phase("Loading")
@@ -370,7 +374,7 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     monkeypatch.setattr(
-        process_module,
+        processes,
         "_started",
         lambda errors: subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=measuring_environment()

@@ -24,8 +24,7 @@ from senseapp.engine.probe import Order, Outcome
 from senseapp.engine.reuse import arithmetic_of, images_in_span, reusable
 from senseapp.engine.sweep import Sweep
 from senseapp.layers.profile import profile_model
-from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.records.passes import PassSettings
+from senseapp.records.measurement import LayerMeasurement, PassSettings, Status
 from senseapp.records.spec import SensitivitySpec
 from tests.architectures import ARCHITECTURES, each_of, example_input
 from tests.plain_loop import labelled, sampled

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from senseapp.core.process import measuring_environment
-from senseapp.runs.process import process
+from senseapp.runs.process import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = 20
@@ -111,10 +111,10 @@ def test_each_start_makes_the_settings_before_torch_is_loaded(
 
 def test_a_process_that_works_for_the_app_starts_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     started = mock.Mock()
-    monkeypatch.setattr(process.subprocess, "Popen", started)
+    monkeypatch.setattr(processes.subprocess, "Popen", started)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    process._started(None)
+    processes._started(None)
     environment = started.call_args.kwargs["env"]
     assert [environment[name] for name in SETTINGS] == [*MEMORY, "passive", "3000"]
     assert environment["PATH"] == os.environ["PATH"]

@@ -112,7 +112,7 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
     service: Service, backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.inputs.identify_checkpoint(str(weights))
-    before = set(backend.job_pids())
+    before = set(backend.processes.pids())
     with monkeypatch.context() as patch:
         patch.setattr(IdentifyCheckpoint, "seconds", property(lambda question: -1.0))
         for pid in before:
@@ -122,7 +122,7 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
             service.inputs.identify_checkpoint(str(weights))
         assert time.monotonic() - begun < 10
     assert len(before) == 1
-    assert not before & set(backend.job_pids())
+    assert not before & set(backend.processes.pids())
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
 
 

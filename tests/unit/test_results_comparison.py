@@ -45,7 +45,7 @@ def test_rank_one_is_the_most_fragile_and_the_furthest_move_comes_first():
     found = compare([side(by_name(0.4, 0.3, 0.2, 0.1)), side(by_name(0.1, 0.3, 0.2, 0.4))], "top1")
     assert ranks(found, 0) == [1, 2, 3, 4]
     assert ranks(found, 1) == [4, 2, 3, 1]
-    assert [(layer.layer, layer.shift) for layer in found.most_moved()] == [("a", 3), ("d", 3)]
+    assert [(layer.layer, layer.rank_change) for layer in found.most_moved()] == [("a", 3), ("d", 3)]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -4,9 +4,8 @@ import pytest
 
 from senseapp.compressions import SparsityConfig, get
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.schedules.methods import METHODS, make_schedule
 from senseapp.schedules.problem import budget_of, manual_schedule
 from tests.fake_session import LAYERS, a_change, a_measurement, a_result

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.schedules.methods import make_schedule, mixed_schedule
 from senseapp.schedules.problem import budget_of
 from tests.schedule_cases import SIZES, quantized_run, run_of, sparse_run

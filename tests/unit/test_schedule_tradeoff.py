@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.trade_off import trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run

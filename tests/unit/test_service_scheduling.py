@@ -13,9 +13,8 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
 from senseapp.models.load import load_model
 from senseapp.records.jobs import RunState
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget
+from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.model_cards import require_same_model

@@ -11,14 +11,12 @@ import string
 import pytest
 
 from senseapp.core.errors import NotFound
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.schedule import Limits, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.scheduling import Scheduling
+from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, HistogramTask, StrongestSearch, Verification
-from senseapp.runs.work import Work
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 SCHEDULE = Schedule(

@@ -16,8 +16,7 @@ from senseapp.data.load import load_demo_images
 from senseapp.engine.plan import split
 from senseapp.engine.session import Session
 from senseapp.models.load import load_model
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.schedules.evaluator import Progress, ScheduleEvaluator, load_proof_images
 from senseapp.schedules.methods import make_schedule

@@ -47,7 +47,7 @@ def _part_name(part: Part) -> str:
 
 
 def _full_name(side: Side) -> str:
-    level = side.result.spec.sensitivity.compression.scale.text(side.level)
+    level = side.result.compression.scale.text(side.level)
     return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 
@@ -59,7 +59,7 @@ def pair_frame(comparison: Comparison, *, by_shift: bool = False) -> pd.DataFram
     """
     metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
     rows = []
-    for layer in sorted(comparison.layers, key=lambda layer: -layer.shift) if by_shift else comparison.layers:
+    for layer in sorted(comparison.layers, key=lambda layer: -layer.rank_change) if by_shift else comparison.layers:
         for index, (change, label) in enumerate(zip(layer.changes, labels, strict=True)):
             figures = change_figures(change, metric, estimated=layer.estimated[index])
             source = "estimated" if layer.estimated[index] else "measured"
@@ -127,7 +127,7 @@ def moves_frame(comparison: Comparison) -> pd.DataFrame:
     metric, count = METRICS[comparison.metric], len(comparison.layers)
     sides = range(len(comparison.sides))
     rows = [
-        {"layer": layer.layer, "row": row_name(layer), "shift": layer.shift}
+        {"layer": layer.layer, "row": row_name(layer), "shift": layer.rank_change}
         | {"fragile_in": letter(min(sides, key=lambda side: layer.ranks[side])), "sure": _sure(layer)}
         | {f"rank_{letter(side)}": _rank_text(layer, side, count) for side in sides}
         | {f"change_{letter(side)}": metric.change_text(layer.changes[side].delta) for side in sides}

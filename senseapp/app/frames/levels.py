@@ -79,7 +79,7 @@ def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
 
 def reached_note(result: SensitivityResult) -> str:
     """Say how far levels can be reached where whole filters or channels go; empty where single weights do."""
-    what = result.spec.sensitivity.compression.whole_units
+    what = result.compression.whole_units
     if not what:
         return ""
     if not result.profile.sizes_known:
@@ -95,7 +95,7 @@ def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
 
     Columns: ``level_text``, ``reached_text``, ``NAME`` and ``NAME_change`` for each metric, ``source``, ``reason``.
     """
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     found = [item for item in result.shown if layer == item.layer or layer in item.members]
     rows = []
     for item in sorted(found, key=lambda item: scale.strength(item.level)):

@@ -30,7 +30,7 @@ COLUMNS = (
 
 def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
     """Return the run's levels from the mildest to the strongest."""
-    return tuple(result.spec.sensitivity.compression.scale.sorted(result.levels))
+    return tuple(result.compression.scale.sorted(result.levels))
 
 
 def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def _ranks(frame: pd.DataFrame) -> pd.Series:
 
 
 def _rows(result: SensitivityResult, metric: Metric) -> Iterator[dict[str, Any]]:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     layers = {layer.name: layer for layer in result.profile.layers}
     for item in sorted(result.shown, key=lambda item: scale.strength(item.level)):
         change = item.change(metric.name)
@@ -129,7 +129,7 @@ def apart_frame(result: SensitivityResult) -> pd.DataFrame:
 
     ``partly`` tells that a layer has values at other levels, and so has bars there.
     """
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
     words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
     groups: dict[tuple[str, str, str, str], list[float]] = {}
@@ -228,7 +228,7 @@ def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -
     """
     if mixed:
         return mixed_frame(schedule, result), "Bytes left if stored compactly (%)", 100.0
-    rows, scale = schedule_frame(schedule, result), result.spec.sensitivity.compression.scale
+    rows, scale = schedule_frame(schedule, result), result.compression.scale
     if not scale.stronger_is_lower:
         return rows, scale.axis, scale.per_level
     most = max(scale.choices)
@@ -279,7 +279,7 @@ def editing_frame(
 
 
 def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     if entry.compression == "none":
         return scale.shown(scale.untouched), "left alone"
     return scale.shown(entry.level), scale.reached_text(entry.level)

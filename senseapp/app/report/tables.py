@@ -52,7 +52,7 @@ def layer_tables(result: SensitivityResult) -> tuple[tuple[Table, ...], str]:
 
 def _layer_table(result: SensitivityResult, name: str) -> Table:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
-    metric, scale = METRICS[name], result.spec.sensitivity.compression.scale
+    metric, scale = METRICS[name], result.compression.scale
     frame = measurement_frame(result, name)
     levels = [scale.text(level) for level in ordered_levels(result)]
     sized = result.profile.sizes_known

@@ -43,7 +43,7 @@ class RunView:
     @property
     def compression(self) -> CompressionDescription:
         """What is known of the run's compression."""
-        return self.result.spec.sensitivity.compression.description
+        return self.result.compression.description
 
     @property
     def target_noun(self) -> str:
@@ -173,7 +173,7 @@ def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
     """Let a level be chosen: pressed, or slid to where there are many."""
-    compression = result.spec.sensitivity.compression
+    compression = result.compression
     options, scale = ordered_levels(result), compression.scale
     usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
     look: dict[str, Any] = {"format_func": scale.text, "help": about, **kept(key)}

@@ -11,10 +11,9 @@ from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.compressions import BudgetKind, LevelScale
 from senseapp.metrics import METRICS, divergence_among
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import hides_losses
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.tasks import DropLimit
 
 _METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
@@ -41,7 +40,7 @@ _ROOM_LEFT = 2 / 3
 
 def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     """Show the controls that fit the run's compression."""
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     method = _choose_method(run_id, scale)
     partner = choose_partner(run_id) if method == "optimal" else None
     kind = "bytes" if partner is not None else _choose_budget(run_id, result)
@@ -66,7 +65,7 @@ def take_target(run_id: str, result: SensitivityResult, kind: str, figure: float
     if st.session_state.get(method) != "optimal":
         st.session_state[method] = "optimal"
     if kind == "bits":
-        choices = result.spec.sensitivity.compression.scale.choices
+        choices = result.compression.scale.choices
         st.session_state[f"schedule.bits.{run_id}"] = min(max(choices), max(min(choices), round(figure, 1)))
     else:
         st.session_state[f"schedule.target.{run_id}"] = min(99, max(1, int(100 * figure + 1e-6)))
@@ -87,7 +86,7 @@ def _choose_method(run_id: str, scale: LevelScale) -> str:
 
 
 def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
-    kinds = result.spec.sensitivity.compression.description.budgets
+    kinds = result.compression.description.budgets
     chosen = st.selectbox(
         "Budget",
         kinds,
@@ -113,7 +112,7 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
 
 def _first_percent(result: SensitivityResult) -> int:
     """Return a target to begin with: no layer is taken further than it was measured, so neither are all of them."""
-    if result.spec.sensitivity.compression.description.sets_bits:
+    if result.compression.description.sets_bits:
         return _USUAL_PERCENT
     strongest = 100 * max(result.levels)
     return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
@@ -148,7 +147,7 @@ def _fraction_limits(run_id: str) -> Limits:
 
 
 def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     untouched = int(scale.untouched)
     low, high = st.select_slider(
         "Fewest and most bits per layer",

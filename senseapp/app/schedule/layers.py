@@ -23,7 +23,7 @@ def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResul
     """Show one row per layer or coupled group; without a schedule, what was set stays to be changed."""
     edits = layer_edits(run_id)
     rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-    compression = result.spec.sensitivity.compression.description
+    compression = result.compression.description
     st.caption(
         "Type an amount to lock a layer at it, or tick Locked to keep what it has; all other layers are solved again. "
         "At least and At most limit one layer."

@@ -59,7 +59,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
 
 def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
     """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
-    if not result.spec.sensitivity.compression.description.removes_channels:
+    if not result.compression.description.removes_channels:
         return (), True
     try:
         groups = backend.couplings_of(run_id)
@@ -166,7 +166,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
         if sentences:
             st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))
     elif settings.limits.fixed:
-        locked, kind = ", ".join(settings.limits.fixed), result.spec.sensitivity.compression.kind
+        locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
         st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
     for note in schedule.notes:
         st.caption(f":material/info: {note}")

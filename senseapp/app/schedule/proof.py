@@ -22,9 +22,9 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.runs.finished_runs import TaskT
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
-from senseapp.runs.work import TaskT
 
 
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:

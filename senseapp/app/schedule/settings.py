@@ -13,10 +13,9 @@ from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.methods import make_schedule, mixed_schedule

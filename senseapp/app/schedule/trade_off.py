@@ -160,7 +160,7 @@ def _curves(
         *(tuple(sorted(limits.layers.items())), tuple(sorted(limits.fixed.items()))),
     )
     methods = ["optimal", "uniform"]
-    if result.spec.sensitivity.compression.scale.any_between:
+    if result.compression.scale.any_between:
         methods.append("gamma")
     return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
 

@@ -67,7 +67,7 @@ def notes_of(result: SensitivityResult) -> list[str]:
     """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
     notes = list(result.notes) + list(result.profile.notes)
     if result.agreement and result.measurements:
-        scale = result.spec.sensitivity.compression.scale
+        scale = result.compression.scale
         found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in result.agreement.items())
         notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
     return notes
