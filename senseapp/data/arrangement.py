@@ -1,7 +1,4 @@
-"""How pictures are arranged: in class folders, beside a table of labels, or in one heap.
-
-A CSV table that gives each picture its label.
-"""
+"""How pictures are arranged: in class folders, beside a CSV table of labels, or without labels."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""torchvision's small image sets, read like the files of a folder.
+"""torchvision's small image sets: read like the files of a folder, downloaded once in a thread for all who wait.
 
-CIFAR's files are pickles, the only ones that are read as such: torchvision does so after it has compared each with
-the check sum it knows, so that they hold what their authors published and nothing else.
-
-Downloading an image set: in a thread of its own, told in sentences, once for all who wait.
+CIFAR's files are pickles; torchvision reads them only after comparing each with its published check sum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The loaders of folders, archives and image sets, and a look at what is in one before it is measured on.
-
-A few images as the network sees them, for people to look at.
-"""
+"""Load pictures of folders, archives and image sets with their labels; survey and preview them beforehand."""
 
 from __future__ import annotations
 
@@ -178,10 +175,7 @@ class Preview:
 def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> Preview:
     """Return at most ``count`` images, cropped as the network sees them and back in visible colours.
 
-    Args:
-        images: the prepared set.
-        preprocessing: what it was prepared with, see :func:`~senseapp.data.images.effective_preprocessing`.
-        count: how many.
+    ``preprocessing`` is the one they were prepared with, see :func:`~senseapp.data.images.effective_preprocessing`.
     """
     indices = tuple(dict.fromkeys(np.linspace(0, len(images) - 1, count).round().astype(int).tolist()))
     chosen = images.subset(indices).batch(0, len(indices))

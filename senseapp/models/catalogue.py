@@ -1,9 +1,6 @@
-"""Every architecture of timm and torchvision with its size, from an index that ships with senseapp.
+"""The index of timm's and torchvision's architectures: search, and from the name of a model to its spec.
 
-Reading it needs neither library and no torch, so that the picker is there at once. ``scripts/build_catalogue.py``
-writes the index; a test holds it against the installed versions.
-
-How people name a model: ``demo``, ``auto``, ``timm/NAME``, ``torchvision/NAME``, or a bare name.
+Needs neither library nor torch. ``scripts/build_catalogue.py`` writes the index.
 """
 
 from __future__ import annotations

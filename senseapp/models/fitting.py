@@ -1,7 +1,4 @@
-"""Whether a checkpoint's weights fit a network, why not in words, and copying them in.
-
-Build the architecture that a checkpoint belongs to, and load the checkpoint into it.
-"""
+"""Build the architecture that a checkpoint belongs to and load its weights, or explain why they do not fit."""
 
 from __future__ import annotations
 
@@ -97,11 +94,7 @@ def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
 def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str, fresh_head: str = "") -> tuple[str, ...]:
     """Copy the checkpoint's weights into ``module``, as float32; return the notes a person should read.
 
-    Args:
-        module: is changed.
-        checkpoint: where the weights come from.
-        title: of the architecture.
-        fresh_head: name of a classifier that the checkpoint lacks, and that starts from a fixed seed.
+    ``fresh_head`` names a classifier that the checkpoint lacks; it is drawn from a fixed seed.
 
     Raises:
         InvalidCheckpoint: a weight is missing, surplus or of another shape; the module is unchanged.
@@ -186,10 +179,7 @@ def load_from_checkpoint(
 ) -> LoadedModel:
     """Return the network of ``spec`` with the weights of ``spec.checkpoint``.
 
-    Args:
-        spec: with a checkpoint; library ``auto`` recognises the architecture.
-        build: builds a spec without a checkpoint.
-        report: called with one short sentence before each long step.
+    ``build`` builds a spec without a checkpoint; ``report`` is told one sentence before each long step.
 
     Raises:
         InvalidCheckpoint: it cannot be read, belongs to no known architecture, or does not fit the one named.

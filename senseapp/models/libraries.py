@@ -1,9 +1,4 @@
-"""Architectures of timm.
-
-Classification architectures of torchvision.
-Published weights: whether they can be had now, and what to say when they cannot.
-Whether a network takes images of a given shape, found out without computing anything.
-"""
+"""Build classification networks of timm and torchvision, with published or seeded random weights."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""Checkpoints whose weights have other names than the architecture's: matched by the order and shapes of the weights.
+"""Recognise the architecture of a checkpoint by the names and shapes of its weights, or by order and shapes alone.
 
-A network converted from another framework, or written anew by somebody, holds the same weights in the same order
-under names of its own. What is compared is the sequence of shapes, by the signature of (place, shape), so that the
-places whose shape depends on the number of classes, the input channels or the image size can be left out. Neighbours
-of equal shape could be exchanged unseen, so a match is a guess that the accuracy of the uncompressed network confirms
-or refutes.
-
-Which architectures a checkpoint may belong to, from the names and shapes of its weights alone.
+Matching by order serves networks converted from another framework, whose names differ: signatures of (place, shape)
+are compared. Neighbours of equal shape could be exchanged unseen, so such a match is a guess that the accuracy of the
+uncompressed network confirms or refutes.
 """
 
 from __future__ import annotations
@@ -80,12 +76,7 @@ def named_by_order(
 ) -> dict[str, Tensor]:
     """Return the weights under the names that ``module`` has for those at the same places.
 
-    Args:
-        module: the architecture.
-        tensors: of the checkpoint, by its own names.
-        order: those names in the architecture's order, see :func:`ordered_weights`.
-        file_name: of the checkpoint.
-        title: of the architecture.
+    ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
 
     Raises:
         InvalidCheckpoint: a weight would become a variance and is negative, so the order is another one.

@@ -1,8 +1,4 @@
-"""Short SQLite connections: one per operation, never shared between threads.
-
-The tables of the database, as a list of migrations. Published ones never change: append a new one.
-Rows of the database as records: the owner's view of a run, and that of somebody with its link.
-"""
+"""The SQLite database of runs: schema migrations, one connection per operation, and rows as records."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE people (owner TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID",
     ),
 )
-"""Statements of each schema version, from version 1."""
+"""Statements of each schema version, from version 1. Published ones never change: append a new one."""
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:

@@ -1,8 +1,4 @@
-"""The names in a sensitivity table and those of a model: which rows are about which layer.
-
-The rows of Distiller's sensitivity CSV: parameter, sparsity, top-1 and top-5 in percent, loss in nats.
-A result of ours as Distiller's sensitivity CSV.
-"""
+"""Distiller's sensitivity CSV: parse and check its rows, match its names to a model's layers, write one."""
 
 from __future__ import annotations
 

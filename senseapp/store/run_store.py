@@ -1,4 +1,4 @@
-"""All runs of one senseapp home: who owns them, where they stand, and the folder that holds their files."""
+"""Runs of one senseapp home: owner, state, metadata and the folder of each run's files."""
 
 from __future__ import annotations
 
