@@ -46,7 +46,7 @@ class PictureSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
 

@@ -20,7 +20,7 @@ _ABANDONED_SECONDS = 6 * 3600.0
 
 
 def image_set_folder(name: str) -> Path:
-    """Return where the image set of that name lies, or will."""
+    """Return the folder of an image set, downloaded or not."""
     return home() / "cache" / "torchvision" / name
 
 

@@ -120,7 +120,7 @@ class ImageSetSource:
         return file.getvalue()
 
     def close(self) -> None:
-        """Let go of the images."""
+        """Release the images."""
         self._images = None
 
 
@@ -167,11 +167,11 @@ def _download_of(name: str) -> Future[None]:
         known = _downloads.get(name)
         if known is None or known.done():
             known = _downloads[name] = Future()
-            threading.Thread(target=_settle, args=(name, known), name=f"download-{name}", daemon=True).start()
+            threading.Thread(target=_run_download, args=(name, known), name=f"download-{name}", daemon=True).start()
         return known
 
 
-def _settle(name: str, download: Future[None]) -> None:
+def _run_download(name: str, download: Future[None]) -> None:
     try:
         _download(name)
     except InvalidDataset as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.core.errors import InvalidCheckpoint
@@ -214,7 +214,7 @@ def recognise(
             candidate = _candidate(fingerprint, layers.shapes, score=score)
         if candidate.score >= _LEAST_SCORE:
             found.append(candidate)
-    found.sort(key=lambda candidate: _preference(candidate, arch_hint, _compact(file_name)))
+    found.sort(key=lambda candidate: _sort_key(candidate, arch_hint, _compact(file_name)))
     return tuple(found[:limit])
 
 
@@ -275,7 +275,6 @@ def _candidate(
     head: HeadFit | None = None,
     order: tuple[str, ...] = (),
 ) -> Candidate:
-    read = fingerprint.free.read_off(shapes)
     return Candidate(
         library=fingerprint.library,
         name=fingerprint.name,
@@ -283,13 +282,11 @@ def _candidate(
         exact=exact,
         head=head,
         order=order,
-        num_classes=read.num_classes,
-        in_chans=read.in_chans,
-        img_size=read.img_size,
+        **asdict(fingerprint.free.read_off(shapes)),
     )
 
 
-def _preference(
+def _sort_key(
     candidate: Candidate, arch_hint: str, compact_file_name: str
 ) -> tuple[float, bool, int, bool, int, str, str]:
     entry = find_entry(candidate.library, candidate.name)

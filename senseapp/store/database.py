@@ -165,9 +165,5 @@ def record_of(row: sqlite3.Row) -> RunRecord:
 
 
 def seen_by_link(record: RunRecord) -> RunRecord:
-    """Return ``record`` as anybody with the link may know it.
-
-    Without its id, its owner's, the server's paths, and the name of another run in the sentence on its origin; the
-    result's notes say as much of that as others may know.
-    """
+    """Return ``record`` for readers with the link: without id, owner, server paths and origin."""
     return replace(record, run_id=record.link, owner="", read_only=True, spec=record.spec.without_folders(), origin="")
