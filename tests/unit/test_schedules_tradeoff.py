@@ -8,8 +8,8 @@ from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.trade_off import trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run
-from tests.unit.test_schedule_overlap import chain_run, true_fraction
-from tests.unit.test_schedule_true_size import GROUPS
+from tests.unit.test_schedules_overlap import chain_run, true_fraction
+from tests.unit.test_schedules_true_size import GROUPS
 
 
 def large_run(num_layers, levels):

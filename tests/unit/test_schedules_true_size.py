@@ -11,7 +11,7 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import PRUNING_NOTE
 from senseapp.schedules.trade_off import true_figures, true_shares, truly_sized
-from tests.unit.test_schedule_overlap import NAMES, chain_run, true_fraction
+from tests.unit.test_schedules_overlap import NAMES, chain_run, true_fraction
 
 UNITS = 100_000  # so fine that whole units are no matter
 GROUPS = tuple(

@@ -21,7 +21,7 @@ from senseapp.app.frames.network import network_frame
 from senseapp.app.frames.results import at_level, measurement_frame
 from senseapp.metrics import METRICS
 from tests.pages.records import NAMES, profile, result
-from tests.unit.test_ui_histograms import a_histogram
+from tests.unit.test_app_histograms import a_histogram
 
 TOP1 = METRICS["top1"]
 FRAME = measurement_frame(result(), "top1")
