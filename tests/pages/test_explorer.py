@@ -124,8 +124,13 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
 def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTest, finished_run: str) -> None:
     open_tab(results, finished_run, "Curves")
     axis = results.selectbox(key=f"curves.axis.{finished_run}")
-    assert axis.options == ["Drop", "Metric itself", "Reward"]
-    for name, title in (("value", "Top-1 accuracy (%)"), ("reward", "Reward: −(1 − top-1) · ln(MACs left)")):
+    assert axis.options == ["Drop", "Metric itself", "Reward, layer's MACs", "Reward, network's MACs"]
+    titles = {
+        "value": "Top-1 accuracy (%)",
+        "layer_reward": "Reward: −(1 − top-1) · ln(layer's MACs left)",
+        "reward": "Reward: −(1 − top-1) · ln(MACs left)",
+    }
+    for name, title in titles.items():
         results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
         assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
     results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
@@ -154,6 +159,31 @@ def test_one_level_as_a_line_with_the_values_beneath(results: AppTest, finished_
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
     assert chart(results)["layer"][1]["encoding"]["x"]["sort"][0] == FRAGILE
     assert values(results)["row"].iloc[0] == FRAGILE
+
+
+def test_the_reward_stands_on_a_second_axis_of_the_level_chart(results: AppTest, finished_run: str) -> None:
+    second = f"layers.second.{finished_run}"
+    results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
+    assert results.selectbox(key=second).options == ["None", "Reward, layer's MACs", "Reward, network's MACs"]
+    for name, title in (("layer_reward", "ln(layer's MACs left)"), ("reward", "ln(MACs left)")):
+        results.selectbox(key=second).set_value(name).run()
+        assert not results.exception
+        spec = chart(results)
+        assert spec["resolve"]["scale"]["y"] == "independent"
+        axis = spec["layer"][-1]["encoding"]["y"]
+        assert (axis["field"], axis["axis"]["orient"]) == ("shown", "right")
+        assert title in axis["title"]
+    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
+    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # of top-1, whatever the metric
+    assert "Highest reward" in results.get("vega_lite_chart")[0].proto.alt
+
+
+def test_without_macs_there_is_no_second_axis_but_the_reason(app: AppTest, service: Service) -> None:
+    run_id = service.import_csv("resnet18", TABLE)
+    open_page(app, PAGE, run=run_id).button_group(key=f"layers.draw.{run_id}").set_value("Line").run()
+    second = app.selectbox(key=f"layers.second.{run_id}")
+    assert second.options == ["None"]
+    assert "come without" in second.help
 
 
 def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:

@@ -97,7 +97,7 @@ def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) ->
         assert "unknown (imported figures)" not in texts(app)
         assert "random" not in texts(app)
         if label == "Curves":
-            assert "Reward" in app.selectbox(key=f"curves.axis.{run_id}").options
+            assert "Reward, layer's MACs" in app.selectbox(key=f"curves.axis.{run_id}").options
 
 
 def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest, service: Service) -> None:

@@ -49,6 +49,29 @@ def test_the_reward_weighs_errors_against_the_macs_that_are_left():
     assert found["shown_low"] < found["shown"] < found["shown_high"] < 0
 
 
+def test_the_reward_of_one_layer_is_that_of_distillers_notebook():
+    """There the layer's MACs are left with the level's share of its inputs and of its outputs gone."""
+    rows = curve_rows(
+        measurement_frame(RESULT, "top1"), METRICS["top1"], CURVE_AXES["layer_reward"], SparsityConfig.scale
+    )
+    dense = {layer.name: layer.macs for layer in RESULT.profile.layers}
+    for item in rows.to_dict("records"):
+        sparse_macs = dense[item["layer"]] * ((1 - item["level"]) * (1 - item["level"]))
+        assert item["shown"] == pytest.approx(-1 * (1 - item["value"] / 100) * math.log(sparse_macs))
+    assert len(rows) == 3 * len(dense)
+
+
+def test_coupled_layers_are_rewarded_together_and_bits_take_no_macs_away():
+    pair = tuple(layer.name for layer in RESULT.profile.layers[:2])
+    grouped = replace(
+        RESULT, measurements=tuple(replace(item, members=pair) for item in RESULT.measurements if item.layer == pair[0])
+    )
+    found = measurement_frame(grouped, "top1").set_index("level")["layer_macs_left"]
+    assert found[0.5] == sum(RESULT.profile.layer(name).macs for name in pair) / 4
+    bits = result(RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8.0, 2.0))))
+    assert measurement_frame(bits, "top1")["layer_macs_left"].isna().all()
+
+
 def test_fewer_macs_and_fewer_errors_both_raise_the_reward():
     assert accuracy_reward(0.7, 1e6) > accuracy_reward(0.7, 1e9)
     assert accuracy_reward(0.8, 1e9) > accuracy_reward(0.7, 1e9)

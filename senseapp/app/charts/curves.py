@@ -18,7 +18,7 @@ from senseapp.app.charts.axes import (
     tooltips,
     zero_line,
 )
-from senseapp.app.palette import ACCENT, FRAGILITY, INK, curve_look
+from senseapp.app.palette import ACCENT, FRAGILITY, INK, SECOND, curve_look
 from senseapp.metrics import Metric
 
 HOVER = "hover"
@@ -164,11 +164,14 @@ def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -
 _MOST_NAMES = 40
 
 
-def level_line(rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "") -> alt.LayerChart:
+def level_line(
+    rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "", second_title: str | None = None
+) -> alt.LayerChart:
     """Return the metric of the network with each layer compressed alone, layers from left to right.
 
     ``rows`` are those of :func:`senseapp.app.frames.levels.marked`; ``baseline`` is the uncompressed model's, in
-    display units, drawn as a dashed line; the point of the ``picked`` layer is large.
+    display units, drawn as a dashed line; the point of the ``picked`` layer is large. With a ``second_title``, what
+    :func:`senseapp.app.frames.levels.curve_rows` adds is drawn on an axis of its own, on the right.
     """
     names = list(rows["row"])
     labels = len(names) <= _MOST_NAMES
@@ -188,7 +191,27 @@ def level_line(rows: pd.DataFrame, metric: Metric, *, baseline: float | None, pi
     if baseline is not None:
         rule = alt.Chart(pd.DataFrame({"value": [baseline]})).mark_rule(color=INK, strokeDash=[5, 4], aria=False)
         layers.insert(0, rule.encode(y="value:Q"))
-    return LayeredChart(layer=layers, height=380)
+    if second_title is None:
+        return LayeredChart(layer=layers, height=380)
+    both = LayeredChart(layer=[LayeredChart(layer=layers), _second_line(base, rows, second_title)], height=380)
+    return cast(alt.LayerChart, both.resolve_scale(y="independent"))
+
+
+def _second_line(base: alt.Chart, rows: pd.DataFrame, title: str) -> Any:
+    ends = measured_ends(rows, "shown")
+    axis = alt.Axis(orient="right", titleColor=SECOND, grid=False)
+    lines = base.mark_line(
+        color=SECOND,
+        strokeWidth=1.5,
+        strokeDash=[6, 3],
+        clip=True,
+        aria=False,
+        point={"shape": "diamond", "size": 45, "color": SECOND},
+    )
+    return lines.encode(
+        y=alt.Y("shown:Q", title=title, axis=axis, scale=alt.Scale(zero=False, **ends)),
+        tooltip=tooltips(members="Layer", level_text="Level", shown_text="Reward", source="Value"),
+    )
 
 
 def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:

@@ -9,10 +9,9 @@ import altair as alt
 import pandas as pd
 
 from senseapp.app.charts.axes import LayeredChart
-from senseapp.app.palette import ACCENT, FRAGILITY, INK
+from senseapp.app.palette import ACCENT, FRAGILITY, INK, SECOND
 from senseapp.records.histogram import QuantizationHistogram
 
-_SENSITIVE = FRAGILITY[2]
 _SENSITIVITY_TITLES = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
 _FINEST_BITS = 5
 _MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
@@ -87,8 +86,8 @@ def quantization_bars(
     zoom = alt.selection_interval(bind="scales", encodings=["x"])
     layers: list[alt.Chart | alt.LayerChart] = [LayeredChart(layer=[counts.add_params(zoom), _rules(marks)])]
     if sensitivity_title is not None:
-        matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right", titleColor=_SENSITIVE))
-        step = alt.Chart(bins).mark_line(interpolate="step-after", color=_SENSITIVE, strokeWidth=1.5, aria=False)
+        matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right", titleColor=SECOND))
+        step = alt.Chart(bins).mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.5, aria=False)
         layers.append(step.encode(x=alt.X("start:Q", title=x_title), y=matters))
     return cast(alt.LayerChart, LayeredChart(layer=layers, height=340).resolve_scale(y="independent"))
 

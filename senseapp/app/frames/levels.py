@@ -141,7 +141,7 @@ def accuracy_reward(top1: float, macs_left: float) -> float:
     """Return −(1 − top-1) · ln(MACs left): 0 for a model without errors, and lower with errors and with compute.
 
     Source: He et al. 2018, "AMC: AutoML for model compression and acceleration on mobile devices", section 3.4, where
-    the compute of the whole network is meant.
+    the compute of the whole network is meant; Distiller's notebook takes the layer's MACs · (1 − level)².
 
     >>> round(accuracy_reward(0.75, 1_000_000), 3)
     -3.454
@@ -153,6 +153,17 @@ def reward_metric(result: SensitivityResult) -> str | None:
     """Return the share of right answers that the reward counts; None where it was not measured."""
     name = primary_among(metrics_of(result), labelled=True)
     return name if name and METRICS[name].is_share else None
+
+
+REWARD_READING = (
+    "Higher is better: errors and remaining compute both pull the reward down. Compress a layer as far as its curve "
+    "rises, and stop at its top."
+)
+REWARD_HELP = (
+    "The reward is −(1 − top-1) · ln(MACs left). The layer's MACs are counted as in Distiller's notebook, with the "
+    "level's share of its inputs and of its outputs gone: MACs · (1 − level)². The network's are what is truly left of "
+    "the whole network, as in AMC's search."
+)
 
 
 def why_no_reward(result: SensitivityResult) -> str:
@@ -178,14 +189,28 @@ def _value(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd
     return (value, value - worse, value - better) if metric.higher_is_better else (value, value + better, value + worse)
 
 
-def _reward(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
-    def rewards(top1: pd.Series) -> pd.Series:
-        pairs = zip(top1 / metric.factor, rows["macs_left"], strict=True)
-        found = [accuracy_reward(value, macs) if macs > 0 else np.nan for value, macs in pairs]
-        return pd.Series(found, index=rows.index)
+def _reward(column: str) -> Callable[[pd.DataFrame, Metric], tuple[pd.Series, pd.Series, pd.Series]]:
+    """Return what shows the reward with the MACs of ``column``."""
 
-    value, low, high = _value(rows, metric)
-    return rewards(value), rewards(low), rewards(high)
+    def shown(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
+        def rewards(top1: pd.Series) -> pd.Series:
+            pairs = zip(top1 / metric.factor, rows[column], strict=True)
+            found = [accuracy_reward(value, macs) if macs > 0 else np.nan for value, macs in pairs]
+            return pd.Series(found, index=rows.index)
+
+        value, low, high = _value(rows, metric)
+        return rewards(value), rewards(low), rewards(high)
+
+    return shown
+
+
+def _reward_axis(whose: str, title: str, column: str) -> CurveAxis:
+    return CurveAxis(
+        label=f"Reward, {whose} MACs",
+        title=lambda _metric: title,
+        shown=_reward(column),
+        reading=lambda value, _metric: f"{value:.3f}".replace("-", "−"),
+    )
 
 
 CURVE_AXES = {
@@ -201,10 +226,8 @@ CURVE_AXES = {
         shown=_value,
         reading=lambda value, metric: metric.value_text(value / metric.factor),
     ),
-    "reward": CurveAxis(
-        label="Reward",
-        title=lambda _metric: "Reward: −(1 − top-1) · ln(MACs left)",
-        shown=_reward,
-        reading=lambda value, _metric: f"{value:.3f}".replace("-", "−"),
-    ),
+    "layer_reward": _reward_axis("layer's", "Reward: −(1 − top-1) · ln(layer's MACs left)", "layer_macs_left"),
+    "reward": _reward_axis("network's", "Reward: −(1 − top-1) · ln(MACs left)", "macs_left"),
 }
+REWARDS = ("layer_reward", "reward")
+"""The names in :data:`CURVE_AXES` of rewards: with the MACs of the layer, as in Distiller's notebook, or of all."""

@@ -14,12 +14,23 @@ from senseapp.app.common.figure import choose_one, figure, place_of, rows_height
 from senseapp.app.common.state import kept, session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.app.frames.fragility import fragility_legend
-from senseapp.app.frames.levels import drop_domain, marked, reached_note
-from senseapp.app.frames.results import apart_frame, counted_rows, top_frame, unlisted_frame
+from senseapp.app.frames.levels import (
+    CURVE_AXES,
+    REWARD_HELP,
+    REWARDS,
+    curve_rows,
+    drop_domain,
+    marked,
+    reached_note,
+    reward_metric,
+    why_no_reward,
+)
+from senseapp.app.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
 from senseapp.app.results.layer_side import layer_panel
-from senseapp.app.results.view import RunView, answer_first
+from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.metrics import METRICS
 
 _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
@@ -29,6 +40,7 @@ _READING_LINE = (
     "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
     "up this much for nothing, dips are to be spared."
 )
+_READING_SECOND = " The dashed line is the reward: the higher, the more compute is gone for few errors."
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 _BARS, _LINE = "Bars", "Line"
 
@@ -41,10 +53,11 @@ def layers_tab(view: RunView) -> None:
     by_sensitivity = choose_one(row, "Order", (_NETWORK, _SENSITIVITY), key=key.format("order")) == _SENSITIVITY
     as_line = choose_one(row, "Draw as", (_BARS, _LINE), key=key.format("draw")) == _LINE
     rows = marked(view.ranked if by_sensitivity else view.rows)
+    second = _choose_second(view, side) if as_line else ""
 
     def draw() -> None:
         if as_line:
-            _line_figure(view, rows)
+            _line_figure(view, rows, second)
         else:
             bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
 
@@ -79,19 +92,51 @@ def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = Tr
     )
 
 
-def _line_figure(view: RunView, rows: pd.DataFrame) -> None:
+def _choose_second(view: RunView, side: st.delta_generator.DeltaGenerator) -> str:
+    missing = why_no_reward(view.result)
+    names = ("",) if missing else ("", *REWARDS)
+    titles = {"": "None", **{name: CURVE_AXES[name].label for name in REWARDS}}
+    chosen = side.selectbox(
+        "Second axis",
+        names,
+        format_func=titles.__getitem__,
+        **kept(f"layers.second.{view.run_id}"),
+        help=missing or REWARD_HELP,
+    )
+    return chosen if chosen in names else ""
+
+
+def _line_figure(view: RunView, rows: pd.DataFrame, second: str) -> None:
     baseline = view.metric.factor * view.result.baseline.get(view.metric.name, math.nan)
     known = baseline if math.isfinite(baseline) else None
+    rewarded = reward_metric(view.result)
+    axis = CURVE_AXES[second] if second and rewarded else None
+    if axis and rewarded:
+        metric, every = METRICS[rewarded], kept_frame(view.run_id, view.result, rewarded)
+        found = curve_rows(at_level(every, view.level), metric, axis, view.compression.scale)
+        rows = rows.merge(found[["layer", "shown", "shown_low", "shown_high", "shown_text"]], on="layer", how="left")
     figure(
         f"How well does the network do {view.at}?",
-        level_line(rows, view.metric, baseline=known, picked=view.picked_row),
-        alt_text=_bars_in_words(view),
+        level_line(
+            rows,
+            view.metric,
+            baseline=known,
+            picked=view.picked_row,
+            second_title=axis.title(view.metric) if axis else None,
+        ),
+        alt_text=_bars_in_words(view) + (_reward_in_words(rows) if axis else ""),
         key=f"line.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
-        reading=_READING_LINE,
+        reading=_READING_LINE + (_READING_SECOND if axis else ""),
         lines=view.lines,
     )
+
+
+def _reward_in_words(rows: pd.DataFrame) -> str:
+    known = rows.dropna(subset="shown").sort_values("shown", ascending=False)
+    best = ", ".join(f"{row.layer} {row.shown_text}" for row in known.head(3).itertuples())
+    return f" Highest reward: {best}." if best else ""
 
 
 def values_table(view: RunView, rows: pd.DataFrame) -> None:

@@ -11,7 +11,16 @@ from senseapp.app.charts.heatmap import sensitivity_heatmap
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import kept, session
 from senseapp.app.frames.fragility import fragility_legend
-from senseapp.app.frames.levels import CURVE_AXES, CurveAxis, curve_rows, reward_metric, why_no_reward
+from senseapp.app.frames.levels import (
+    CURVE_AXES,
+    REWARD_HELP,
+    REWARD_READING,
+    REWARDS,
+    CurveAxis,
+    curve_rows,
+    reward_metric,
+    why_no_reward,
+)
 from senseapp.app.results.layer_side import choose_layers, layer_side
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.app.words import format as fmt
@@ -21,15 +30,14 @@ from senseapp.metrics import METRICS, Metric
 _QUESTIONS = {
     "drop": "How fast does the loss grow with compression?",
     "value": "How well does the network do at each level?",
-    "reward": "Where is compute saved for few errors?",
+    **dict.fromkeys(REWARDS, "Where is compute saved for few errors?"),
 }
 _READINGS = {
     "drop": "One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, one "
     "that bends upwards only as far as its bend.",
     "value": "The metric of the whole network with one layer compressed; bands are 95 % intervals. Take from each "
     "layer the level before its curve leaves the others.",
-    "reward": "Higher is better: errors and remaining compute both pull the reward down. Compress a layer as far as "
-    "its curve rises, and stop at its top.",
+    **dict.fromkeys(REWARDS, REWARD_READING),
 }
 
 
@@ -47,7 +55,7 @@ def curves_tab(view: RunView) -> None:
 
 
 def _curves(view: RunView, name: str, chosen: list[str]) -> None:
-    axis, rewarded = CURVE_AXES[name], reward_metric(view.result) if name == "reward" else None
+    axis, rewarded = CURVE_AXES[name], reward_metric(view.result) if name in REWARDS else None
     metric = METRICS[rewarded] if rewarded else view.metric
     every = kept_frame(view.run_id, view.result, metric.name)
     scale = view.compression.scale
@@ -76,13 +84,13 @@ def _curves(view: RunView, name: str, chosen: list[str]) -> None:
 
 def _choose_axis(view: RunView) -> str:
     missing = why_no_reward(view.result)
-    names = [name for name in CURVE_AXES if name != "reward" or not missing]
+    names = [name for name in CURVE_AXES if name not in REWARDS or not missing]
     chosen = st.selectbox(
         "Vertical axis",
         names,
         format_func=lambda name: CURVE_AXES[name].label,
         **kept(f"curves.axis.{view.run_id}"),
-        help=missing or "The reward is −(1 − top-1) · ln(MACs left in the network): what AMC's search maximises.",
+        help=missing or REWARD_HELP,
     )
     return chosen if chosen in names else names[0]
 
