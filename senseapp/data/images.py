@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 
 
+@runtime_checkable
 class ImageSet(Protocol):
     """A fixed, ordered set of prepared images.
 

@@ -70,6 +70,7 @@ class GridBins:
         self.place_sums = torch.zeros(grid.cells, dtype=torch.float64)
         self.zeros = 0.0
         self.clamped = 0.0
+        self.clamped_sensitivity = 0.0
         self.low, self.high = math.inf, -math.inf
 
     def add(self, values: Tensor, gradients: Tensor) -> None:
@@ -97,7 +98,9 @@ class GridBins:
         signed = index.add_(gradients < 0, alpha=bins + 2)
         sides = torch.bincount(signed, gradients.double(), minlength=2 * (bins + 2)).view(2, -1)
         self.gradient_sums += _clamped(sides.sum(dim=0))
-        self.gradient_magnitudes += _clamped(sides[0] - sides[1])
+        magnitudes = sides[0] - sides[1]
+        self.clamped_sensitivity += float(magnitudes[0] + magnitudes[-1])
+        self.gradient_magnitudes += _clamped(magnitudes)
 
 
 def _clamped(sums: Tensor) -> Tensor:

@@ -1,32 +1,30 @@
-"""Histograms of one layer's weights or inputs on their quantization grid, with the gradients there."""
+"""Histograms of layers' weights, inputs or outputs on their quantization grid, with the gradients there."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from itertools import chain, islice
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions.quantization.activations import MseObserver
-from senseapp.compressions.quantization.grid import extremes_of, fake_quantize_input
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.core.process import PROCESS_CACHE
-from senseapp.data.images import ImageSet
+from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import load_images
-from senseapp.engine.folding import fold_following_norm, norms_folded_behind
-from senseapp.engine.grid_bins import SUB_BINS, GridBins, PlacedGrid
+from senseapp.engine.folding import fold_following_norm
+from senseapp.engine.grid_bins import SUB_BINS, GridBins
 from senseapp.engine.layout import Layout, lay_out
+from senseapp.engine.tensor_bins import CALIBRATION_IMAGES, bins_of
+from senseapp.layers.profile import profile_model, select_layers
 from senseapp.models.load import load_model
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile
-from senseapp.records.spec import HistogramSpec
+from senseapp.records.spec import HistogramSpec, RunSpec
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 
 Subject = tuple[nn.Module, ImageSet]
@@ -47,25 +45,27 @@ def subject_of(
         InvalidInput: the model or the images cannot be used.
     """
     key = result.spec.model, result.spec.data, spec.num_images, result.num_samples, result.spec.sensitivity.seed
-    subject = PROCESS_CACHE.take((key, data_roots)) or _load(result, spec, data_roots, progress)
+    most = min(spec.num_images, result.num_samples)
+    subject = PROCESS_CACHE.take((key, data_roots)) or load_subject(result.spec, most, data_roots, progress)
     yield subject
     if not spec.fold:  # which leaves another network
         PROCESS_CACHE.leave((key, data_roots), subject)
 
 
-def _load(
-    result: SensitivityResult, spec: HistogramSpec, data_roots: tuple[Path, ...], progress: Callable[[str], None]
+def load_subject(
+    run: RunSpec, num_images: int, data_roots: tuple[Path, ...], progress: Callable[[str], None]
 ) -> Subject:
+    """Load the model of ``run`` and up to ``num_images`` of its images, as :func:`subject_of` does for a result."""
     progress("Loading the model")
-    loaded = load_model(result.spec.model, progress=progress)
+    loaded = load_model(run.model, progress=progress)
     progress("Loading the images")
     images = load_images(
-        result.spec.data,
+        run.data,
         loaded.preprocessing,
         num_classes=loaded.num_classes,
-        task=task_named(result.spec.model.task),
-        num_samples=min(spec.num_images, result.num_samples),
-        seed=result.spec.sensitivity.seed,
+        task=task_named(run.model.task),
+        num_samples=num_images,
+        seed=run.sensitivity.seed,
         data_roots=data_roots,
         class_names=loaded.class_names,
         with_labels=not loaded.fresh_head,
@@ -74,11 +74,13 @@ def _load(
     return module, images
 
 
-_BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
-_CALIBRATION_IMAGES = 16
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_NOT_FOLDED = "No BatchNorm that could be folded follows this layer, so its weights are seen as they are stored."
+_NOT_FOLDED = "No BatchNorm that could be folded follows this layer, so it is seen as it is stored."
 _CALIBRATED = "The grid of the activations was fitted to the first {count} images, as quantization does it."
+_OUTPUTS = "Outputs are those of the layer itself, before a norm or an activation function that follows it."
+_OUTPUTS_FOLDED = "Outputs are those of the layer with its BatchNorm, before an activation function that follows."
+
+Found = dict[str, QuantizationHistogram | MeasurementFailed]
+"""What came of each layer, by its name, in the order in which they were asked for."""
 
 
 def histogram_of(
@@ -94,17 +96,34 @@ def histogram_of(
         InvalidInput: the layer, the model or the images cannot be used.
         MeasurementFailed: the layer has no finite values to look at.
     """
-    layer = _known_layer(result, spec)
+    return _only(histograms_of(result, spec, (spec.layer,), data_roots=data_roots, progress=progress))
+
+
+def histograms_of(
+    result: SensitivityResult,
+    spec: HistogramSpec,
+    names: Sequence[str],
+    *,
+    data_roots: tuple[Path, ...] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Load the model and images of a run, and look at the same tensor of several layers in the same passes.
+
+    Raises:
+        InvalidInput: a layer, the model or the images cannot be used.
+    """
+    layers = [_known_layer(result, name) for name in names]
     with subject_of(result, spec, data_roots=data_roots, progress=progress) as (module, images):
-        progress(f"Looking at the {spec.tensor} of {spec.layer}")
-        return quantization_histogram(module, images, layer, spec, task=task_named(result.spec.model.task))
+        what = names[0] if len(names) == 1 else f"{len(names)} layers"
+        progress(f"Looking at the {spec.tensor} of {what}")
+        return quantization_histograms(module, images, layers, spec, task=task_named(result.spec.model.task))
 
 
-def _known_layer(result: SensitivityResult, spec: HistogramSpec) -> LayerProfile:
+def _known_layer(result: SensitivityResult, name: str) -> LayerProfile:
     try:
-        return result.profile.layer(spec.layer)
+        return result.profile.layer(name)
     except KeyError:
-        raise MeasurementFailed(f"This run's model has no layer {spec.layer!r}. Choose one of its layers.") from None
+        raise MeasurementFailed(f"This run's model has no layer {name!r}. Choose one of its layers.") from None
 
 
 def quantization_histogram(
@@ -115,136 +134,63 @@ def quantization_histogram(
     *,
     task: Task = CLASSIFICATION,
 ) -> QuantizationHistogram:
-    """Look at one tensor of ``model`` on its quantization grid; memory does not grow with the number of images.
+    """Look at one tensor of ``model`` on its quantization grid; see :func:`quantization_histograms`.
 
-    The gradient is that of the summed objective over all images, through this layer only: of an input that a shortcut
-    reads too, what the shortcut carries does not count. The model is in ``eval()`` mode, and used up by ``spec.fold``.
+    Raises:
+        MeasurementFailed: the layer never ran on these images, or holds values that are not finite.
+    """
+    return _only(quantization_histograms(model, images, [layer], spec, task=task))
+
+
+def _only(found: Found) -> QuantizationHistogram:
+    (outcome,) = found.values()
+    if isinstance(outcome, MeasurementFailed):
+        raise outcome
+    return outcome
+
+
+def quantization_histograms(
+    model: nn.Module,
+    images: ImageSet,
+    layers: Sequence[LayerProfile],
+    spec: HistogramSpec,
+    *,
+    task: Task = CLASSIFICATION,
+) -> Found:
+    """Look at the same tensor of ``layers`` in the same passes; memory does not grow with the number of images.
+
+    The gradient is that of the summed objective over all images. At inputs it is the gradient through this layer only:
+    of an input that a shortcut reads too, what the shortcut carries does not count. The model is in ``eval()`` mode,
+    and used up by ``spec.fold``. ``spec.layer`` does not count.
 
     Raises:
         InvalidDataset: there are no images, or no labels for the loss.
-        MeasurementFailed: the layer never ran on these images, or holds values that are not finite.
         UnsupportedModel: the model returns no output of ``task``.
     """
     if not len(images):
         raise InvalidDataset("A histogram needs at least one image, got none.")
     if spec.objective == "loss" and images.labels is None:
         raise InvalidDataset("The loss needs labels, and these images have none. Back-propagate the output instead.")
-    module, notes = model.get_submodule(layer.name), []
-    if spec.fold and not fold_following_norm(model, module, images.batch(0, min(2, len(images)))):
-        notes.append(_NOT_FOLDED)
-    # What only gradients pass through is folded where there are enough passes to gain by it.
-    worthwhile = spec.objective != "none" and len(images) > _BATCH
-    with norms_folded_behind(model, module, images.batch(0, 1)) if worthwhile else nullcontext():
-        if spec.tensor == "weights":
-            bins = _weight_bins(model, images, layer, spec, task)
-        else:
-            bins = _input_bins(model, module, images, spec, task)
-    if spec.tensor == "activations":
-        notes.append(_CALIBRATED.format(count=min(_CALIBRATION_IMAGES, len(images))))
-    return _record(bins, spec, len(images), tuple(notes))
+    sample = images.batch(0, min(2, len(images)))
+    folded = {
+        layer.name: spec.fold and fold_following_norm(model, model.get_submodule(layer.name), sample)
+        for layer in layers
+    }
+    found: Found = {}
+    for name, bins in bins_of(model, images, layers, spec, task).items():
+        own = replace(spec, layer=name)
+        notes = _notes(own, len(images), folded=folded[name])
+        found[name] = bins if isinstance(bins, MeasurementFailed) else _record(bins, own, len(images), notes)
+    return found
 
 
-def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec, task: Task) -> GridBins:
-    weight = model.get_parameter(layer.parameter)
-    _require_finite(weight, layer.name, what="weight")
-    grid = PlacedGrid.of_weight(weight, bits=spec.bits, per_channel=spec.per_channel, channel_axis=layer.channel_axis)
-    bins = GridBins(grid)
-    if spec.objective == "none":
-        bins.add(weight.detach(), torch.zeros_like(weight))
-        return bins
-    gradient: Tensor | None = None
-    weight.requires_grad_()
-    for start in range(0, len(images), _BATCH):
-        (found,) = _gradients(_objective(model, images, start, spec, task), [weight])
-        if found is not None:
-            gradient = found if gradient is None else gradient.add_(found)
-    weight.requires_grad_(False)
-    if gradient is None:
-        raise MeasurementFailed(f"The weight of {layer.name} was not used on these images. Choose another layer.")
-    bins.add(weight.detach(), gradient)
-    return bins
-
-
-def _input_bins(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec, task: Task) -> GridBins:
-    batches = (_inputs_of_batch(model, module, images, start, spec, task) for start in range(0, len(images), _BATCH))
-    first = deque(islice(batches, math.ceil(_CALIBRATION_IMAGES / _BATCH)))
-    if not all(first):
-        raise MeasurementFailed(f"{spec.layer} did not run on these images, so it has no input to look at.")
-    bins = GridBins(_input_grid(module, [inputs[0][0] for inputs in first], spec))
-    for inputs in chain((first.popleft() for _ in range(len(first))), batches):
-        for values, gradient in inputs:
-            bins.add(values, gradient)
-    return bins
-
-
-def _inputs_of_batch(
-    model: nn.Module, module: nn.Module, images: ImageSet, start: int, spec: HistogramSpec, task: Task
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the layer's inputs in one batch, a pair for each of its calls, with the objective's gradient there."""
-    with _branched_inputs(module) as leaves:
-        objective = _objective(model, images, start, spec, task)
-    for leaf in leaves:
-        _require_finite(leaf, spec.layer, what="input")
-    gradients = _gradients(objective, leaves)
-    return [
-        (leaf.detach(), torch.zeros_like(leaf) if gradient is None else gradient)
-        for leaf, gradient in zip(leaves, gradients, strict=True)
-    ]
-
-
-def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the gradient at each of ``inputs``, None where it does not decide anything."""
-    if not inputs or not objective.requires_grad:
-        return [None] * len(inputs)
-    return torch.autograd.grad(objective, inputs, allow_unused=True)
-
-
-def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec, task: Task) -> Tensor:
-    stop = min(start + _BATCH, len(images))
-    with torch.set_grad_enabled(spec.objective != "none"):
-        raw = model(images.batch(start, stop))
-        task.check_output(raw, stop - start)
-        if spec.objective == "loss" and images.labels is not None:
-            return task.loss(task.output(raw), images.labels[start:stop])
-        return task.score(task.output(raw))
-
-
-@contextmanager
-def _branched_inputs(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the inputs of ``module`` as leaves, and let the graph begin at them."""
-    leaves: list[Tensor] = []
-
-    def branch(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        leaf = args[0].detach().clone().requires_grad_()  # what comes later may write into the input itself
-        leaves.append(leaf)
-        return (leaf, *args[1:])
-
-    handle = module.register_forward_pre_hook(branch)
-    try:
-        yield leaves
-    finally:
-        handle.remove()
-
-
-def _input_grid(module: nn.Module, calibration: Sequence[Tensor], spec: HistogramSpec) -> PlacedGrid:
-    """Fit the grid to inputs of the layer: per tensor the range of least error, per channel their extremes."""
-    if spec.per_channel:
-        axis = 1 if isinstance(module, _CONVOLUTIONS) else calibration[0].dim() - 1
-        others = [each for each in range(calibration[0].dim()) if each != axis]
-        lows = torch.stack([values.amin(dim=others, keepdim=True) for values in calibration])
-        highs = torch.stack([values.amax(dim=others, keepdim=True) for values in calibration])
-        return PlacedGrid.of_ranges(lows.amin(dim=0), highs.amax(dim=0), bits=spec.bits)
-    observer = MseObserver()
-    for values in calibration:
-        observer.update(values)
-    found = observer.value_range(lambda data, low, high: fake_quantize_input(data, low, high, bits=spec.bits))
-    low, high = found or (0.0, 0.0)
-    return PlacedGrid.of_ranges(torch.tensor([low]), torch.tensor([high]), bits=spec.bits)
-
-
-def _require_finite(values: Tensor, layer: str, *, what: str) -> None:
-    if not all(map(math.isfinite, extremes_of(values.detach()))):  # NaN is the extreme of what holds one
-        raise MeasurementFailed(f"The {what} of {layer} holds values that are not finite, so it has no histogram.")
+def _notes(spec: HistogramSpec, num_images: int, *, folded: bool) -> tuple[str, ...]:
+    notes = [_NOT_FOLDED] if spec.fold and not folded else []
+    if spec.tensor != "weights":
+        notes.append(_CALIBRATED.format(count=min(CALIBRATION_IMAGES, num_images)))
+    if spec.tensor == "outputs":
+        notes.append(_OUTPUTS_FOLDED if folded else _OUTPUTS)
+    return tuple(notes)
 
 
 def _record(bins: GridBins, spec: HistogramSpec, num_images: int, notes: tuple[str, ...]) -> QuantizationHistogram:
@@ -262,6 +208,86 @@ def _record(bins: GridBins, spec: HistogramSpec, num_images: int, notes: tuple[s
         place_sums=tuple(bins.place_sums.tolist()),
         zeros=bins.zeros,
         clamped=bins.clamped,
+        clamped_sensitivity=bins.clamped_sensitivity,
         num_images=num_images,
         notes=notes,
     )
+
+
+Images = Tensor | tuple[Tensor, Tensor] | ImageSet | Iterable[Tensor | Sequence[Tensor]]
+"""Prepared images, (N, C, H, W); a pair with their labels, (N,); or batches of either, as a ``DataLoader`` has them."""
+Model = nn.Module
+
+
+def histograms_by_name(
+    model: nn.Module, images: Images, patterns: Sequence[str], spec: HistogramSpec, *, task: Task = CLASSIFICATION
+) -> Found:
+    """Look at the layers whose names match any of ``patterns``, such as ``layer1.*``; none means all.
+
+    At most ``spec.num_images`` of the images are looked at. ``model`` comes back as it was, in its mode.
+
+    Raises:
+        InvalidInput: no layer matches, or the model or the images cannot be used.
+    """
+    prepared = image_set(images, spec.num_images)
+    if not len(prepared):
+        raise InvalidDataset("A histogram needs at least one image, got none.")
+    with _lent(copy.deepcopy(model) if spec.fold else model) as module:
+        on_device = _move(prepared, module)
+        with torch.no_grad():
+            profile = profile_model(module, on_device.batch(0, 1), task=task)
+        return quantization_histograms(module, on_device, select_layers(profile, patterns), spec, task=task)
+
+
+def image_set(images: Images, most: int) -> ImageSet:
+    """Return up to ``most`` of ``images`` as one set.
+
+    Raises:
+        InvalidDataset: they are no images, or come with a different number of labels.
+    """
+    if isinstance(images, ImageSet):
+        return images.subset(range(min(most, len(images))))
+    pairs = [images] if isinstance(images, (Tensor, tuple)) else images
+    taken: list[tuple[Tensor, Tensor | None]] = []
+    for pair in pairs:
+        values, labels = (pair, None) if isinstance(pair, Tensor) else (pair[0], pair[1] if len(pair) > 1 else None)
+        if not isinstance(values, Tensor) or values.dim() < 2 or (labels is not None and len(labels) != len(values)):
+            raise InvalidDataset(
+                "Images must be a tensor (N, C, H, W), a pair of it and N labels, or batches of either, got "
+                f"{_shape(values)}{'' if labels is None else f' with {_shape(labels)} as labels'}."
+            )
+        taken.append((values, labels))
+        if sum(len(each) for each, _ in taken) >= most:
+            break
+    if not taken:
+        raise InvalidDataset("A histogram needs at least one image, got none.")
+    known = [labels for _, labels in taken if labels is not None]
+    labels = torch.cat(known)[:most] if len(known) == len(taken) else None
+    return TensorImages(torch.cat([values for values, _ in taken])[:most], labels)
+
+
+def _shape(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _move(images: ImageSet, model: nn.Module) -> ImageSet:
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if device.type == "cpu" and not isinstance(images, TensorImages):
+        return images
+    labels = None if images.labels is None else images.labels.to(device)
+    return TensorImages(images.batch(0, len(images)).to(device), labels)
+
+
+@contextmanager
+def _lent(model: nn.Module) -> Iterator[nn.Module]:
+    """Lend ``model`` in ``eval()`` mode with no parameter that wants a gradient, and give it back as it was."""
+    modes = {module: module.training for module in model.modules()}
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval().requires_grad_(False)
+    try:
+        yield model
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_()
+        for module, training in modes.items():
+            module.training = training

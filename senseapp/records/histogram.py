@@ -29,6 +29,7 @@ class QuantizationHistogram:
         place_sums: sum of the places of the values in each cell, (cells,); clamped ones count at the end.
         zeros: values that are rounded to 0; per channel, each on its own grid.
         clamped: values beyond the grid.
+        clamped_sensitivity: sum of the gradient's magnitude over those; NaN in records from before it was kept.
         notes: sentences a person should read.
     """
 
@@ -47,6 +48,7 @@ class QuantizationHistogram:
     clamped: float
     num_images: int
     notes: tuple[str, ...] = ()
+    clamped_sensitivity: float = math.nan
 
     @property
     def total(self) -> float:
@@ -77,15 +79,43 @@ class QuantizationHistogram:
 
     @property
     def profile(self) -> tuple[float, ...]:
-        """Mean distribution inside a cell, (sub_bins,), summing to 1; the cell of 0 is left out where others hold any.
+        """Mean distribution of the values inside a cell, (sub_bins,), summing to 1; see :meth:`_profile`.
 
         Flat means that rounding errors are spread evenly, which is what error estimates assume.
         """
-        others = [self._cell(self.counts, cell) for cell in range(self.cells) if cell != self.zero_cell]
+        return self._profile(self.counts)
+
+    @property
+    def sensitivity_profile(self) -> tuple[float, ...]:
+        """Mean distribution of the gradient's magnitude inside a cell, (sub_bins,); all 0 where there is none."""
+        return self._profile(self.gradient_magnitudes)
+
+    def _profile(self, bins: tuple[float, ...]) -> tuple[float, ...]:
+        """Leave the cell of 0 out where others hold any: what became 0 before would hide the rest."""
+        others = [self._cell(bins, cell) for cell in range(self.cells) if cell != self.zero_cell]
         totals = [sum(column) for column in zip(*others, strict=True)]
         if not any(totals):
-            totals = list(self._cell(self.counts, self.zero_cell))
-        return tuple(value / sum(totals) for value in totals)
+            totals = list(self._cell(bins, self.zero_cell))
+        whole = sum(totals)
+        return tuple(value / whole if whole else 0.0 for value in totals)
+
+    def off_grid_share(self, profile: tuple[float, ...]) -> float:
+        """Return what part of ``profile`` lies further than an eighth of a step from the grid point."""
+        near = self.sub_bins // 8
+        middle = self.sub_bins // 2
+        return 1 - sum(profile[middle - near : middle + near])
+
+    @property
+    def sensitive_zero_share(self) -> float:
+        """Share of the gradient's magnitude in the cell of 0; NaN where there is no gradient."""
+        whole = sum(self.gradient_magnitudes)
+        return sum(self._cell(self.gradient_magnitudes, self.zero_cell)) / whole if whole else math.nan
+
+    @property
+    def sensitive_clamped_share(self) -> float:
+        """Share of the gradient's magnitude at values beyond the grid; NaN where it is unknown."""
+        whole = sum(self.gradient_magnitudes)
+        return self.clamped_sensitivity / whole if whole else math.nan
 
     def value_at(self, place: float) -> float:
         """Return the value of a place on the grid; NaN where each channel has its own scale."""

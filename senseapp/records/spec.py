@@ -211,8 +211,8 @@ register_family(CompressionConfig, lambda: {each.config.__name__: each.config fo
 register(RunSpec)
 
 
-HistogramTensor = Literal["weights", "activations"]
-HistogramObjective = Literal["none", "output", "loss"]
+HistogramTensor = Literal["weights", "activations", "outputs"]
+HistogramObjective = Literal["none", "output", "loss", "mean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,12 +220,13 @@ class HistogramSpec:
     """One histogram.
 
     Attributes:
-        tensor: the layer's weights, or the activations that it takes in.
+        tensor: the layer's weights, the activations that it takes in, or the outputs that it returns.
         bits: 2 to 8.
         per_channel: one scale per channel rather than one for the tensor.
         fold: fold a BatchNorm that follows into the layer first, so that weights are seen as they will be deployed.
-        objective: what is back-propagated: the task's score of each image (``output``), its loss with the
-            label (``loss``), or nothing (``none``), which needs no backward pass and sets no sensitivities.
+        objective: what is back-propagated: the task's score of each image (``output``), its loss with the label
+            (``loss``), the mean of its outputs (``mean``), or nothing (``none``), which needs no backward pass and
+            sets no sensitivities.
         num_images: most images to look at.
     """
 

@@ -194,6 +194,10 @@ class Task(ABC):
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return what histograms back-propagate with labels, summed over the images, differentiable."""
 
+    def mean(self, output: Tensor) -> Tensor:
+        """Return the mean of each image's outputs, summed over the images, differentiable."""
+        return output.flatten(1).mean(dim=1).sum()
+
     # ---- what people are shown
 
     @abstractmethod

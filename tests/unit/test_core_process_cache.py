@@ -112,7 +112,7 @@ def test_what_failed_leaves_nothing(
         raise RuntimeError("in the middle of a pass")
 
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.engine.histograms.quantization_histogram", fail)
+        patch.setattr("senseapp.engine.histograms.quantization_histograms", fail)
         with pytest.raises(RuntimeError, match="in the middle"):
             histogram_of(result, spec)
     phases: list[str] = []

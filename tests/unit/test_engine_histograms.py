@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from senseapp.data.images import TensorImages
 from senseapp.engine.folding import fold_following_norm, norms_folded_behind
 from senseapp.engine.grid_bins import SUB_BINS, GridBins, PlacedGrid
-from senseapp.engine.histograms import quantization_histogram
+from senseapp.engine.histograms import quantization_histogram, quantization_histograms
 from senseapp.layers.profile import profile_model
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
@@ -61,14 +61,28 @@ def look(model, images, layer="conv2", **settings):
     return quantization_histogram(model, images, profile.layer(layer), HistogramSpec(layer=layer, **settings))
 
 
+def look_at_all(model, images, *names, **settings):
+    profile = profile_model(model, images.batch(0, 1), title="small", pretrained=True, notes=())
+    layers = [profile.layer(name) for name in names]
+    return quantization_histograms(model, images, layers, HistogramSpec(layer=names[0], **settings))
+
+
+def objective_of(scores, labels, objective):
+    match objective:
+        case "output":
+            return scores.max(dim=1).values.sum()
+        case "mean":
+            return scores.mean() * len(scores)
+        case _:
+            return F.cross_entropy(scores, labels, reduction="sum")
+
+
 def inputs_and_gradients(model, images, objective):
     """What conv2 takes in and the gradient there, through conv2 only, in one pass without our hooks."""
     first = F.relu(model.bn1(model.conv1(images.images)))
     leaf = first.clone().requires_grad_()
     scores = model.fc((first + model.conv2(leaf)).mean(dim=(2, 3)))
-    value = scores.max(dim=1).values.sum() if objective == "output" else F.cross_entropy(
-        scores, images.labels, reduction="sum"
-    )  # fmt: skip
+    value = objective_of(scores, images.labels, objective)
     value.backward()
     return leaf.detach().numpy(), leaf.grad.numpy()
 
@@ -105,7 +119,7 @@ def test_weights_equal_numpy(model, images, bits, per_channel):
     assert math.isnan(found.scale) == per_channel
 
 
-@pytest.mark.parametrize("objective", ["output", "loss"])
+@pytest.mark.parametrize("objective", ["output", "loss", "mean"])
 def test_activations_equal_numpy_over_several_batches(model, images, objective):
     found = look(model, images, tensor="activations", bits=4, objective=objective)
     values, gradients = inputs_and_gradients(model, images, objective)
@@ -119,6 +133,80 @@ def test_activations_equal_numpy_over_several_batches(model, images, objective):
     assert found.zero_share == pytest.approx(np.mean(np.floor(places + 0.5) == 0))
     assert found.total == values.size
     assert (found.low, found.high, found.num_images) == (0.0, pytest.approx(values.max()), 20)
+
+
+@pytest.mark.parametrize("layer", ["conv1", "conv2"])
+def test_outputs_equal_numpy_though_what_follows_writes_into_them(model, images, layer):
+    def relu(values):
+        values = model.bn1(values)
+        return values.clamp(min=0)
+
+    first = model.conv1(images.images)
+    leaf = (first if layer == "conv1" else model.conv2(relu(first))).detach().requires_grad_()
+    later = relu(leaf) if layer == "conv1" else relu(first)
+    objective_of(
+        model.fc((later + (model.conv2(later) if layer == "conv1" else leaf)).mean(dim=(2, 3))), None, "mean"
+    ).backward()
+    found = look(model, images, layer, tensor="outputs", bits=4, objective="mean")
+    places = leaf.detach().numpy() / np.float32(found.scale) + np.float32(found.zero_cell)
+    counts, sums, sizes, clamped = numpy_bins(places, leaf.grad.numpy(), 16)
+    assert np.abs(np.array(found.counts) - counts).sum() <= 4  # conv1 may round another way batch by batch
+    np.testing.assert_allclose(found.gradient_sums, sums, rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(found.gradient_magnitudes, sizes, rtol=1e-3, atol=2e-3)
+    assert found.clamped == clamped
+    assert "before a norm" in found.notes[1]
+    assert found.low < 0 < found.high
+
+
+@pytest.mark.parametrize("tensor", ["weights", "activations", "outputs"])
+def test_several_layers_in_one_pass_are_what_each_is_by_itself(model, images, tensor):
+    names = ("conv1", "conv2", "fc")
+    found = look_at_all(model, images, *names, tensor=tensor, bits=3, objective="loss")
+    assert tuple(found) == names
+    for name, together in found.items():
+        alone = look(model, images, name, tensor=tensor, bits=3, objective="loss")
+        assert (together.spec, together.notes, together.low, together.high) == (
+            alone.spec, alone.notes, alone.low, alone.high,
+        )  # fmt: skip
+        assert together.counts == alone.counts
+        for what in ("gradient_sums", "gradient_magnitudes"):  # alone, norms behind a layer are folded
+            np.testing.assert_allclose(getattr(together, what), getattr(alone, what), rtol=1e-3, atol=1e-3)
+        assert sum(together.gradient_magnitudes) > 0
+
+
+def test_a_layer_without_values_does_not_spoil_the_others(model, images):
+    for tensor in ("weights", "activations", "outputs"):
+        found = look_at_all(model, images, "spare", "fc", tensor=tensor)
+        assert isinstance(found["spare"], MeasurementFailed)
+        assert found["fc"].total > 0
+
+
+def test_what_becomes_zero_or_is_clamped_has_its_share_of_the_sensitivity(model, images):
+    found = look(model, images, tensor="activations", bits=2)
+    values, gradients = inputs_and_gradients(model, images, "output")
+    places = np.floor(values / np.float32(found.scale) + np.float32(found.zero_cell) + np.float32(0.5))
+    size = np.abs(gradients).astype(np.float64)
+    assert found.sensitive_zero_share == pytest.approx(size[places == found.zero_cell].sum() / size.sum(), rel=1e-4)
+    beyond = (places < 0) | (places > 3)
+    assert found.sensitive_clamped_share == pytest.approx(size[beyond].sum() / size.sum(), rel=1e-4)
+    assert sum(found.sensitivity_profile) == pytest.approx(1)
+    silent = look(model, images, tensor="activations", bits=2, objective="none")
+    assert math.isnan(silent.sensitive_zero_share)
+    assert set(silent.sensitivity_profile) == {0.0}
+
+
+def test_the_mean_cell_is_the_mean_over_all_cells_but_that_of_zero(model, images):
+    """As the small plots of EasyQuant's tutorial have it, there with the bins between two grid points."""
+    found = look(model, images, bits=4)
+    for bins, profile in (
+        (found.counts, found.profile),
+        (found.gradient_magnitudes, found.sensitivity_profile),
+    ):
+        cells = np.array(bins).reshape(found.cells, SUB_BINS)
+        cells[found.zero_cell] = 0
+        np.testing.assert_allclose(profile, cells.sum(axis=0) / cells.sum())
+        near = cells[:, SUB_BINS // 2 - 2 : SUB_BINS // 2 + 2].sum() / cells.sum()
+        assert found.off_grid_share(profile) == pytest.approx(1 - near)
 
 
 def test_activations_per_channel_have_a_grid_for_each(model, images):
