@@ -11,13 +11,14 @@ _HOMES = {
     "LevelResult": "senseapp.notebook.level_result",
     "SensitivityAnalyzer": "senseapp.notebook.analyzer",
     "analyze_sensitivity": "senseapp.notebook.analyzer",
+    "histogram": "senseapp.app.charts.histogram_wall",
     "measure": "senseapp.engine.sweep",
     "make_schedule": "senseapp.schedules.methods",
 }
 
 __version__ = "0.1.0"
 
-__all__ = ["LevelResult", "SensitivityAnalyzer", "analyze_sensitivity", "make_schedule", "measure"]
+__all__ = ["LevelResult", "SensitivityAnalyzer", "analyze_sensitivity", "histogram", "make_schedule", "measure"]
 
 
 def __getattr__(name: str) -> object:

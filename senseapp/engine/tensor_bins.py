@@ -23,6 +23,7 @@ from senseapp.tasks import Task
 CALIBRATION_IMAGES = 16
 """To which the grids of activations are fitted."""
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
+_TOGETHER = 16  # layers whose activations of one batch are held at once: 1 GB in a ResNet-50
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ONE = {"weights": "weight", "activations": "input", "outputs": "output"}
 
@@ -39,7 +40,12 @@ def bins_of(
     behind = norms_folded_behind(model, modules[layers[0].name], images.batch(0, 1)) if worthwhile else nullcontext()
     passes = _Passes(model, images, spec, task)
     with behind:
-        return _weight_bins(passes, layers) if spec.tensor == "weights" else _activation_bins(passes, modules)
+        if spec.tensor == "weights":
+            return _weight_bins(passes, layers)
+        names = list(modules)
+        parts = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
+        found = [_activation_bins(passes, {name: modules[name] for name in part}) for part in parts]
+        return {name: bins for part in found for name, bins in part.items()}
 
 
 class _Passes:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps
-from senseapp.core.errors import NotFound
+from senseapp.core.errors import MeasurementFailed, NotFound
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
@@ -138,8 +138,12 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
             return known
         load_engine()
         found = self.find_out(context)
-        context.folder.save(self.key, found)  # type: ignore[arg-type]  # a record of self.kind
+        self.keep(context.folder, found)
         return found
+
+    def keep(self, folder: RunFolder, found: OutcomeT_co) -> None:  # type: ignore[misc]  # only ever its own outcome
+        """Write the outcome into ``folder``."""
+        folder.save(self.key, found)  # type: ignore[arg-type]  # a record of self.kind
 
 
 def key_of(question: str) -> str:
@@ -166,6 +170,60 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
 
         result = context.folder.load_result()
         return histogram_of(result, self.spec, data_roots=context.data_roots, progress=context.observer.phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
+    """The same tensor of several layers, found in the same passes; each is kept as what :class:`HistogramTask` finds.
+
+    Attributes:
+        spec: of each, but for its layer.
+        layers: their names.
+    """
+
+    kind: ClassVar[type] = QuantizationHistogram
+
+    spec: HistogramSpec
+    layers: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Names the question; no file has this name."""
+        return key_of(f"{dumps(self.spec)} layers={self.layers}")
+
+    def part(self, layer: str) -> HistogramTask:
+        """Return the task of one layer."""
+        return HistogramTask(run_id=self.run_id, spec=replace(self.spec, layer=layer))
+
+    def made(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...]:
+        """Return those that are kept in ``folder``."""
+        known = (self.part(layer).outcome(folder) for layer in self.layers)
+        return tuple(each for each in known if each is not None)
+
+    def outcome(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...] | None:
+        """Return the histograms, or None before all of them are kept."""
+        made = self.made(folder)
+        return made if len(made) == len(self.layers) else None
+
+    def find_out(self, context: TaskContext) -> tuple[QuantizationHistogram, ...]:
+        """Look at those that are missing; raises MeasurementFailed once the others are kept, if some have none."""
+        from senseapp.engine.histograms import histograms_of
+
+        known = {each.spec.layer for each in self.made(context.folder)}
+        missing = [layer for layer in self.layers if layer not in known]
+        result, progress = context.folder.load_result(), context.observer.phase
+        found = histograms_of(result, self.spec, missing, data_roots=context.data_roots, progress=progress)
+        refusals = [each for each in found.values() if isinstance(each, MeasurementFailed)]
+        for layer, each in found.items():
+            if isinstance(each, QuantizationHistogram):
+                context.folder.save(self.part(layer).key, each)
+        if refusals:
+            more = f" {len(refusals) - 1} more of the layers have none either." if len(refusals) > 1 else ""
+            raise MeasurementFailed(f"{refusals[0]}{more}")
+        return self.made(context.folder)
+
+    def keep(self, folder: RunFolder, found: tuple[QuantizationHistogram, ...]) -> None:
+        """Do nothing: each is kept as soon as it is made."""
 
 
 REPAIR = "matched"

@@ -24,7 +24,7 @@ from senseapp.store.run_file import (
     without_markup,
 )
 
-_MOST_MEMBERS = 400
+_MOST_MEMBERS = 2000  # histograms of every layer of a large network, a few times over
 _MOST_RECORD_BYTES = 64_000_000
 _CHUNK_BYTES = 1 << 20
 _MEMBER_SIGNATURE = b"PK\x01\x02"

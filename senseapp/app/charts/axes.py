@@ -151,9 +151,9 @@ def source_opacity() -> alt.Opacity:
 
 
 def chart_parts(chart: Any) -> Iterator[Any]:
-    """Yield a chart, and all layers inside it."""
+    """Yield a chart, and all layers and charts inside it."""
     yield chart
-    for part in getattr(chart, "layer", ()):
+    for part in (*getattr(chart, "layer", ()), *getattr(chart, "concat", ())):
         yield from chart_parts(part)
 
 

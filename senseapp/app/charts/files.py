@@ -38,7 +38,7 @@ def picture_spec(
         **spec,
         "config": look,
         "title": heading | {"subtitleColor": "#5B6170", "subtitlePadding": 5},
-        "width": spec.get("width", _WIDTH),
+        **({} if "concat" in spec else {"width": spec.get("width", _WIDTH)}),  # whose charts have their own
         "padding": 16,
     }
 

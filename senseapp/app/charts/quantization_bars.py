@@ -12,19 +12,25 @@ from senseapp.app.charts.axes import LayeredChart
 from senseapp.app.palette import ACCENT, FRAGILITY, INK, SECOND
 from senseapp.records.histogram import QuantizationHistogram
 
-_SENSITIVITY_TITLES = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
+_SENSITIVITY_TITLES = {
+    "output": "|gradient| of the score",
+    "loss": "|gradient| of the loss",
+    "mean": "|gradient| of the mean output",
+}
 _FINEST_BITS = 5
 _MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
 
 
-def bin_frame(histogram: QuantizationHistogram, *, every_bin: bool = False) -> pd.DataFrame:
+def bin_frame(
+    histogram: QuantizationHistogram, *, every_bin: bool = False, finest_bits: int = _FINEST_BITS
+) -> pd.DataFrame:
     """Return one row per bin: its cell, ends, number of values, gradient sum and sensitivity.
 
     Columns are ``cell``, ``start``, ``end``, ``count``, ``gradient_sum`` and ``sensitivity``. Ends are values where one
     scale holds for all, else steps from the value 0. For a chart, bins of more than 5 bits are added up so that about
-    500 are left; ``every_bin`` keeps them.
+    500 are left, with fewer ``finest_bits`` fewer; ``every_bin`` keeps them.
     """
-    merged = 1 if every_bin else min(histogram.sub_bins, 2 ** max(0, histogram.spec.bits - _FINEST_BITS))
+    merged = 1 if every_bin else min(histogram.sub_bins, 2 ** max(0, histogram.spec.bits - finest_bits))
     sums = {"gradient_sum": histogram.gradient_sums, "sensitivity": histogram.gradient_magnitudes}
     frame = pd.DataFrame({"count": histogram.counts, **sums})
     frame = frame.groupby(frame.index // merged).sum()
@@ -49,11 +55,15 @@ def mark_frame(histogram: QuantizationHistogram) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["place", "mark"])
 
 
-def profile_frame(histogram: QuantizationHistogram) -> pd.DataFrame:
-    """Return the mean distribution inside a cell: ``start`` and ``end`` in steps from the grid point, and ``share``."""
+def profile_frame(histogram: QuantizationHistogram, *, sensitivity: bool = False) -> pd.DataFrame:
+    """Return the mean distribution inside a cell: ``start`` and ``end`` in steps from the grid point, and ``share``.
+
+    It is that of the values, or of their ``sensitivity``.
+    """
     width = 1 / histogram.sub_bins
     starts = [-0.5 + index * width for index in range(histogram.sub_bins)]
-    return pd.DataFrame({"start": starts, "end": [start + width for start in starts], "share": histogram.profile})
+    share = histogram.sensitivity_profile if sensitivity else histogram.profile
+    return pd.DataFrame({"start": starts, "end": [start + width for start in starts], "share": share})
 
 
 def _shown(histogram: QuantizationHistogram, place: float) -> float:
@@ -115,11 +125,11 @@ def _rules(marks: pd.DataFrame) -> Any:
     )
 
 
-def cell_profile_chart(profile: pd.DataFrame) -> alt.Chart:
-    """Return the mean distribution of values between the two edges of a cell."""
+def cell_profile_chart(profile: pd.DataFrame, *, sensitivity: bool = False) -> alt.Chart:
+    """Return the mean distribution of values, or of their ``sensitivity``, between the two edges of a cell."""
     chart = (
         alt.Chart(profile)
-        .mark_rect(color=ACCENT, aria=False)
+        .mark_rect(color=SECOND if sensitivity else ACCENT, aria=False)
         .encode(
             x=alt.X("start:Q", title="Place in the cell (steps from its grid point)"),
             x2="end:Q",

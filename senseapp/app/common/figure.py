@@ -26,7 +26,7 @@ _DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "b
 
 
 def chart_downloads(
-    chart: alt.Chart | alt.LayerChart,
+    chart: alt.Chart | alt.LayerChart | alt.ConcatChart,
     *,
     title: str,
     lines: Sequence[str] = (),

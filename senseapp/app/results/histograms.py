@@ -1,25 +1,29 @@
-"""The Histograms tab: one tensor on its quantization grid, and what each part of the grid means to the output."""
+"""The Histograms tab: tensors on their quantization grid, and what each part of the grid means to the output."""
 
 from __future__ import annotations
+
+import math
 
 import streamlit as st
 
 from senseapp.app.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
 from senseapp.app.common import backend
-from senseapp.app.common.figure import figure, figures_row
+from senseapp.app.common.figure import choose_one, figure, figures_row
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.common.state import kept
+from senseapp.app.results.histogram_wall import histogram_wall
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
-from senseapp.runs.tasks import HistogramTask
+from senseapp.runs.tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
 
-_TENSORS: dict[HistogramTensor, str] = {"weights": "Weights", "activations": "Input activations"}
-_OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "none")
+_TENSORS: dict[HistogramTensor, str] = {"weights": "Weights", "activations": "Inputs", "outputs": "Outputs"}
+_OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
+_ONE, _SEVERAL = "One layer", "Several"
 
 
 def choose_histogram(view: RunView) -> HistogramSpec:
@@ -28,20 +32,20 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     tensor = row.segmented_control(
         "Values", list(_TENSORS), default="weights", required=True, format_func=_TENSORS.__getitem__,
-        **kept(f"histogram.tensor.{run_id}"),
+        **kept(f"histogram.tensor.{run_id}"), help="Weights, the activations that a layer takes in, or its outputs.",
     )  # fmt: skip
     bits = row.select_slider(
         "Bits", range(2, 9), 4, **kept(f"histogram.bits.{run_id}"), width=150,
         help="Of the grid; 8 bits have 255 or 256 points.",
     )  # fmt: skip
     score = task_named(view.result.spec.model.task).score_label
-    titles = {"output": score, "loss": "Loss", "none": "Nothing"}
+    titles = {"output": score, "loss": "Loss", "mean": "Mean of the output", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
         "Sensitivity to", objectives, format_func=titles.__getitem__, **kept(f"histogram.objective.{run_id}"),
-        help=f"What is back-propagated to the values: each image's {score.lower()}, or its loss. Nothing is "
-        "fastest, and shows the values only.",
-        width=160,
+        help=f"What is back-propagated to the values: each image's {score.lower()}, its loss, or the mean of all its "
+        "outputs. Nothing is fastest, and shows the values only.",
+        width=180,
     )  # fmt: skip
     switches = row.container(width="content", gap="xxsmall")
     per_channel = switches.toggle(
@@ -64,25 +68,36 @@ _READING = (
     "zero, give the layer more bits; scroll to zoom."
 )
 _READING_PROFILE = (
-    "Flat: rounding errors are spread evenly, as estimates assume. A peak in the middle: most values lie on the grid."
+    "The mean over all cells but that of zero. Flat: rounding errors are spread evenly, as estimates assume. A peak in "
+    "the middle: most values lie on the grid."
+)
+_READING_SENSITIVE = (
+    "The same mean of the gradients. A peak at the edges: what matters most is what rounding moves furthest."
 )
 
 
 def histograms_tab(view: RunView) -> None:
-    """Show the controls, and the histogram once it is made."""
+    """Show the controls, and the histograms once they are made: of one layer, or of several side by side."""
     if view.result.spec.model.library == "imported":
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
-    task = HistogramTask(run_id=view.run_id, spec=choose_histogram(view))
+    several = choose_one(st.container(), "How many", (_ONE, _SEVERAL), key=f"histogram.layers.{view.run_id}")
+    spec = choose_histogram(view)
     with errors_here():
+        if several == _SEVERAL:
+            histogram_wall(view, spec, make=make, show=_show)
+            return
+        task = HistogramTask(run_id=view.run_id, spec=spec)
         histogram = backend.service().work.outcome(task)
         if histogram is not None:
             _show(histogram, view)
         else:
-            _make(task)
+            question = f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?"
+            make(task, question, "Show histogram", "Choose another layer above.")
 
 
-def _make(task: HistogramTask) -> None:
+def make(task: HistogramTask | HistogramWall, question: str, label: str, advice: str) -> None:
+    """Offer to make what the task stands for, or say how far it is; ``question`` is the heading until then."""
     run_id, spec = task.run_id, task.spec
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
@@ -90,19 +105,20 @@ def _make(task: HistogramTask) -> None:
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
-    st.markdown(f"## Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?")
+    if question:
+        st.markdown(f"## {question}")
     if not may_start(run_id, "this histogram"):
         return
     st.caption(
         f"Looks at up to {fmt.plural(spec.num_images, 'image')} of this run; a large network takes some seconds. "
-        "Choose another layer above."
+        f"{advice}"
     )
-    if st.button("Show histogram", key=f"histogram.start.{run_id}", type="primary"):
+    if st.button(label, key=f"histogram.start.{run_id}", type="primary"):
         backend.service().work.start(task)
         st.rerun()
 
 
-def _wait(task: HistogramTask) -> None:
+def _wait(task: HistogramTask | HistogramWall) -> None:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
@@ -125,20 +141,30 @@ def _show(histogram: QuantizationHistogram, view: RunView) -> None:
         lines=_lines(histogram, view),
         data=bin_frame(histogram, every_bin=True),
     )
-    left, right = st.columns(2, gap="large")
-    with left:
-        figure(
-            "How are values spread inside a cell?",
-            cell_profile_chart(profile_frame(histogram)),
-            alt_text="Mean distribution of the values between the two edges of a cell: "
-            f"{fmt.percent(max(histogram.profile), digits=1)} in the fullest of {histogram.sub_bins} parts.",
-            key=f"histogram.profile.{view.run_id}",
-            reading=_READING_PROFILE,
-            lines=_lines(histogram, view),
-        )
-    with right:
-        for note in histogram.notes:
-            st.caption(f":material/info: {note}")
+    places = st.columns(2, gap="large")
+    with places[0]:
+        _profile(histogram, view)
+    if histogram.spec.objective != "none":
+        with places[1]:
+            _profile(histogram, view, sensitivity=True)
+    for note in histogram.notes:
+        st.caption(f":material/info: {note}")
+
+
+def _profile(histogram: QuantizationHistogram, view: RunView, *, sensitivity: bool = False) -> None:
+    share = histogram.sensitivity_profile if sensitivity else histogram.profile
+    off = fmt.percent(histogram.off_grid_share(share), digits=1)
+    what = "sensitivity" if sensitivity else "values"
+    figure(
+        "Where in a cell does it matter?" if sensitivity else "How are values spread inside a cell?",
+        cell_profile_chart(profile_frame(histogram, sensitivity=sensitivity), sensitivity=sensitivity),
+        alt_text=f"Mean distribution of the {what} between the two edges of a cell: "
+        f"{fmt.percent(max(share), digits=1)} in the fullest of {histogram.sub_bins} parts.",
+        key=f"histogram.{'sensitive' if sensitivity else 'profile'}.{view.run_id}",
+        reading=f"{_READING_SENSITIVE if sensitivity else _READING_PROFILE} **{off}** of the {what} lie more than an "
+        "eighth of a step from a grid point.",
+        lines=_lines(histogram, view),
+    )
 
 
 def _lines(histogram: QuantizationHistogram, view: RunView) -> tuple[str, str]:
@@ -166,11 +192,24 @@ def _figures(histogram: QuantizationHistogram) -> None:
             "Step": f"{histogram.scale:.4g}" if histogram.scale == histogram.scale else "one per channel",
             "Values": fmt.count(histogram.total),
             "Images": str(histogram.num_images),
+            **_sensitive_figures(histogram),
         },
         helps={
             "Become zero": "Share of the values that are rounded to 0.",
             "Clamped": "Share of the values beyond the grid's ends.",
             "Step": "Distance of neighbouring grid points.",
+            "Sensitivity of zeros": "Share of the gradients' magnitude at values in the cell of 0.",
+            "Sensitivity clamped": "Share of the gradients' magnitude at values beyond the grid's ends.",
         },
         key="histogram_figures",
     )
+
+
+def _sensitive_figures(histogram: QuantizationHistogram) -> dict[str, str]:
+    shares = {
+        "Sensitivity of zeros": (histogram.sensitive_zero_share, 1),
+        "Sensitivity clamped": (histogram.sensitive_clamped_share, 3),
+    }
+    return {
+        label: fmt.percent(share, digits=digits) for label, (share, digits) in shares.items() if not math.isnan(share)
+    }

@@ -40,10 +40,18 @@ class LayerFilter:
         return frame[chosen]
 
     def _takes(self, layer: str) -> bool:
-        part = self.name.strip().lower()
-        pattern = part if "*" in part or "?" in part else f"*{part}*"
         inside = not self.blocks or any(layer.startswith(f"{block}.") for block in self.blocks)
-        return inside and fnmatchcase(layer.lower(), pattern)
+        return inside and name_fits(layer, self.name)
+
+
+def name_fits(layer: str, wanted: str) -> bool:
+    """Whether ``wanted`` is a part of the name, or a pattern such as ``layer1.*.conv2`` for the whole of it.
+
+    >>> name_fits("layer1.0.conv2", "Conv"), name_fits("layer1.0.conv2", "conv*")
+    (True, False)
+    """
+    part = wanted.strip().lower()
+    return fnmatchcase(layer.lower(), part if "*" in part or "?" in part else f"*{part}*")
 
 
 def types_of(frame: pd.DataFrame) -> list[str]:

@@ -1,0 +1,101 @@
+"""Histograms of several layers as a wall of small charts, each of which opens large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import altair as alt
+import streamlit as st
+
+from senseapp.app.charts.histogram_wall import shares_text, small_histogram, wall_chart, wall_frame
+from senseapp.app.common import backend
+from senseapp.app.common.figure import chart_downloads, show_caveat
+from senseapp.app.common.state import kept, pick
+from senseapp.app.results.layer_side import name_fits
+from senseapp.app.results.view import RunView
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import caveat_of
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.spec import HistogramSpec
+from senseapp.runs.tasks import HistogramWall
+
+_AT_ONCE = 24
+_WIDTH = 270
+_READING = (
+    "Blue counts the values on a square-root scale, the orange line is how much each place matters; each chart has its "
+    "own scales. Click a name to see its histogram large."
+)
+
+Show = Callable[[QuantizationHistogram, RunView], None]
+Make = Callable[[HistogramWall, str, str, str], None]
+
+
+def histogram_wall(view: RunView, spec: HistogramSpec, *, make: Make, show: Show) -> None:
+    """Show the choice of layers and, of those that are made, the small charts; ``make`` offers to make the others."""
+    names = _choose_layers(view)
+    if not names:
+        st.info("No layer has such a name. Try a part of one.", icon=":material/touch_app:")
+        return
+    wall = HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(names))
+    shown = _page_of(view, names)
+    made = backend.service().work.made(HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(shown)))
+    question = f"Where do the {spec.tensor} of {fmt.plural(len(names), 'layer')} lie, and which matter?"
+    missing = len(shown) - len(made)
+    if missing:
+        label = f"Show {fmt.plural(len(names), 'histogram')}" if not made else f"Show the {missing} that are missing"
+        make(wall, "" if made else question, label, "All layers are looked at in the same passes.")
+    if made:
+        _draw(view, question, made, show)
+
+
+def _choose_layers(view: RunView) -> list[str]:
+    wanted = st.text_input(
+        "Layers", **kept(f"histogram.search.{view.run_id}"), placeholder="Part of a name, or layer1.*.conv2",
+        help="A part of the name, or a pattern in which * is any text. Commas part several; empty means all.",
+        width=420,
+    )  # fmt: skip
+    parts = [part for part in wanted.split(",") if part.strip()] or [""]
+    return [layer.name for layer in view.result.profile.layers if any(name_fits(layer.name, part) for part in parts)]
+
+
+def _page_of(view: RunView, names: Sequence[str]) -> Sequence[str]:
+    """Return the layers of the chosen page, where there are more than fit on one."""
+    starts = range(0, len(names), _AT_ONCE)
+    if len(starts) == 1:
+        return names
+    start = st.segmented_control(
+        "Page", starts, default=0, required=True, key=f"histogram.page.{view.run_id}.{len(names)}",
+        format_func=lambda start: f"{start + 1}–{min(start + _AT_ONCE, len(names))}",
+    )  # fmt: skip
+    return names[start : start + _AT_ONCE]
+
+
+def _draw(view: RunView, question: str, made: Sequence[QuantizationHistogram], show: Show) -> None:
+    whole, charts = _charts(view.run_id, repr([each.spec for each in made]), made)
+    with st.container(gap="xsmall"):
+        head = st.container(horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center")
+        head.markdown(f"## {question}", width="stretch")
+        with head:
+            chart_downloads(whole, title=question, lines=view.lines, data=wall_frame(made), key=f"wall.{view.run_id}")
+        show_caveat(caveat_of(view.result))
+        st.caption(f"{_READING} {fmt.plural(made[0].num_images, 'image')}.")
+    grid = st.container(horizontal=True, gap="medium", key="histogram_wall")
+    for histogram, chart in zip(made, charts, strict=True):
+        name = histogram.spec.layer
+        with grid.container(width=_WIDTH, gap=None):
+            opened = st.button(
+                name, key=f"wall.open.{name}.{view.run_id}", type="tertiary", icon=":material/open_in_full:",
+                on_click=pick, args=(view.run_id, name), help="Opens the histogram large, and picks the layer.",
+            )  # fmt: skip
+            st.altair_chart(chart, key=f"wall.chart.{name}.{view.run_id}", alt=f"{name}: {shares_text(histogram)}.")
+            st.caption(shares_text(histogram))
+        if opened:
+            st.dialog(name, width="large")(show)(histogram, view)
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def _charts(
+    run_id: str, specs: str, _made: Sequence[QuantizationHistogram]
+) -> tuple[alt.ConcatChart, list[alt.LayerChart]]:
+    """Return all in one chart, for pictures, and each by itself; made once, as it takes a third of a second."""
+    return wall_chart(_made), [small_histogram(each) for each in _made]
