@@ -48,8 +48,9 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``analyze``."""
-    _add_model(parser.add_argument_group("model"))
-    _add_data(parser.add_argument_group("images"))
+    model, images = parser.add_argument_group("model"), parser.add_argument_group("images")
+    add_model_arguments(model, several=True)
+    add_data_arguments(images)
     add_compression_arguments(parser.add_argument_group("compression"))
     measurement = parser.add_argument_group("measurement")
     measurement.add_argument("--metric", help=f"ranks layers: one of {', '.join(METRICS)}")
@@ -77,11 +78,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
 
 
-def _add_model(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--model", action="append", help="demo, timm/NAME, torchvision/NAME, or auto with --checkpoint; may be repeated"
-    )
-    group.add_argument("--models", type=Path, metavar="FILE", help="many: a line MODEL or MODEL,CHECKPOINT for each")
+def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> None:
+    """Add ``--model``, on request for several models, and what says which weights and sizes it has."""
+    named = "demo, timm/NAME, torchvision/NAME, or auto with --checkpoint"
+    if several:
+        group.add_argument("--model", action="append", help=f"{named}; may be repeated")
+        many = "many: a line MODEL or MODEL,CHECKPOINT for each"
+        group.add_argument("--models", type=Path, metavar="FILE", help=many)
+    else:
+        group.add_argument("--model", help=named)
     group.add_argument("--checkpoint", metavar="FILE", help="weights; without it and --pretrained they are random")
     group.add_argument("--ema", action="store_true", help="take the averaged (EMA) weights of the checkpoint")
     group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
@@ -92,8 +97,9 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--task", choices=list(TASKS), default=ModelSpec().task, help=help_text)
 
 
-def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--data", required=True, help="demo, random, torchvision/NAME, or a folder or archive")
+def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True) -> None:
+    """Add ``--data``, and how images are labelled, chosen and prepared."""
+    group.add_argument("--data", required=required, help="demo, random, torchvision/NAME, or a folder or archive")
     group.add_argument(
         "--labels", default="", metavar="CSV", help="table file,label in it, or none (default: class folders, if any)"
     )

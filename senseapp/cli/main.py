@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from senseapp.cli import analyze, apply, compare, import_csv, models, report, schedule
+from senseapp.cli import analyze, apply, compare, histogram, import_csv, models, report, schedule
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (models, analyze, import_csv, schedule, apply, compare, report)
+COMMANDS = (models, analyze, import_csv, schedule, apply, compare, histogram, report)
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``."""
 
 

@@ -24,7 +24,7 @@ from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec, patterns_in
 from senseapp.runs.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
 
@@ -116,10 +116,11 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         InvalidInput: an argument is out of range, contradicts another, or names what does not exist.
     """
-    return RunSpec(model=_model(arguments), data=_data(arguments), sensitivity=_sensitivity(arguments))
+    return RunSpec(model=model_from(arguments), data=data_from(arguments), sensitivity=_sensitivity(arguments))
 
 
-def _model(arguments: argparse.Namespace) -> ModelSpec:
+def model_from(arguments: argparse.Namespace) -> ModelSpec:
+    """Return the model that the arguments describe; see :func:`run_spec_from`."""
     from senseapp.models.catalogue import parse_model  # reads the catalogue, which the other commands do without
 
     checkpoint = ""
@@ -141,7 +142,8 @@ def _model(arguments: argparse.Namespace) -> ModelSpec:
     )
 
 
-def _data(arguments: argparse.Namespace) -> DataSpec:
+def data_from(arguments: argparse.Namespace) -> DataSpec:
+    """Return the images that the arguments describe; see :func:`run_spec_from`."""
     preparation = DataSpec(
         mean=_numbers(arguments.mean, what="--mean"),
         std=_numbers(arguments.std, what="--std"),
@@ -192,7 +194,7 @@ def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
         metric=arguments.metric,
         num_samples=arguments.samples,
         batch_size=arguments.batch_size,
-        layers=tuple(pattern.strip() for pattern in arguments.layers.split(",") if pattern.strip()),
+        layers=patterns_in(arguments.layers),
         mode=arguments.mode,
         precision=arguments.precision,
         device=arguments.device,

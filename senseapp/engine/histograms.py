@@ -18,6 +18,7 @@ from senseapp.data.load import load_images
 from senseapp.engine.folding import fold_following_norm
 from senseapp.engine.grid_bins import SUB_BINS, GridBins
 from senseapp.engine.layout import Layout, lay_out
+from senseapp.engine.preparation_search import choose_preparation
 from senseapp.engine.tensor_bins import CALIBRATION_IMAGES, bins_of
 from senseapp.layers.profile import profile_model, select_layers
 from senseapp.models.load import load_model
@@ -237,6 +238,25 @@ def histograms_by_name(
         with torch.no_grad():
             profile = profile_model(module, on_device.batch(0, 1), task=task)
         return quantization_histograms(module, on_device, select_layers(profile, patterns), spec, task=task)
+
+
+def histograms_of_model(
+    run: RunSpec,
+    spec: HistogramSpec,
+    patterns: Sequence[str],
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Load the model and the images that ``run`` names, and look at layers as :func:`histograms_by_name` does.
+
+    Raises:
+        InvalidInput: no layer matches, or the model or the images cannot be used.
+    """
+    if run.data.preparation == "auto":
+        run = choose_preparation(run, progress=progress).spec
+    module, images = load_subject(run, spec.num_images, (), progress)
+    progress(f"Looking at the {spec.tensor}")
+    return histograms_by_name(module, images, patterns, spec, task=task_named(run.model.task))
 
 
 def image_set(images: Images, most: int) -> ImageSet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -209,6 +210,16 @@ class RunSpec:
 
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
 register(RunSpec)
+
+
+def patterns_in(layers: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the patterns of layer names in a text, which commas part, or in a list.
+
+    >>> patterns_in("conv1, layer1.*")
+    ('conv1', 'layer1.*')
+    """
+    parts = layers.split(",") if isinstance(layers, str) else layers
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 HistogramTensor = Literal["weights", "activations", "outputs"]

@@ -74,7 +74,11 @@ def test_the_loss_can_be_chosen_where_there_are_labels(app: AppTest, finished_ru
     open_tab(app, finished_run)
     objectives = app.selectbox(key=f"histogram.objective.{finished_run}").options
     assert objectives == ["Highest score", "Loss", "Mean of the output", "Nothing"]
-    assert app.button_group(key=f"histogram.tensor.{finished_run}").options == ["Weights", "Inputs", "Outputs"]
+    assert app.button_group(key=f"histogram.tensor.{finished_run}").options == [
+        "Weights",
+        "Input activations",
+        "Output activations",
+    ]
     assert app.select_slider(key=f"histogram.bits.{finished_run}").options == [str(bits) for bits in range(2, 9)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from senseapp.compressions import QuantizationConfig
@@ -10,7 +12,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import HistogramTask
+from senseapp.runs.tasks import HistogramTask, HistogramWall
 from tests.fake_session import fake_calibration
 
 RUN = RunSpec(
@@ -73,6 +75,31 @@ def test_folding_the_demo_is_possible(service, backend, run_id):
     assert folded.high != plain.high
 
 
+def test_a_wall_keeps_each_histogram_as_if_asked_for_alone(service, backend, run_id):
+    names = tuple(layer.name for layer in service.result(run_id).profile.layers[:3])
+    spec = HistogramSpec(layer="", tensor="outputs", bits=3, objective="mean")
+    alone = make(service, backend, run_id, replace(spec, layer=names[1]))
+    wall = HistogramWall(run_id=run_id, spec=spec, layers=names)
+    assert service.work.outcome(wall) is None
+    assert service.work.made(wall) == (alone,)
+    service.work.start(wall)
+    backend.runner.run_next()
+    found = service.work.outcome(wall)
+    assert [each.spec.layer for each in found] == list(names)
+    assert found[1] == alone
+    for each in found:
+        assert service.work.outcome(HistogramTask(run_id=run_id, spec=each.spec)) == each
+    assert {each.spec.layer for each in service.histograms(run_id)} >= set(names)
+
+
+def test_a_wall_keeps_what_it_finds_and_tells_the_rest(service, backend, run_id):
+    wall = HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("nowhere",))
+    service.work.start(wall)
+    backend.runner.run_next()
+    assert "no layer 'nowhere'" in service.work.progress(wall).error
+    assert service.work.made(wall) == ()
+
+
 def test_a_layer_that_is_not_there_is_told_and_the_run_stays(service, backend, run_id):
     spec = HistogramSpec(layer="nowhere")
     assert make(service, backend, run_id, spec) is None
@@ -85,3 +112,5 @@ def test_another_persons_run_is_not_found(backend, run_id):
     for ask in (work.start, work.progress, work.cancel, work.outcome):
         with pytest.raises(NotFound):
             ask(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="stem")))
+    with pytest.raises(NotFound):
+        work.made(HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("stem",)))

@@ -10,12 +10,12 @@ import altair as alt
 import pandas as pd
 
 from senseapp.app.charts.axes import LayeredChart
-from senseapp.app.charts.quantization_bars import bin_frame, histogram_chart
+from senseapp.app.charts.quantization_bars import SENSITIVITY_TITLES, bin_frame, histogram_chart
 from senseapp.app.palette import ACCENT, INK, SECOND
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import MeasurementFailed
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
+from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, patterns_in
 
 if TYPE_CHECKING:
     from senseapp.engine.histograms import Found, Images, Model
@@ -50,7 +50,20 @@ def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
 def wall_chart(histograms: Sequence[QuantizationHistogram]) -> alt.ConcatChart:
     """Return :func:`small_histogram` of each, four in a row, under the names of their layers."""
     charts = [small_histogram(each).properties(width=_WIDTH, title=_title(each)) for each in histograms]
-    return alt.ConcatChart(concat=charts, columns=min(_COLUMNS, len(charts)))
+    spec = histograms[0].spec
+    title = alt.TitleParams(f"{spec.tensor} on a grid of {spec.bits} bits".capitalize(), subtitle=colours_text(spec))
+    return alt.ConcatChart(concat=charts, columns=min(_COLUMNS, len(charts)), title=title)
+
+
+def colours_text(spec: HistogramSpec) -> str:
+    """Return what the colours of a histogram mean."""
+    line = SENSITIVITY_TITLES.get(spec.objective)
+    return f"Blue: values, on a square-root scale{f'; orange: {line}' if line else ''}"
+
+
+def picture_of(histograms: Sequence[QuantizationHistogram]) -> alt.LayerChart | alt.ConcatChart:
+    """Return the large chart of one histogram, or the wall of several."""
+    return histogram_chart(histograms[0]) if len(histograms) == 1 else wall_chart(histograms)
 
 
 def _title(histogram: QuantizationHistogram) -> alt.TitleParams:
@@ -130,17 +143,7 @@ def histogram(
     made, refusals = parted(histograms_by_name(model, images, patterns_in(layers), spec))
     for refusal in refusals:
         warnings.warn(refusal, stacklevel=2)
-    return Histograms(wall_frame(made), histogram_chart(made[0]) if len(made) == 1 else wall_chart(made))
-
-
-def patterns_in(layers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the patterns in a text, which commas part, or a list.
-
-    >>> patterns_in("conv1, layer1.*")
-    ('conv1', 'layer1.*')
-    """
-    parts = layers.split(",") if isinstance(layers, str) else layers
-    return tuple(part.strip() for part in parts if part.strip())
+    return Histograms(wall_frame(made), picture_of(made))
 
 
 def parted(found: Found) -> tuple[list[QuantizationHistogram], list[str]]:

@@ -12,7 +12,7 @@ from senseapp.app.charts.axes import LayeredChart
 from senseapp.app.palette import ACCENT, FRAGILITY, INK, SECOND
 from senseapp.records.histogram import QuantizationHistogram
 
-_SENSITIVITY_TITLES = {
+SENSITIVITY_TITLES = {
     "output": "|gradient| of the score",
     "loss": "|gradient| of the loss",
     "mean": "|gradient| of the mean output",
@@ -78,7 +78,7 @@ def histogram_chart(histogram: QuantizationHistogram) -> alt.LayerChart:
         bin_frame(histogram),
         mark_frame(histogram),
         x_title="Place on the channel's grid (steps from 0)" if per_channel else "Value",
-        sensitivity_title=_SENSITIVITY_TITLES.get(histogram.spec.objective),
+        sensitivity_title=SENSITIVITY_TITLES.get(histogram.spec.objective),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import altair as alt
 import streamlit as st
 
-from senseapp.app.charts.histogram_wall import shares_text, small_histogram, wall_chart, wall_frame
+from senseapp.app.charts.histogram_wall import colours_text, shares_text, small_histogram, wall_chart, wall_frame
 from senseapp.app.common import backend
 from senseapp.app.common.figure import chart_downloads, show_caveat
 from senseapp.app.common.state import kept, pick
@@ -21,10 +21,7 @@ from senseapp.runs.tasks import HistogramWall
 
 _AT_ONCE = 24
 _WIDTH = 270
-_READING = (
-    "Blue counts the values on a square-root scale, the orange line is how much each place matters; each chart has its "
-    "own scales. Click a name to see its histogram large."
-)
+_READING = "Each chart has scales of its own. Click a name to see its histogram large."
 
 Show = Callable[[QuantizationHistogram, RunView], None]
 Make = Callable[[HistogramWall, str, str, str], None]
@@ -71,14 +68,15 @@ def _page_of(view: RunView, names: Sequence[str]) -> Sequence[str]:
 
 
 def _draw(view: RunView, question: str, made: Sequence[QuantizationHistogram], show: Show) -> None:
+    lines = (view.lines[0], colours_text(made[0].spec))
     whole, charts = _charts(view.run_id, repr([each.spec for each in made]), made)
     with st.container(gap="xsmall"):
         head = st.container(horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center")
         head.markdown(f"## {question}", width="stretch")
         with head:
-            chart_downloads(whole, title=question, lines=view.lines, data=wall_frame(made), key=f"wall.{view.run_id}")
+            chart_downloads(whole, title=question, lines=lines, data=wall_frame(made), key=f"wall.{view.run_id}")
         show_caveat(caveat_of(view.result))
-        st.caption(f"{_READING} {fmt.plural(made[0].num_images, 'image')}.")
+        st.caption(f"{colours_text(made[0].spec)}, over {fmt.plural(made[0].num_images, 'image')}. {_READING}")
     grid = st.container(horizontal=True, gap="medium", key="histogram_wall")
     for histogram, chart in zip(made, charts, strict=True):
         name = histogram.spec.layer

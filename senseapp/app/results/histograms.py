@@ -21,7 +21,11 @@ from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTe
 from senseapp.runs.tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
 
-_TENSORS: dict[HistogramTensor, str] = {"weights": "Weights", "activations": "Inputs", "outputs": "Outputs"}
+_TENSORS: dict[HistogramTensor, str] = {
+    "weights": "Weights",
+    "activations": "Input activations",
+    "outputs": "Output activations",
+}
 _OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
 _ONE, _SEVERAL = "One layer", "Several"
 

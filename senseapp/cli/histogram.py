@@ -1,0 +1,133 @@
+"""``histogram``: layers' values on their quantization grid, as a table and as charts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from senseapp.cli.analyze import add_data_arguments, add_model_arguments
+from senseapp.cli.progress_bar import phases
+from senseapp.cli.run_arguments import data_from, model_from
+from senseapp.core.csv_cells import safe_cell
+from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
+from senseapp.runs.tasks import HistogramTask
+from senseapp.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.engine.histograms import Found
+
+NAME = "histogram"
+SUMMARY = "Show layers' values on their quantization grid, and how much each place on it matters."
+EPILOG = """\
+Of a RUN, the folder of analyze, or of --model and --data. A run keeps its histograms, and report shows them.
+DIR receives histograms.csv (one row per bin of each layer) and histograms.svg and .png (the charts).
+
+examples:
+  python -m senseapp histogram runs/demo --bits 4 --out histograms
+  python -m senseapp histogram --model timm/resnet50 --pretrained --data photos.zip --layers 'layer1.*' \\
+                               --tensor outputs --objective mean --bits 8 --out histograms
+"""
+_USUAL = HistogramSpec(layer="")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``histogram``."""
+    parser.add_argument("run_folder", type=Path, nargs="?", metavar="RUN", help="folder of analyze")
+    add_model_arguments(parser.add_argument_group("model, without a RUN"), several=False)
+    add_data_arguments(parser.add_argument_group("images, without a RUN"), required=False)
+    group = parser.add_argument_group("histogram")
+    group.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
+    group.add_argument(
+        "--tensor", choices=get_args(HistogramTensor), default=_USUAL.tensor,
+        help="weights, activations that layers take in, or outputs that they return (default: weights)",
+    )  # fmt: skip
+    group.add_argument("--bits", type=int, default=_USUAL.bits, metavar="B", help="of the grid, 2 to 8 (default: 8)")
+    group.add_argument("--per-channel", action="store_true", help="one scale per channel, not one for the tensor")
+    group.add_argument("--fold", action="store_true", help="fold a BatchNorm that follows into each layer first")
+    group.add_argument(
+        "--objective", choices=get_args(HistogramObjective), default=_USUAL.objective,
+        help="what is back-propagated: each image's highest score (output, the default), its loss, the mean of its "
+        "outputs, or none",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Look at the layers, print a line on each, and write the files."""
+    if (arguments.run_folder is None) == (arguments.model is None):
+        raise InvalidSpec("Give either a RUN, the folder of analyze, or --model with --data.")
+    spec = HistogramSpec(
+        layer="", tensor=arguments.tensor, bits=arguments.bits, per_channel=arguments.per_channel,
+        fold=arguments.fold, objective=arguments.objective, num_images=arguments.samples or _USUAL.num_images,
+    )  # fmt: skip
+    patterns = patterns_in(arguments.layers)
+    found = _of_model(arguments, spec, patterns) if arguments.model else _of_run(arguments.run_folder, spec, patterns)
+    from senseapp.app.charts.histogram_wall import parted  # loads pandas, which most commands do without
+
+    made, refusals = parted(found)
+    print("\n".join(_lines(made)))
+    for refusal in refusals:
+        print(refusal, file=sys.stderr)
+    _write(made, arguments.out)
+
+
+def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
+    if arguments.data is None:
+        raise InvalidSpec("--model needs images to look at. Add --data, or --data random.")
+    described = RunSpec(model=model_from(arguments), data=data_from(arguments))
+    from senseapp.engine.histograms import histograms_of_model  # torch loads here
+
+    with phases() as progress:
+        return histograms_of_model(described, spec, patterns, progress=progress)
+
+
+def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
+    folder = RunFolder(path)
+    result = folder.load_result()
+    from senseapp.engine.histograms import histograms_of  # torch loads here
+    from senseapp.layers.profile import select_layers
+
+    names = [layer.name for layer in select_layers(result.profile, patterns)]
+    with phases() as progress:
+        found = histograms_of(result, spec, names, progress=progress)
+    for each in found.values():
+        if isinstance(each, QuantizationHistogram):
+            folder.save(HistogramTask(run_id="", spec=each.spec).key, each)
+    return found
+
+
+def _lines(made: Sequence[QuantizationHistogram]) -> Iterator[str]:
+    """Yield a table with a line for each layer, and the notes of all."""
+    width = max(len("layer"), *(len(each.spec.layer) for each in made))
+    yield f"{'layer':{width}} {'from':>10} {'to':>10} {'step':>10} {'zero':>8} {'clamped':>8}"
+    for each in made:
+        step = f"{each.scale:10.4g}" if each.scale == each.scale else f"{'channel':>10}"
+        yield (
+            f"{each.spec.layer:{width}} {each.low:10.4g} {each.high:10.4g} {step} "
+            f"{each.zero_share:8.2%} {each.clamped_share:8.3%}"
+        )
+    yield from dict.fromkeys(note for each in made for note in each.notes)
+
+
+def _write(made: Sequence[QuantizationHistogram], folder: Path) -> None:
+    from senseapp.app.charts.files import picture_png, picture_svg
+    from senseapp.app.charts.histogram_wall import colours_text, picture_of, wall_frame
+
+    frame = wall_frame(made)
+    table = frame.assign(layer=frame["layer"].map(safe_cell)).to_csv(index=False, lineterminator="\n")
+    spec, images = made[0].spec, made[0].num_images
+    title = f"Where do the {spec.tensor} lie on the quantization grid, and which matter?"
+    lines = [f"{spec.bits} bits, {images} image{'s' if images != 1 else ''}. {colours_text(spec)}"]
+    with storage_errors(f"the folder {folder.name}"):
+        folder.mkdir(parents=True, exist_ok=True)
+    chart = picture_of(made)
+    replace_file(folder / "histograms.csv", table)
+    replace_file(folder / "histograms.svg", picture_svg(chart, title=title, lines=lines))
+    replace_file(folder / "histograms.png", picture_png(chart, title=title, lines=lines))
+    print(f"Wrote histograms.csv, histograms.svg and histograms.png to {folder}")
