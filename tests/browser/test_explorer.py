@@ -111,19 +111,47 @@ def test_a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(resu
     assert len(results.evaluate("[...window.places]")) == 1
 
 
-@pytest.mark.parametrize("values", ["Weights", "Input activations"])
-def test_a_histogram_with_the_sensitivity_of_its_bins(results: Page, values: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "what"), [("Weights", "weights"), ("Inputs", "activations"), ("Outputs", "outputs")]
+)
+def test_a_histogram_with_the_sensitivity_of_its_bins(results: Page, values: str, what: str) -> None:
     open_tab(results, "Histograms")
     results.get_by_role("radio", name=values).click()
     results.get_by_role("button", name="Show histogram").click()
     expect(results.get_by_text("Become zero")).to_be_visible()
-    what = values.split()[-1].lower()
     chart = results.locator(
         f'[aria-roledescription=visualization][aria-label*="{what} of {FRAGILE} on a grid of 4 bits"]'
     )
     expect(chart).to_be_visible()
     expect(chart.get_by_text("|gradient| of the score")).to_be_visible()
     expect(results.get_by_text("How are values spread inside a cell?")).to_be_visible()
+
+
+def test_a_click_picks_a_layer_beside_a_second_axis(results: Page) -> None:
+    results.get_by_role("radio", name="Line").click()
+    results.get_by_role("combobox", name="Second axis").click()
+    results.get_by_role("option", name="Reward, layer's MACs").click()
+    chart = results.locator('[aria-roledescription=visualization][aria-label*="Highest reward"]')
+    expect(chart.get_by_text("ln(layer's MACs left)")).to_be_visible()
+    chart.locator("path[aria-roledescription=point]").nth(1).click(force=True)
+    expect(results.locator(".st-key-layer_panel")).to_contain_text("layer1.0.conv1")
+
+
+def test_a_wall_of_histograms_opens_each_large(results: Page) -> None:
+    open_tab(results, "Histograms")
+    results.get_by_role("radio", name="Several").click()
+    results.get_by_placeholder("part of a name").fill("layer1.0.*")
+    results.get_by_placeholder("part of a name").press("Enter")
+    results.get_by_role("button", name="Show 2 histograms").click()
+    small = results.locator('[aria-roledescription=visualization][aria-label*="become zero"]')
+    expect(small).to_have_count(2)
+    results.get_by_role("button", name="layer1.0.conv2", exact=True).click()
+    large = results.get_by_role("dialog")
+    expect(large.get_by_text("Where do the weights of layer1.0.conv2 lie on the")).to_be_visible()
+    expect(large.get_by_text("|gradient| of the score")).to_be_visible()
+    results.keyboard.press("Escape")
+    expect(large).to_have_count(0)
+    expect(small).to_have_count(2)
 
 
 def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:

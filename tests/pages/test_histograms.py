@@ -73,11 +73,11 @@ def test_the_picked_layer_is_looked_at(app: AppTest, finished_run: str) -> None:
 def test_the_loss_can_be_chosen_where_there_are_labels(app: AppTest, finished_run: str) -> None:
     open_tab(app, finished_run)
     objectives = app.selectbox(key=f"histogram.objective.{finished_run}").options
-    assert objectives == ["Highest score", "Loss", "Mean of the output", "Nothing"]
+    assert objectives == ["Highest score", "Loss", "Mean output", "Nothing"]
     assert app.button_group(key=f"histogram.tensor.{finished_run}").options == [
         "Weights",
-        "Input activations",
-        "Output activations",
+        "Inputs",
+        "Outputs",
     ]
     assert app.select_slider(key=f"histogram.bits.{finished_run}").options == [str(bits) for bits in range(2, 9)]
 

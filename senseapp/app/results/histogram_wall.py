@@ -20,36 +20,34 @@ from senseapp.records.spec import HistogramSpec
 from senseapp.runs.tasks import HistogramWall
 
 _AT_ONCE = 24
-_WIDTH = 270
+_WIDTH = 250
 _READING = "Each chart has scales of its own. Click a name to see its histogram large."
 
 Show = Callable[[QuantizationHistogram, RunView], None]
 Make = Callable[[HistogramWall, str, str, str], None]
 
 
-def histogram_wall(view: RunView, spec: HistogramSpec, *, make: Make, show: Show) -> None:
-    """Show the choice of layers and, of those that are made, the small charts; ``make`` offers to make the others."""
-    names = _choose_layers(view)
+def histogram_wall(view: RunView, spec: HistogramSpec, names: Sequence[str], *, make: Make, show: Show) -> None:
+    """Show the small charts of the layers with these ``names`` that are made; ``make`` offers to make the others."""
     if not names:
         st.info("No layer has such a name. Try a part of one.", icon=":material/touch_app:")
         return
     wall = HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(names))
     shown = _page_of(view, names)
     made = backend.service().work.made(HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(shown)))
-    question = f"Where do the {spec.tensor} of {fmt.plural(len(names), 'layer')} lie, and which matter?"
     missing = len(shown) - len(made)
     if missing:
         label = f"Show {fmt.plural(len(names), 'histogram')}" if not made else f"Show the {missing} that are missing"
-        make(wall, "" if made else question, label, "All layers are looked at in the same passes.")
+        make(wall, "" if made else _question(spec, len(names)), label, "All layers are looked at in the same passes.")
     if made:
-        _draw(view, question, made, show)
+        _draw(view, made, show)
 
 
-def _choose_layers(view: RunView) -> list[str]:
-    wanted = st.text_input(
-        "Layers", **kept(f"histogram.search.{view.run_id}"), placeholder="Part of a name, or layer1.*.conv2",
-        help="A part of the name, or a pattern in which * is any text. Commas part several; empty means all.",
-        width=420,
+def choose_layers(view: RunView, row: st.delta_generator.DeltaGenerator) -> list[str]:
+    """Let the layers be named; all of them while nothing is."""
+    wanted = row.text_input(
+        "Layers", **kept(f"histogram.search.{view.run_id}"), label_visibility="collapsed", width=420,
+        placeholder="All layers; or part of a name, or layer1.*.conv2",
     )  # fmt: skip
     parts = [part for part in wanted.split(",") if part.strip()] or [""]
     return [layer.name for layer in view.result.profile.layers if any(name_fits(layer.name, part) for part in parts)]
@@ -67,7 +65,12 @@ def _page_of(view: RunView, names: Sequence[str]) -> Sequence[str]:
     return names[start : start + _AT_ONCE]
 
 
-def _draw(view: RunView, question: str, made: Sequence[QuantizationHistogram], show: Show) -> None:
+def _question(spec: HistogramSpec, layers: int) -> str:
+    return f"Where do the {spec.tensor} of {fmt.plural(layers, 'layer')} lie, and which matter?"
+
+
+def _draw(view: RunView, made: Sequence[QuantizationHistogram], show: Show) -> None:
+    question = _question(made[0].spec, len(made))
     lines = (view.lines[0], colours_text(made[0].spec))
     whole, charts = _charts(view.run_id, repr([each.spec for each in made]), made)
     with st.container(gap="xsmall"):

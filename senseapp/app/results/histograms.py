@@ -12,7 +12,7 @@ from senseapp.app.common.figure import choose_one, figure, figures_row
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.common.state import kept
-from senseapp.app.results.histogram_wall import histogram_wall
+from senseapp.app.results.histogram_wall import choose_layers, histogram_wall
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
@@ -23,8 +23,8 @@ from senseapp.tasks import task_named
 
 _TENSORS: dict[HistogramTensor, str] = {
     "weights": "Weights",
-    "activations": "Input activations",
-    "outputs": "Output activations",
+    "activations": "Inputs",
+    "outputs": "Outputs",
 }
 _OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
 _ONE, _SEVERAL = "One layer", "Several"
@@ -39,17 +39,17 @@ def choose_histogram(view: RunView) -> HistogramSpec:
         **kept(f"histogram.tensor.{run_id}"), help="Weights, the activations that a layer takes in, or its outputs.",
     )  # fmt: skip
     bits = row.select_slider(
-        "Bits", range(2, 9), 4, **kept(f"histogram.bits.{run_id}"), width=150,
+        "Bits", range(2, 9), 4, **kept(f"histogram.bits.{run_id}"), width=130,
         help="Of the grid; 8 bits have 255 or 256 points.",
     )  # fmt: skip
     score = task_named(view.result.spec.model.task).score_label
-    titles = {"output": score, "loss": "Loss", "mean": "Mean of the output", "none": "Nothing"}
+    titles = {"output": score, "loss": "Loss", "mean": "Mean output", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
         "Sensitivity to", objectives, format_func=titles.__getitem__, **kept(f"histogram.objective.{run_id}"),
         help=f"What is back-propagated to the values: each image's {score.lower()}, its loss, or the mean of all its "
         "outputs. Nothing is fastest, and shows the values only.",
-        width=180,
+        width=160,
     )  # fmt: skip
     switches = row.container(width="content", gap="xxsmall")
     per_channel = switches.toggle(
@@ -85,11 +85,13 @@ def histograms_tab(view: RunView) -> None:
     if view.result.spec.model.library == "imported":
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
-    several = choose_one(st.container(), "How many", (_ONE, _SEVERAL), key=f"histogram.layers.{view.run_id}")
+    row = st.container(horizontal=True, vertical_alignment="center", gap="medium")
+    several = choose_one(row, "How many", (_ONE, _SEVERAL), key=f"histogram.layers.{view.run_id}") == _SEVERAL
+    names = choose_layers(view, row) if several else []
     spec = choose_histogram(view)
     with errors_here():
-        if several == _SEVERAL:
-            histogram_wall(view, spec, make=make, show=_show)
+        if several:
+            histogram_wall(view, spec, names, make=make, show=_show)
             return
         task = HistogramTask(run_id=view.run_id, spec=spec)
         histogram = backend.service().work.outcome(task)
@@ -157,7 +159,6 @@ def _show(histogram: QuantizationHistogram, view: RunView) -> None:
 
 def _profile(histogram: QuantizationHistogram, view: RunView, *, sensitivity: bool = False) -> None:
     share = histogram.sensitivity_profile if sensitivity else histogram.profile
-    off = fmt.percent(histogram.off_grid_share(share), digits=1)
     what = "sensitivity" if sensitivity else "values"
     figure(
         "Where in a cell does it matter?" if sensitivity else "How are values spread inside a cell?",
@@ -165,8 +166,8 @@ def _profile(histogram: QuantizationHistogram, view: RunView, *, sensitivity: bo
         alt_text=f"Mean distribution of the {what} between the two edges of a cell: "
         f"{fmt.percent(max(share), digits=1)} in the fullest of {histogram.sub_bins} parts.",
         key=f"histogram.{'sensitive' if sensitivity else 'profile'}.{view.run_id}",
-        reading=f"{_READING_SENSITIVE if sensitivity else _READING_PROFILE} **{off}** of the {what} lie more than an "
-        "eighth of a step from a grid point.",
+        reading=f"{_READING_SENSITIVE if sensitivity else _READING_PROFILE} Of the {what}, "
+        f"{_shares_in_words(histogram, sensitivity=sensitivity)}.",
         lines=_lines(histogram, view),
     )
 
@@ -196,24 +197,22 @@ def _figures(histogram: QuantizationHistogram) -> None:
             "Step": f"{histogram.scale:.4g}" if histogram.scale == histogram.scale else "one per channel",
             "Values": fmt.count(histogram.total),
             "Images": str(histogram.num_images),
-            **_sensitive_figures(histogram),
         },
         helps={
             "Become zero": "Share of the values that are rounded to 0.",
             "Clamped": "Share of the values beyond the grid's ends.",
             "Step": "Distance of neighbouring grid points.",
-            "Sensitivity of zeros": "Share of the gradients' magnitude at values in the cell of 0.",
-            "Sensitivity clamped": "Share of the gradients' magnitude at values beyond the grid's ends.",
         },
         key="histogram_figures",
     )
 
 
-def _sensitive_figures(histogram: QuantizationHistogram) -> dict[str, str]:
-    shares = {
-        "Sensitivity of zeros": (histogram.sensitive_zero_share, 1),
-        "Sensitivity clamped": (histogram.sensitive_clamped_share, 3),
-    }
-    return {
-        label: fmt.percent(share, digits=digits) for label, (share, digits) in shares.items() if not math.isnan(share)
-    }
+def _shares_in_words(histogram: QuantizationHistogram, *, sensitivity: bool) -> str:
+    """Return how much lies off the grid points and, of the sensitivity, how much at zero and beyond the grid."""
+    profile = histogram.sensitivity_profile if sensitivity else histogram.profile
+    shares = [(histogram.off_grid_share(profile), "more than an eighth of a step from a grid point")]
+    if sensitivity:
+        shares += [(histogram.sensitive_zero_share, "in the cell of zero")]
+        shares += [(histogram.sensitive_clamped_share, "at clamped values")]
+    known = [(share, where) for share, where in shares if not math.isnan(share)]
+    return ", ".join(f"**{fmt.percent(share, digits=1)}** {where}" for share, where in known)

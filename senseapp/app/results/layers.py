@@ -40,7 +40,9 @@ _READING_LINE = (
     "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
     "up this much for nothing, dips are to be spared."
 )
-_READING_SECOND = " The dashed line is the reward: the higher, the more compute is gone for few errors."
+_READING_SECOND = (
+    " The orange line, on the right axis, is the reward: the higher, the more compute is gone for few errors."
+)
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 _BARS, _LINE = "Bars", "Line"
 
