@@ -134,36 +134,41 @@ def _wanting_gradients(weights: Sequence[Tensor]) -> Iterator[None]:
 def _activation_bins(passes: _Passes, modules: Mapping[str, nn.Module]) -> Bins:
     found: Bins = {}
     grids = {name: _GridFitting(module, passes.spec) for name, module in modules.items()}
+    alone = len(modules) == 1  # so that the first batches can be kept, and need not be run again
+    kept: list[_Taken] = []
     for start in passes.starts()[: math.ceil(CALIBRATION_IMAGES / _BATCH)]:
-        with _branched(modules, passes.spec) as branches:
-            passes.objective(start, back=False)
-        for name, calls in branches.items():
+        taken = _taken(passes, start, modules, back=alone)
+        for name, calls in taken.items():
             if not calls:
                 did_not = f"{name} did not run on these images, so it has no {_ONE[passes.spec.tensor]} to look at."
                 found.setdefault(name, MeasurementFailed(did_not))
-            elif all(map(_is_finite, calls)):
-                grids[name].update(calls[0].detach().cpu())
+            elif all(_is_finite(values) for values, _ in calls):
+                grids[name].update(calls[0][0])
             else:
                 found.setdefault(name, _not_finite(name, passes.spec))
+        kept += [taken] if alone else []
     bins = {name: GridBins(grids[name].grid()) for name in modules if name not in found}
+    binned = {name: modules[name] for name in bins}
     for start in passes.starts() if bins else ():
-        _add_batch(passes, start, {name: modules[name] for name in bins}, bins, found)
+        taken = kept.pop(0) if kept else _taken(passes, start, binned)
+        for name, values, gradient in ((name, *call) for name, calls in taken.items() for call in calls):
+            if _is_finite(values):
+                bins[name].add(values, torch.zeros_like(values) if gradient is None else gradient.cpu())
+            else:
+                found.setdefault(name, _not_finite(name, passes.spec))
     return {name: found.get(name) or bins[name] for name in modules}
 
 
-def _add_batch(
-    passes: _Passes, start: int, modules: Mapping[str, nn.Module], bins: Mapping[str, GridBins], found: Bins
-) -> None:
-    """Add the values of one batch, each call of a layer by itself, with the objective's gradient there."""
+_Taken = dict[str, list[tuple[Tensor, Tensor | None]]]
+"""Of each layer, for each call the values and the objective's gradient there."""
+
+
+def _taken(passes: _Passes, start: int, modules: Mapping[str, nn.Module], *, back: bool = True) -> _Taken:
+    """Return what passes through the layers in the batch at ``start``; without gradients unless ``back``."""
     with _branched(modules, passes.spec) as branches:
-        objective = passes.objective(start)
-    taken = [(name, values) for name, calls in branches.items() for values in calls]
-    gradients = _gradients(objective, [values for _, values in taken])
-    for (name, values), gradient in zip(taken, gradients, strict=True):
-        if _is_finite(values):
-            bins[name].add(values.detach().cpu(), torch.zeros(values.shape) if gradient is None else gradient.cpu())
-        else:
-            found.setdefault(name, _not_finite(name, passes.spec))
+        objective = passes.objective(start, back=back)
+    gradients = iter(_gradients(objective, [values for calls in branches.values() for values in calls]))
+    return {name: [(values.detach().cpu(), next(gradients)) for values in calls] for name, calls in branches.items()}
 
 
 @contextmanager

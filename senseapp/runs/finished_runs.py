@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -18,11 +18,11 @@ from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths
-from senseapp.runs.tasks import FinishedRunTask, HistogramTask, HistogramWall, StrongestSearch, Verification
+from senseapp.runs.tasks import FinishedRunTask, HistogramWall, Verification
 from senseapp.store.run_folder import RunFolder
 
 OutcomeT = TypeVar("OutcomeT")
-TaskT = TypeVar("TaskT", Verification, StrongestSearch, HistogramTask, HistogramWall)
+TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
 class Work:

@@ -91,7 +91,7 @@ def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
     assert {change.metric for change in proof.changes} == {ERROR.name, SHIFT.name, "sqnr"}
 
 
-@pytest.mark.parametrize("objective", ["output", "loss"])
+@pytest.mark.parametrize("objective", ["output", "loss", "mean"])
 def test_a_histogram_follows_its_number_and_its_loss_back(
     images: DataSpec, service: Service, backend: Backend, objective: HistogramObjective
 ) -> None:

@@ -142,9 +142,13 @@ def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartDa
     return (figure,) if drawings else ()
 
 
+_OBJECTIVES = {"loss": ", to the loss", "mean": ", to the mean output", "none": ", values only"}
+
+
 def _drawing(histogram: QuantizationHistogram, data: ChartData) -> Drawing:
     spec = histogram.spec
     label = f"{spec.layer}, {spec.tensor}, {spec.bits} bits" + (", per channel" if spec.per_channel else "")
+    label += (", BatchNorm folded" if spec.fold else "") + _OBJECTIVES.get(spec.objective, "")
     words = (
         f"{label}: {fmt.percent(histogram.zero_share, digits=1)} of the values become zero, "
         f"{fmt.percent(histogram.clamped_share, digits=3)} are clamped; seen on "
