@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
@@ -18,7 +17,7 @@ from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths
-from senseapp.runs.tasks import FinishedRunTask, HistogramWall, Verification
+from senseapp.runs.tasks import FinishedRunTask, Verification
 from senseapp.store.run_folder import RunFolder
 
 OutcomeT = TypeVar("OutcomeT")
@@ -62,10 +61,6 @@ class Work:
     def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
         """Return what came of a task, or None before it is done."""
         return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
-
-    def made(self, wall: HistogramWall) -> tuple[QuantizationHistogram, ...]:
-        """Return those histograms of a wall that are made."""
-        return wall.made(self._store.folder(self._store.readable(wall.run_id, self._owner)))
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
         """Return the files of the compressed model: its state dict, and where channels were removed the network."""

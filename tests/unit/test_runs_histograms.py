@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from senseapp.cli.progress_bar import ProgressBar
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.errors import NotFound
+from senseapp.core.errors import MeasurementFailed, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import HistogramTask, HistogramWall
+from senseapp.runs.tasks import HistogramTask, HistogramWall, TaskContext
 from tests.fake_session import fake_calibration
+from tests.unit.test_app_histograms import a_histogram
 
 RUN = RunSpec(
     sensitivity=SensitivitySpec(
@@ -81,7 +83,6 @@ def test_a_wall_keeps_each_histogram_as_if_asked_for_alone(service, backend, run
     alone = make(service, backend, run_id, replace(spec, layer=names[1]))
     wall = HistogramWall(run_id=run_id, spec=spec, layers=names)
     assert service.work.outcome(wall) is None
-    assert service.work.made(wall) == (alone,)
     service.work.start(wall)
     backend.runner.run_next()
     found = service.work.outcome(wall)
@@ -92,12 +93,25 @@ def test_a_wall_keeps_each_histogram_as_if_asked_for_alone(service, backend, run
     assert {each.spec.layer for each in service.histograms(run_id)} >= set(names)
 
 
-def test_a_wall_keeps_what_it_finds_and_tells_the_rest(service, backend, run_id):
+def test_a_wall_keeps_what_it_finds_and_tells_the_rest(service, backend, run_id, monkeypatch):
+    def two_are_broken(result, spec, names, **_):
+        found = {name: MeasurementFailed(f"{name} did not run.") for name in names}
+        return found | {names[0]: replace(a_histogram(), spec=replace(spec, layer=names[0]))}
+
+    monkeypatch.setattr("senseapp.engine.histograms.histograms_of", two_are_broken)
+    wall = HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("a", "b", "c"))
+    with pytest.raises(MeasurementFailed, match=r"b did not run\. 1 more of the layers"):
+        wall.carry_out(TaskContext(folder=backend.store.folder(run_id), observer=ProgressBar()))
+    kept = [service.work.outcome(wall.part(name)) for name in wall.layers]
+    assert [each and each.spec.layer for each in kept] == ["a", None, None]
+
+
+def test_a_layer_of_a_wall_that_is_not_there_is_told(service, backend, run_id):
     wall = HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("nowhere",))
     service.work.start(wall)
     backend.runner.run_next()
     assert "no layer 'nowhere'" in service.work.progress(wall).error
-    assert service.work.made(wall) == ()
+    assert service.work.outcome(wall) is None
 
 
 def test_a_layer_that_is_not_there_is_told_and_the_run_stays(service, backend, run_id):
@@ -112,5 +126,3 @@ def test_another_persons_run_is_not_found(backend, run_id):
     for ask in (work.start, work.progress, work.cancel, work.outcome):
         with pytest.raises(NotFound):
             ask(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="stem")))
-    with pytest.raises(NotFound):
-        work.made(HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("stem",)))

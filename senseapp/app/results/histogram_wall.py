@@ -34,7 +34,8 @@ def histogram_wall(view: RunView, spec: HistogramSpec, names: Sequence[str], *, 
         return
     wall = HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(names))
     shown = _page_of(view, names)
-    made = backend.service().work.made(HistogramWall(run_id=view.run_id, spec=spec, layers=tuple(shown)))
+    work = backend.service().work
+    made = [each for each in (work.outcome(wall.part(name)) for name in shown) if each is not None]
     missing = len(shown) - len(made)
     if missing:
         label = f"Show {fmt.plural(len(names), 'histogram')}" if not made else f"Show the {missing} that are missing"
