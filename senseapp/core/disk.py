@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from senseapp.core.errors import StorageFailed
 
 MOST_TEXT_BYTES = 100_000_000
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 @contextmanager
@@ -60,3 +62,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
         fsync_folder(path.parent)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what processes that died in :func:`replace_file` left in ``folder``; for when nobody writes there."""
+    for path in folder.glob(".*"):
+        if _TEMPORARY.fullmatch(path.name):
+            with suppress(OSError):  # a disk that may only be read; nothing takes the file for a whole one
+                path.unlink()

@@ -41,7 +41,7 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
     app.run()
     assert app.error[0].value == "The layer never ran."
     assert not app.exception
-    assert app.button(key=f"histogram.start.{finished_run}")
+    assert app.button(key=f"histogram.start.{finished_run}").label == "Try again"
 
 
 def test_a_made_histogram_is_shown_with_its_numbers(

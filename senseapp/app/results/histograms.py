@@ -88,8 +88,10 @@ def _make(task: HistogramTask) -> None:
     if snapshot is not None and not snapshot.state.finished:
         st.fragment(_wait, run_every=_POLL_SECONDS)(task)
         return
+    label = "Show histogram"
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
+        label = "Try again"
     st.markdown(f"## Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?")
     if not may_start(run_id, "this histogram"):
         return
@@ -97,7 +99,7 @@ def _make(task: HistogramTask) -> None:
         f"Looks at up to {fmt.plural(spec.num_images, 'image')} of this run; a large network takes some seconds. "
         "Choose another layer above."
     )
-    if st.button("Show histogram", key=f"histogram.start.{run_id}", type="primary"):
+    if st.button(label, key=f"histogram.start.{run_id}", type="primary"):
         backend.service().work.start(task)
         st.rerun()
 
