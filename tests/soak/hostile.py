@@ -123,7 +123,7 @@ async def _bring(server: Served, file: HostileFile) -> None:
         if file.kind in BUTTONS:
             await visitor.click(BUTTONS[file.kind])
         await visitor.wait_until(lambda page: "hourglass_empty" not in page.text(), seconds=3 * MOST_SECONDS)
-        said = [element.alert.body for element in visitor.elements() if element.WhichOneof("type") == "alert"]
+        said = visitor.alerts()
         if any(len(sentence) > LONGEST_SENTENCE for sentence in said):
             raise PageBroke("a sentence goes on for ever")
         if not said and not file.family.startswith("mutated"):  # a changed byte may do no harm
