@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from senseapp.core.disk import remove_temporaries
 from senseapp.core.errors import NotFound, QueueFull, StorageFailed
 from senseapp.core.home import lock_home
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -190,6 +191,7 @@ class Backend:
                 self._conclude(record, context.folder.load_result())
         finally:
             del self._live[job_id]
+            remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
             with suppress(StorageFailed):  # of no importance beside what ended the job
                 self.store.update_size(record.run_id)
 

@@ -242,7 +242,7 @@ class RunStore:
             self.update_size(run_id)
         for path in folders:
             if path.name in known:
-                remove_temporaries(path)
+                remove_temporaries(path, beside_others=False)
             else:
                 shutil.rmtree(path, ignore_errors=True)
         return interrupted

@@ -271,7 +271,7 @@ class InWrite(Moment):
             ("compressed-.*safetensors", _WritingProof),
             ("validation-.*json", _WritingProof),
         )[self.scene.number]
-        self.inner = kind(self.scene, rf"^\.{name}\.[0-9a-f]{{32}}$")
+        self.inner = kind(self.scene, rf"^\.{name}\.\d+\.[0-9a-f]{{32}}$")
         await self.inner.strike(server, page)
 
     async def _strike_import(self, server: Served, page: Visitor) -> None:

@@ -208,7 +208,8 @@ class Visitor:
         deadline = time.perf_counter() + seconds
         while not holds(self):
             if time.perf_counter() > deadline:
-                raise PageBroke(f"The page {self._page!r} never came to what was waited for: {self.text()[:300]}")
+                said = f"{self.alerts()}, {sorted(self.labels())}, {self.text()[:300]}"
+                raise PageBroke(f"The page {self._page!r} never came to what was waited for: {said}")
             self._alive()
             await asyncio.sleep(0.02)
 
