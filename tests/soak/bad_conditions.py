@@ -152,17 +152,21 @@ def _damaged(begun: Path, home: Path, damage: Callable[[bytes], bytes]) -> None:
 def a_database_damaged_while_it_runs(begun: Path, home: Path) -> None:
     """Every page names the file; with the old one back, the server goes on."""
     shutil.copytree(begun, home)
-    database = home / "senseapp.sqlite3"
     with _served(home) as server:
-        run_id = _finished(home)
-        asyncio.run(open_pages(server, run_id))
-        sound = database.read_bytes()
-        database.write_bytes(sound[:4096] + os.urandom(len(sound) - 4096))
-        _each_says(asyncio.run(open_pages(server, run_id)), "senseapp.sqlite3")
-        database.write_bytes(sound)
-        said = asyncio.run(open_pages(server, run_id))
-        assert not any(said.values()), f"the pages still say {said}"
+        database_damaged_under(server, _finished(home))
         check_home(home)
+
+
+def database_damaged_under(server: Served, run_id: str) -> None:
+    """Overwrite the database of a running server, look at every page, and put it back."""
+    database = server.home / "senseapp.sqlite3"
+    asyncio.run(open_pages(server, run_id))
+    sound = database.read_bytes()
+    database.write_bytes(sound[:4096] + os.urandom(len(sound) - 4096))
+    _each_says(asyncio.run(open_pages(server, run_id)), "senseapp.sqlite3")
+    database.write_bytes(sound)
+    said = asyncio.run(open_pages(server, run_id))
+    assert not any(said.values()), f"the pages still say {said}"
 
 
 def a_second_server(begun: Path, home: Path) -> None:

@@ -109,11 +109,12 @@ class InRun(Moment):
 
     run_id = ""
     kept = 0
+    latest = 200  # measurement after which it is killed
 
     async def strike(self, server: Served, page: Visitor) -> None:
         self.run_id = await start_run(page, images=IMAGES, seed=7, more_levels=LEVELS)
         journal = self.scene.folder(self.run_id).path / "measurements.jsonl"
-        wanted = 0 if self.scene.number == 0 else self.scene.chance.randint(1, 200)
+        wanted = 0 if self.scene.number == 0 else self.scene.chance.randint(1, self.latest)
         if wanted == 0:
             await asyncio.sleep(self.scene.chance.uniform(0, 1))
         deadline = time.monotonic() + _DONE_SECONDS
