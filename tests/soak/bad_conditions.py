@@ -19,7 +19,7 @@ from senseapp.records.jobs import RunState
 from senseapp.runs.service import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
 from tests.soak.crowd import start_run
-from tests.soak.killed_server import check_home, kill_server, open_pages
+from tests.soak.killed_server import check_home, check_leftovers, kill_server, open_pages
 from tests.soak.served import MB, ROOT, Served, served
 from tests.soak.visitor import Visitor
 
@@ -60,14 +60,15 @@ def full_in_a_run(begun: Path, home: Path) -> None:
 
 async def _full_in_a_run(server: Served) -> None:
     async with Visitor(server.url) as page:
-        run_id = await start_run(page, images=256, seed=7, more_levels=_LEVELS)
+        run_id = await start_run(page, images=1000, seed=7, more_levels=_LEVELS)  # long enough to be met in the middle
         folder = RunStore(server.home).folder(run_id)
-        while folder.measurements.count() < 40:
+        while folder.measurements.count() < 5:
             await asyncio.sleep(0.005)
         filler = _fill(server.home)
+        assert not folder.finished
         await page.wait_until(lambda shown: any("disk" in sentence for sentence in shown.alerts()))
         kept = folder.measurements.count()
-        assert kept >= 40
+        assert kept >= 5
         _each_says(await open_pages(server, run_id), "disk")
         filler.unlink()
         await page.go("run", f"run={run_id}")
@@ -82,6 +83,7 @@ def full_in_an_upload(begun: Path, home: Path) -> None:
     """The page says why the file was not taken, and nothing of it is left."""
     with _disk(begun, home, free_mb=30), _served(home) as server:
         asyncio.run(_full_in_an_upload(server))
+        check_leftovers(home)
         check_home(home)
 
 

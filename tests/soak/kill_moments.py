@@ -152,9 +152,14 @@ class OfFinishedRun(Moment):
 
     button = ""
 
-    async def strike(self, server: Served, page: Visitor) -> None:
+    async def begin(self, page: Visitor) -> None:
+        """Open the page and press the button."""
         await self.open(page)
+        await page.wait_until(lambda shown: self.button in shown.labels())
         await page.click(self.button)
+
+    async def strike(self, server: Served, page: Visitor) -> None:
+        await self.begin(page)
         await page.wait_until(lambda shown: self.button not in shown.labels())
         after = self.scene.patience[self.kind] * self.scene.chance.uniform(0.02, 0.7)
         await self.kill_unless_done(server, after=after, done=lambda: bool(self.records()))
@@ -190,6 +195,7 @@ class InSearch(OfFinishedRun):
 
     async def open(self, page: Visitor) -> None:
         await page.go("schedule", f"run={self.scene.run_id}")
+        await page.wait_until(lambda shown: shown.has("button_group", "How to choose"))
         await page.set("button_group", "How to choose", string_array_value=["Largest loss"])
 
 
@@ -302,8 +308,7 @@ class _WritingProof(InProof):
         self._name = name
 
     async def strike(self, server: Served, page: Visitor) -> None:
-        await self.open(page)
-        await page.click(self.button)
+        await self.begin(page)
         await _kill_at(self.scene, server, self._name)
 
 

@@ -69,8 +69,16 @@ def wait_for_file(home: Path, wanted: str, *, seconds: float = 60.0) -> None:
     raise AssertionError(f"no file {wanted} came within {seconds:.0f} s")
 
 
+def check_leftovers(home: Path) -> None:
+    """Look for what a process that was killed has left, before anybody brings anything new."""
+    assert not half_written(home), f"half-written files are left: {[path.name for path in half_written(home)]}"
+    for own in (home / "uploads").glob("*/*"):
+        assert RunStore(home).reads_upload(own.name), f"an upload that nobody reads is left: {own.name}"
+    assert not [path for path in (home / "tmp").rglob("*") if path.is_file()], "a download's file is left"
+
+
 def check_home(home: Path) -> None:
-    """Look at the files of a server that was killed and started again: all are whole, and nothing is left over."""
+    """Look at the database and the files of runs: all are whole, and nothing is half written."""
     with sqlite3.connect(home / "senseapp.sqlite3") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert not half_written(home), f"half-written files are left: {[path.name for path in half_written(home)]}"
@@ -87,9 +95,6 @@ def check_home(home: Path) -> None:
         for proof in folder.path.glob("validation-*.json"):
             with safetensors.safe_open(folder.compressed_model(proof.stem.split("-")[1]), "np") as weights:
                 assert weights.keys()
-    for own in (home / "uploads").glob("*/*"):
-        assert store.reads_upload(own.name), f"an upload that nobody reads is left: {own.name}"
-    assert not [path for path in (home / "tmp").rglob("*") if path.is_file()], "a download's file is left"
 
 
 async def open_pages(server: Served, run_id: str = "") -> dict[str, list[str]]:

@@ -28,7 +28,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.soak.bad_conditions import CONDITIONS
 from tests.soak.crowd import start_run, time_run
 from tests.soak.kill_moments import MOMENTS, CameTooLate, InHistogram, InProof, InSearch, Moment, OfFinishedRun, Scene
-from tests.soak.killed_server import SLOW_DISK, check_home, job_processes, open_pages, wait_until_gone
+from tests.soak.killed_server import SLOW_DISK, check_home, check_leftovers, job_processes, open_pages, wait_until_gone
 from tests.soak.kills_in_measuring import load_torch
 from tests.soak.served import Served, served
 from tests.soak.visitor import Visitor
@@ -156,6 +156,7 @@ async def _strike(server: Served, moment: Moment) -> bool:
 
 async def _go_on(server: Served, moment: Moment) -> None:
     async with Visitor(server.url) as page:
+        check_leftovers(server.home)
         await moment.go_on(server, page)
     await open_pages(server, moment.scene.run_id)
 
