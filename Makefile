@@ -67,7 +67,8 @@ bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
 
 soak: $(DEV)
-	$(BIN)/python -m tests.soak.kills 50
+	$(BIN)/python -m tests.soak.kills_in_measuring 50
+	$(BIN)/python -m tests.soak.kills
 	$(BIN)/python -m tests.soak.crowd 20
 	$(BIN)/python -m tests.soak.day
 	$(BIN)/python -m tests.soak.hostile

@@ -16,6 +16,7 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.url_util import make_url_path
+from streamlit.web.server.starlette import starlette_server
 from streamlit.web.server.starlette.starlette_app_utils import decode_xsrf_token_string
 from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME, XSRF_COOKIE_NAME
 from streamlit.web.server.starlette.starlette_websocket import _get_signed_cookie_with_chunks
@@ -59,6 +60,11 @@ def free_upload(file_id: str) -> None:
 def ignore_pages_folder() -> None:
     """Do not take a folder called ``pages`` for pages of the kind before ``st.navigation``."""
     PagesManager.uses_pages_directory = False
+
+
+def limit_incoming_messages(num_bytes: int) -> None:
+    """Let the server take messages of up to ``num_bytes`` from pages; Streamlit takes as much as it sends, 200 MB."""
+    starlette_server.get_max_message_size_bytes = lambda: num_bytes  # type: ignore[attr-defined]
 
 
 def inline_scripts() -> list[str]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from senseapp.core.errors import StorageFailed
 
 MOST_TEXT_BYTES = 100_000_000
+_TEMPORARY = re.compile(r"\..+?(?:\.(\d+))?\.[0-9a-f]{32}")  # of which file, of which process
 
 
 @contextmanager
@@ -49,7 +53,7 @@ def fsync_folder(folder: Path) -> None:
 def replace_file(path: Path, content: str | bytes) -> None:
     """Write ``content`` (text as UTF-8) to ``path`` whole or not at all; the parent folder must exist."""
     with storage_errors(path.name):
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}")
         try:
             with temporary.open("xb") as stream:
                 stream.write(content.encode() if isinstance(content, str) else content)
@@ -60,3 +64,16 @@ def replace_file(path: Path, content: str | bytes) -> None:
             temporary.unlink(missing_ok=True)
             raise
         fsync_folder(path.parent)
+
+
+def remove_temporaries(folder: Path, *, beside_others: bool) -> None:
+    """Remove what processes that died in :func:`replace_file` left in ``folder``.
+
+    With ``beside_others`` what a process is writing that lives is left alone. Numbers of processes come again, in a
+    container with each start: where nobody else can be writing, everything goes.
+    """
+    for path in folder.glob(".*"):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found and not (beside_others and found[1] and psutil.pid_exists(int(found[1]))):
+            with suppress(OSError):  # a disk that may only be read; nothing takes the file for a whole one
+                path.unlink()

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from senseapp.core.errors import StorageFailed
+from senseapp.core.disk import remove_temporaries
+from senseapp.core.errors import NotFound, QueueFull, StorageFailed
 from senseapp.core.home import lock_home
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
@@ -26,7 +27,7 @@ from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
-from senseapp.runs.tasks import RunTask, TaskContext
+from senseapp.runs.tasks import FinishedRunTask, RunTask, TaskContext
 from senseapp.runs.time_estimate import MachineSpeed, RuntimePredictor, time_convolutions, work_of
 from senseapp.runs.worker import JobControl, JobRunner
 from senseapp.store.run_store import RunStore
@@ -73,7 +74,7 @@ class Backend:
         self._local: set[str] = set()  # runs that do without the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
-        self._tasks: dict[str, RunTask] = {}
+        self._tasks: dict[str, FinishedRunTask[Any]] = {}
         self._assigning = threading.Lock()
         self.image_counts: dict[DataSpec, int] = {}  # of the surveys made so far; classes left out are counted too
         self.receiving = threading.Lock()  # of uploads: what one takes up is known before the next asks for room
@@ -110,7 +111,7 @@ class Backend:
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
-    def carry_out(self, task: RunTask) -> None:
+    def carry_out(self, task: FinishedRunTask[Any]) -> None:
         """Put work on a finished run in the queue; what waits or runs already stays where it is."""
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
@@ -118,8 +119,14 @@ class Backend:
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
                 del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
+            folder = self.store.folder(task.run_id)
             self._tasks[task.job_id] = task
-            self.runner.submit(task.job_id)
+            folder.begin(task.key)
+            try:
+                self.runner.submit(task.job_id)
+            except QueueFull:
+                folder.end(task.key)
+                raise
 
     def stop_all(self, run_id: str) -> None:
         """End a run and all work on it."""
@@ -184,6 +191,7 @@ class Backend:
                 self._conclude(record, context.folder.load_result())
         finally:
             del self._live[job_id]
+            remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
             with suppress(StorageFailed):  # of no importance beside what ended the job
                 self.store.update_size(record.run_id)
 
@@ -214,8 +222,12 @@ class Backend:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
-        if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
+        task = self._tasks.get(snapshot.run_id)
+        if task is None:
             self.states.keep(snapshot)
+        elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
+            with suppress(NotFound):  # the run was deleted; the outcome of a task is a file, and a run keeps its state
+                self.store.folder(task.run_id).end(task.key)
 
 
 def kind_of(spec: RunSpec) -> str:

@@ -166,9 +166,10 @@ def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
 def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = _UNUSED_SECONDS) -> None:
     """Remove what was last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
-    for path in everybodys.glob("*/*/*"):
-        if path.lstat().st_mtime <= oldest:
-            discard_upload(path, path.parent.parent, is_read=is_read)
+    for own in everybodys.glob("*/*/"):
+        written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
+        if max(written) <= oldest:
+            discard_upload(own / "upload", own.parent, is_read=is_read)
 
 
 def bytes_in(folder: Path) -> int:

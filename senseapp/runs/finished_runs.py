@@ -20,6 +20,7 @@ from senseapp.runs.settings import check_paths
 from senseapp.runs.tasks import FinishedRunTask, Verification
 from senseapp.store.run_folder import RunFolder
 
+_INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
 OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
@@ -50,8 +51,15 @@ class Work:
         return task.job_id
 
     def progress(self, task: TaskT) -> JobSnapshot | None:
-        """Return this moment of a task; None if it was not asked for since the app started."""
-        return self._backend.runner.snapshot(self._readable(task).job_id)
+        """Return this moment of a task; None if it was not asked for since the app started.
+
+        One that an earlier start of the app was asked for, and did not end, is interrupted.
+        """
+        known = self._readable(task)
+        snapshot = self._backend.runner.snapshot(known.job_id)
+        if snapshot is None and self._store.folder(known.run_id).begun(known.key):
+            return JobSnapshot(run_id=known.job_id, state=RunState.INTERRUPTED, error=_INTERRUPTED)
+        return snapshot
 
     def cancel(self, task: TaskT) -> None:
         """Ask a task to stop."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from senseapp.core.disk import storage_errors
-from senseapp.core.errors import InvalidFile, SenseError
-from senseapp.records.jobs import RunState
+from senseapp.core.errors import InvalidFile
 from senseapp.records.model_files import CHECKPOINT
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec
@@ -76,16 +75,15 @@ def keep_finished_run(
     store: RunStore, run: UnpackedRun, fill: Callable[[RunFolder], None], *, owner: str, origin: str
 ) -> str:
     """Make a finished run whose files ``fill`` writes, and return its id; where that fails nothing is kept."""
-    record = store.create(run.spec, owner=owner, title=run.title)
-    try:
-        fill(store.folder(record.run_id))
-        store.update(record.run_id, headline=run.headline, origin=origin)
-        store.set_state(record.run_id, RunState.DONE, done=run.num_measurements, total=run.num_measurements)
-    except SenseError:
-        store.remove(record.run_id)
-        raise
-    store.update_size(record.run_id)
-    return record.run_id
+    return store.create_finished(
+        run.spec,
+        fill,
+        owner=owner,
+        title=run.title,
+        num_measurements=run.num_measurements,
+        headline=run.headline,
+        origin=origin,
+    ).run_id
 
 
 def _headline(read: ReadRunFile) -> str:

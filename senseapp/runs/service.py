@@ -25,7 +25,7 @@ from senseapp.runs.questions import ReadTable, UnpackRunFile
 from senseapp.runs.run_files import UnpackedRun, keep_finished_run, keep_run
 from senseapp.runs.run_log import LogEntry, read_run_log
 from senseapp.runs.settings import check_paths, uploads_folder
-from senseapp.runs.system_report import SystemReport, system_report
+from senseapp.runs.system_report import SystemReport, disk_problems, system_report
 from senseapp.store.distiller_reading import notes_on_names
 from senseapp.store.run_file import write_run_file
 
@@ -240,6 +240,11 @@ class Service:
             waiting=waiting,
             job_pids=processes.pids() if processes else (),
         )
+
+    def disk_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the disk, in sentences; raises StorageFailed if the database cannot be read."""
+        self._store.bytes_used()
+        return disk_problems(self._backend.home)
 
     def warm_up(self) -> None:
         """Load torch in the background, once; call it after the first page is up."""

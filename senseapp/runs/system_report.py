@@ -140,14 +140,28 @@ def _device() -> str:
     return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "processor (no accelerator found)"
 
 
-def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ...]]:
-    usage = shutil.disk_usage(next(folder for folder in (home, *home.absolute().parents) if folder.is_dir()))
-    problems: list[str] = []
-    if usage.free < _LEAST_FREE_BYTES:
+def disk_problems(home: Path) -> tuple[str, ...]:
+    """Return what is wrong with the disk of ``home``, in sentences: no room, or nothing can be written."""
+    folder, problems = _existing(home), []
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < _LEAST_FREE_BYTES:
         problems.append(
-            f"The disk has {usage.free // 1_000_000} MB left: what runs and uploads write will fail. Free some space, "
+            f"The disk has {free_bytes // 1_000_000} MB left: what runs and uploads write will fail. Free some space, "
             "or delete runs that nobody needs."
         )
+    if not os.access(folder, os.W_OK):
+        problems.append(
+            f"The folder {folder.name} can only be read: runs and uploads will fail. Make it writable again."
+        )
+    return tuple(problems)
+
+
+def _existing(home: Path) -> Path:
+    return next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
+
+
+def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ...]]:
+    usage, problems = shutil.disk_usage(_existing(home)), [*disk_problems(home)]
     runs_bytes = None
     try:
         runs_bytes = store.bytes_used() if store is not None else None

@@ -36,7 +36,7 @@ class RunFolder:
     so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
-    within a drop a ``strongest-KEY.json``.
+    within a drop a ``strongest-KEY.json``; an empty ``begun-KEY`` stands for each that was asked for and has not ended.
 
     Raises:
         InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
@@ -154,6 +154,20 @@ class RunFolder:
             written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{_PREFIXES[kind]}-*.json"))
             return tuple(_read_once(path, when) for when, path in written)
 
+    def begin(self, key: str) -> None:
+        """Remember that a proof, a histogram or a search was asked for."""
+        with storage_errors(self.path.name):
+            self._begun_file(key).touch()
+
+    def end(self, key: str) -> None:
+        """Forget that it was asked for; its outcome, or why there is none, is known."""
+        with storage_errors(self.path.name):
+            self._begun_file(key).unlink(missing_ok=True)
+
+    def begun(self, key: str) -> bool:
+        """Whether it was asked for and has not ended."""
+        return self._begun_file(key).is_file()
+
     def compressed_model(self, key: str) -> Path:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
         return self.path / f"compressed-{key}.safetensors"
@@ -181,6 +195,9 @@ class RunFolder:
                     "Wait until it has finished, or choose another folder."
                 ) from error
             yield
+
+    def _begun_file(self, key: str) -> Path:
+        return self.path / f"begun-{key}"
 
     def _record_file(self, kind: type, key: str) -> Path:
         return self.path / f"{_PREFIXES[kind]}-{key}.json"

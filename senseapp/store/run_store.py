@@ -8,11 +8,12 @@ import shutil
 import sqlite3
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from senseapp.core.codec import dumps
-from senseapp.core.disk import storage_errors
+from senseapp.core.disk import remove_temporaries, storage_errors
 from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
@@ -64,19 +65,37 @@ class RunStore:
     def create(self, spec: RunSpec, *, owner: str, title: str = "") -> RunRecord:
         """Enter a new queued run and make its folder; the id cannot be guessed."""
         run_id = uuid.uuid4().hex
-        now = time.time()
-        with self._database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO runs (run_id, owner, title, spec, state, created_seconds, updated_seconds)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (run_id, owner, _checked_title(title or spec.model.title), dumps(spec), RunState.QUEUED, now, now),
-            )
+        self._enter(run_id, spec, owner=owner, title=title)
         try:
             folder = RunFolder(self.folder_of_runs / run_id)
             folder.make()  # after the row, so that recover() never takes it for a stray
             folder.claim(spec)
         except StorageFailed:
             self._forget(run_id)
+            raise
+        return self.record(run_id)
+
+    def create_finished(
+        self,
+        spec: RunSpec,
+        fill: Callable[[RunFolder], None],
+        *,
+        owner: str,
+        title: str,
+        num_measurements: int,
+        **columns: Unpack[RunColumns],
+    ) -> RunRecord:
+        """Enter a run that is done, whose files ``fill`` writes; a process that dies meanwhile leaves no run."""
+        run_id = uuid.uuid4().hex
+        folder = RunFolder(self.folder_of_runs / run_id)
+        try:
+            folder.make()
+            folder.claim(spec)
+            fill(folder)
+            counts = {"done": num_measurements, "total": num_measurements, "num_bytes": folder.num_bytes()}
+            self._enter(run_id, spec, owner=owner, title=title, state=RunState.DONE, **counts, **columns)
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
             raise
         return self.record(run_id)
 
@@ -203,6 +222,8 @@ class RunStore:
     def recover(self) -> tuple[str, ...]:
         """After a start: mark what a stopped server left behind as interrupted, and sweep files without a run.
 
+        A run that had stored its result is done. Half-written files go with those that belong to no run.
+
         Returns:
             Ids of the runs that were interrupted, the oldest first.
         """
@@ -220,17 +241,41 @@ class RunStore:
             self._interrupt(run_id)
             self.update_size(run_id)
         for path in folders:
-            if path.name not in known:
+            if path.name in known:
+                remove_temporaries(path, beside_others=False)
+            else:
                 shutil.rmtree(path, ignore_errors=True)
         return interrupted
 
     def _interrupt(self, run_id: str) -> None:
+        folder = self.folder(run_id)
         try:
-            done = self.folder(run_id).measurements.count()
+            done, result = folder.measurements.count(), folder.load_result() if folder.finished else None
         except InvalidFile as error:  # one damaged run must not keep the others from being served
             self.set_state(run_id, RunState.FAILED, error=str(error))
-        else:
+            return
+        if result is None:
             self.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCE, done=done)
+        else:
+            self.update(run_id, headline=result.summary)
+            self.set_state(run_id, RunState.DONE, done=done)
+
+    def _enter(self, run_id: str, spec: RunSpec, *, owner: str, title: str, **columns: str | int) -> None:
+        """Enter a row, of a queued run unless ``columns`` say more."""
+        now = time.time()
+        row: dict[str, str | int | float] = {
+            "run_id": run_id,
+            "owner": owner,
+            "title": _checked_title(title or spec.model.title),
+            "spec": dumps(spec),
+            "state": RunState.QUEUED,
+            "created_seconds": now,
+            "updated_seconds": now,
+            **columns,
+        }
+        marks = ", ".join("?" * len(row))
+        with self._database.transaction() as connection:
+            connection.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
     def _forget(self, run_id: str) -> None:
         with self._database.transaction() as connection:

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from senseapp.core.errors import ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.questions import Question
 from senseapp.runs.service import Service
 from tests.pages.conftest import wait_for_card
 from tests.pictures import class_files, png
@@ -261,3 +264,24 @@ def test_a_model_of_the_draft_that_is_gone_leaves_an_uploader(analyze: AppTest, 
     )
     analyze.run()
     assert not analyze.exception
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "images"])
+def test_a_file_whose_reader_was_killed_is_said_and_read_again(
+    analyze: AppTest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def killed(question: Question[object]) -> object:
+        raise ReadingStopped(f"{question.subject} ended the process that read it.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "answer", killed)
+        if what == "checkpoint":
+            upload_checkpoint(analyze, "net.pth", checkpoint())
+        else:
+            upload_images(analyze, "photos.zip", archive(class_files()))
+    assert not analyze.exception
+    assert ["ended the process that read it" in error.value for error in analyze.error] == [True]
+    assert len(kept_files(tmp_path / "home")) == 1
+    next(button for button in analyze.button if button.label == "Try again").click().run()
+    wait_for_card(analyze)
+    assert not analyze.error

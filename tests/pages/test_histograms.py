@@ -44,7 +44,7 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
     app.run()
     assert app.error[0].value == "The layer never ran."
     assert not app.exception
-    assert app.button(key=f"histogram.start.{finished_run}")
+    assert app.button(key=f"histogram.start.{finished_run}").label == "Try again"
 
 
 def test_a_made_histogram_is_shown_with_its_numbers(
@@ -115,7 +115,7 @@ def test_several_layers_by_a_pattern_are_made_in_one_task(
     assert len(app.get("vega_lite_chart")) == len(wanted) - 1
     assert all("become zero" in chart.proto.alt for chart in app.get("vega_lite_chart"))
     assert "did not run" in app.error[0].value
-    assert app.button(key=f"histogram.start.{finished_run}").label == "Show the 1 that are missing"
+    assert app.button(key=f"histogram.start.{finished_run}").label == "Try again"
     app.button(key=f"wall.open.{wanted[0]}.{finished_run}").click().run()
     assert not app.exception
     assert f"weights of {wanted[0]} lie on the" in texts(app)  # large, in a dialog

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
+from tests.asynchronous import run_async
 from tests.pictures import png, write_zip
 from tests.soak.hostile_files import HostileFile, Kind, Sound, hostile_files
 from tests.soak.served import MB, Held, Served, served
@@ -123,7 +124,7 @@ async def _bring(server: Served, file: HostileFile) -> None:
         if file.kind in BUTTONS:
             await visitor.click(BUTTONS[file.kind])
         await visitor.wait_until(lambda page: "hourglass_empty" not in page.text(), seconds=3 * MOST_SECONDS)
-        said = [element.alert.body for element in visitor.elements() if element.WhichOneof("type") == "alert"]
+        said = visitor.alerts()
         if any(len(sentence) > LONGEST_SENTENCE for sentence in said):
             raise PageBroke("a sentence goes on for ever")
         if not said and not file.family.startswith("mutated"):  # a changed byte may do no harm
@@ -146,10 +147,10 @@ def _health(url: str) -> None:
 def hostile(server: Served, sound: Sound, number: int) -> Report:
     """Bring ``number`` files, after a few that warm the server up."""
     report = Report()
-    asyncio.run(bring(server, list(hostile_files(sound, _WARMING)), Report()))
+    run_async(bring(server, list(hostile_files(sound, _WARMING)), Report()))
     time.sleep(_SETTLING_SECONDS)
     report.before = server.held()
-    asyncio.run(bring(server, list(hostile_files(sound, number, seed=1)), report))
+    run_async(bring(server, list(hostile_files(sound, number, seed=1)), report))
     time.sleep(_SETTLING_SECONDS)
     report.after = server.held()
     if report.after.memory_bytes - report.before.memory_bytes > MOST_GROWN_BYTES:

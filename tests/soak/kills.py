@@ -1,238 +1,212 @@
-"""Kills a server that measures, again and again at random moments, and checks that nothing is lost.
+"""Kills a running app and its job processes at many moments, takes its disk away, and looks at what is lost.
 
-Run as ``python -m tests.soak.kills KILLS [--engine fake] [--short] [--folder FOLDER]``; exits with 0 if every run that
-was killed on its way equals one that was not, in every measurement, and the database is whole after each kill.
+Run as ``python -m tests.soak.kills [--only MOMENT] [--seed 0]``: 48 kills by SIGKILL (server and job process, in
+an upload, a run, a proof, a histogram, a search and while a file is half written, at four instants each) and 12 bad
+conditions (``bad_conditions.py``). Prints a table; exits with 0 if nothing that was said to be kept was lost, all
+came to the same end as where nobody was killed, no file and no process was left over, and pages said what was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-import os
+import asyncio
 import random
-import signal
-import sqlite3
+import shutil
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from senseapp.records.jobs import RunState
-from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult
-from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.runs.backend import Backend
-from senseapp.runs.service import Service
-from senseapp.runs.session import OpenSession
-from tests.fake_session import FakeEngine, fake_calibration
+from websockets.exceptions import ConnectionClosed
 
-Numbers = dict[tuple[str, float], LayerMeasurement]
-_MOST_NEW = 40
+from tests.soak.bad_conditions import CONDITIONS
+from tests.soak.crowd import start_run, time_run
+from tests.soak.kill_moments import MOMENTS, CameTooLate, InHistogram, InProof, InSearch, Moment, OfFinishedRun, Scene
+from tests.soak.killed_server import SLOW_DISK, check_home, check_leftovers, job_processes, open_pages, wait_until_gone
+from tests.soak.kills_in_measuring import load_torch
+from tests.soak.served import Served, served
+from tests.soak.visitor import Visitor
+
+INSTANTS = 4
+SETTINGS = {"OMP_NUM_THREADS": "1", "SENSEAPP_UPLOADS_PER_MINUTE": "1000", "SENSEAPP_JOBS_PER_MINUTE": "1000"}
+VICTIMS = ("server", "job process")
+_TRIES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What is measured.
+class Case:
+    """One of the sixty: a line of the table, and what is tried."""
+
+    line: str
+    name: str
+    carry_out: Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Homes of servers that nobody killed.
 
     Attributes:
-        spec: of every run.
-        open_session: of the engine.
-        opening: about how many seconds a run takes before its first measurement.
-        prepare: called once, before any process is started.
+        begun: holds one finished run, ``run_id``.
+        whole: the same, with a proof, a histogram and a search of it.
+        seconds: that each of these took.
     """
 
-    spec: RunSpec
-    open_session: OpenSession | None
-    opening: float
-    prepare: Callable[[], None] = lambda: None
+    begun: Path
+    whole: Path
+    run_id: str
+    seconds: dict[str, float]
 
 
-def _slow_fake() -> FakeEngine:
-    engine = FakeEngine()
-    engine.before_yield = lambda number: time.sleep(0.002)
-    return engine
+async def _ready(server: Served, page: Visitor) -> None:
+    """Wait until a job process has the engine loaded, as it has where somebody looks at the page for a while."""
+    await page.wait_until(lambda shown: " layers × " in shown.text(), seconds=120)
+    while not job_processes(server):
+        await asyncio.sleep(0.1)
 
 
-def _load_torch() -> None:
-    """Load it once, in one thread: every process killed later is a copy that has it already."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    from senseapp.runs.session import load_engine
-
-    load_engine()
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def _percents(*percents: float) -> tuple[float, ...]:
-    return tuple(percent / 100 for percent in percents)
+def make_reference(folder: Path) -> Reference:
+    """Let a server measure, prove, look and search without being killed."""
+    begun, whole = folder / "begun", folder / "whole"
+    with served(begun, **SETTINGS) as server:
+        run_id = asyncio.run(_measured(server))
+    shutil.copytree(begun, whole)
+    with served(whole, **SETTINGS) as server:
+        scene = Scene(victim="", number=0, home=whole, run_id=run_id, chance=random.Random(0), patience={})
+        seconds = {kind.kind: asyncio.run(_timed(server, kind(scene))) for kind in (InProof, InHistogram, InSearch)}
+    return Reference(begun=begun, whole=whole, run_id=run_id, seconds=seconds)
 
 
-KINDS = {
-    "fake": Kind(
-        spec=RunSpec(sensitivity=SensitivitySpec(levels=_percents(*range(2, 100, 2)))),
-        open_session=_slow_fake(),
-        opening=0.1,
-        prepare=_load_torch,  # a job asks it whether there is a graphics card
-    ),
-    "real": Kind(
-        spec=RunSpec(sensitivity=SensitivitySpec(levels=_percents(*range(5, 100, 10)), num_samples=96)),
-        open_session=None,
-        opening=2.0,
-        prepare=_load_torch,
-    ),
-}
-_SHORT = RunSpec(sensitivity=SensitivitySpec(levels=_percents(20, 40, 60, 80), num_samples=24))
+async def _measured(server: Served) -> str:
+    async with Visitor(server.url) as page:
+        run_id = await start_run(page, images=256, seed=3)
+        await time_run(page)
+        return run_id
 
 
-@dataclass(kw_only=True)
-class Trial:
-    """Counts what happened, and knows what a run that was left alone finds."""
+async def _timed(server: Served, work: OfFinishedRun) -> float:
+    async with Visitor(server.url) as page:
+        await _ready(server, page)
+        await work.open(page)
+        began = time.perf_counter()
+        await page.click(work.button)
+        await page.wait_until(lambda shown: bool(work.records()), seconds=240)
+        return time.perf_counter() - began
 
-    kind: Kind
-    folder: Path
-    kills: int = 0
-    before_anything: int = 0
-    after_the_end: int = 0
-    finished: int = 0
-    compared: int = 0
-    _whole: dict[PassSettings, Numbers] = field(default_factory=dict)
 
-    def server(self, home: Path) -> Service:
-        """A server whose worker does nothing by itself."""
-        options = {"data_roots": (), "calibrate": fake_calibration, "workers": 0}
-        return Service(Backend(home, open_session=self.kind.open_session, **options))
+def kill(moment: str, victim: str, number: int, reference: Reference, folder: Path, seed: int) -> None:
+    """Kill once, start again where it was the server, go on, and look at everything."""
+    for attempt in range(_TRIES):
+        home = folder / f"{moment}-{victim}-{number}-{attempt}"
+        shutil.copytree(reference.begun, home)
+        patience = {kind: seconds * 0.6**attempt for kind, seconds in reference.seconds.items()}
+        scene = Scene(
+            victim=victim,
+            number=number,
+            home=home,
+            run_id=reference.run_id,
+            chance=random.Random(f"{seed} {moment} {victim} {number} {attempt}"),
+            patience=patience,
+        )
+        try:
+            if _kill_and_go_on(MOMENTS[moment](scene), reference):
+                return
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+    raise AssertionError(f"the {moment} was over {_TRIES} times before anything could be killed")
 
-    def work(self, home: Path, run_id: str) -> None:
-        """Resume a run in this process, to its end."""
-        service = self.server(home)
-        service.resume(run_id)
-        service._backend.runner.run_next()
 
-    def in_a_process(self, home: Path, run_id: str) -> None:
-        """Resume a run in a process of its own and let it come to its end."""
-        os.waitpid(self._start(home, run_id), 0)
+def _kill_and_go_on(moment: Moment, reference: Reference) -> bool:
+    """Return False where the work was done before anything was killed."""
+    scene = moment.scene
+    settings = SETTINGS | (SLOW_DISK if moment.slow_disk else {})
+    with served(scene.home, **settings) as server:
+        if not asyncio.run(_strike(server, moment)):
+            return False
+        if scene.victim != "server":
+            check_home(scene.home)
+    if scene.victim == "server":
+        wait_until_gone(scene.jobs)
+        with served(scene.home, **SETTINGS) as server:
+            asyncio.run(_go_on(server, moment))
+            check_home(scene.home)
+    moment.check(reference.whole)
+    return True
 
-    def killed(self, home: Path, run_id: str) -> bool:
-        """Resume a run in a process of its own and kill that at a random moment; False if it ended before.
 
-        The moment is up to :data:`_MOST_NEW` measurements on, and a part of one; or before the first.
-        """
-        journal = self.server(home)._backend.store.folder(run_id).path / "measurements.jsonl"
-        wanted = _lines(journal) + random.randint(0, _MOST_NEW)
-        child = self._start(home, run_id)
-        if wanted == _lines(journal):
-            time.sleep(random.uniform(0, self.kind.opening))
-        while _lines(journal) < wanted:
-            if os.waitpid(child, os.WNOHANG)[0]:
-                return False
-            time.sleep(0.002)
-        time.sleep(random.uniform(0, 0.02))
-        os.kill(child, signal.SIGKILL)
-        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-    def _start(self, home: Path, run_id: str) -> int:
-        child = os.fork()
-        if child == 0:
-            code = 1
+async def _strike(server: Served, moment: Moment) -> bool:
+    with suppress(ConnectionClosed):  # the server is gone
+        async with Visitor(server.url) as page:
+            await _ready(server, page)
             try:
-                self.work(home, run_id)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        return child
-
-    def run(self, kills: int) -> None:
-        """Kill ``kills`` times, and let the last run come to its end."""
-        home = self.folder / "killed"
-        run_id, done = self.server(home).start(self.kind.spec), 0
-        while self.kills < kills:
-            if self.killed(home, run_id):
-                self.kills += 1
-                done = self.check_killed(home, run_id, done)
-            else:
-                run_id, done = self.compare_and_start_again(home, run_id), 0
-        self.in_a_process(home, run_id)
-        self.compare_and_start_again(home, run_id)
-
-    def check_killed(self, home: Path, run_id: str, before: int) -> int:
-        """Start the server again and look at what is left; return how many measurements are."""
-        service = self.server(home)
-        state = service.run(run_id).state
-        now = service._backend.store.folder(run_id).measurements.count()
-        assert now >= before, f"{before - now} measurements were lost"
-        if state is RunState.DONE:  # killed between its last write and its end
-            self.after_the_end += 1
-        else:
-            assert state is RunState.INTERRUPTED, state
-        self.before_anything += now == before
-        with sqlite3.connect(home / "senseapp.sqlite3") as database:
-            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        return now
-
-    def compare_and_start_again(self, home: Path, run_id: str) -> str:
-        """Compare a finished run with one that was left alone, delete it and start the next."""
-        service = self.server(home)
-        found = service.result(run_id)
-        assert service.run(run_id).state is RunState.DONE, service.snapshot(run_id)
-        assert found is not None
-        expected = self.left_alone(found)
-        assert numbers(found) == expected, "the result of a killed run differs"
-        self.finished += 1
-        self.compared += len(expected)
-        service.delete(run_id)
-        return service.start(self.kind.spec)
-
-    def left_alone(self, found: SensitivityResult) -> Numbers:
-        """Return what a run finds that was not killed and makes its passes alike: how is chosen by timing them."""
-        passes = found.passes
-        if passes not in self._whole:
-            home = self.folder / f"whole{len(self._whole)}"
-            service = self.server(home)
-            run_id = service.start(self.kind.spec)
-            service._backend.store.folder(run_id).save_head(found)
-            self.in_a_process(home, run_id)
-            whole = self.server(home).result(run_id)
-            assert whole is not None
-            self._whole[passes] = numbers(whole)
-        return self._whole[passes]
+                await moment.strike(server, page)
+            except CameTooLate:
+                return False
+            if moment.scene.victim != "server":
+                await moment.go_on(server, page)
+                await open_pages(server, moment.scene.run_id)
+    return True
 
 
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+async def _go_on(server: Served, moment: Moment) -> None:
+    async with Visitor(server.url) as page:
+        check_leftovers(server.home)
+        await moment.go_on(server, page)
+    await open_pages(server, moment.scene.run_id)
 
 
-def numbers(result: SensitivityResult) -> Numbers:
-    """Return every measurement, without the time it took."""
-    return {item.key: replace(item, seconds=0.0) for item in result.measurements}
+def cases(reference: Reference, folder: Path, seed: int) -> Iterable[Case]:
+    """Yield the sixty."""
+    for moment in MOMENTS:
+        for victim in VICTIMS:
+            for number in range(INSTANTS):
+                yield Case(
+                    line=f"{victim} killed in {moment}",
+                    name=f"{moment}, {victim}, {number}",
+                    carry_out=partial(kill, moment, victim, number, reference, folder, seed),
+                )
+    for line, conditions in CONDITIONS.items():
+        for condition in conditions:
+            home = folder / condition.__name__
+            yield Case(line=line, name=condition.__name__, carry_out=partial(condition, reference.begun, home))
 
 
-def main(arguments: list[str]) -> None:
-    """Kill as often as asked, and say what happened in one line."""
+def main(arguments: list[str]) -> int:
+    """Try all that was asked for, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kills", type=int)
-    parser.add_argument("--engine", choices=sorted(KINDS), default="real")
-    parser.add_argument("--short", action="store_true", help="runs of fewer levels and images")
-    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--only", default="", help="part of the names of cases")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    random.seed(given.seed)
-    logging.basicConfig(format="%(asctime)s %(message)s")
-    kind = replace(KINDS[given.engine], spec=_SHORT) if given.short else KINDS[given.engine]
-    kind.prepare()
-    with tempfile.TemporaryDirectory() as made:
-        trial = Trial(kind=kind, folder=given.folder or Path(made))
-        trial.run(given.kills)
-    sys.stdout.write(
-        f"{trial.kills} kills of the {given.engine} engine, {trial.before_anything} of them before anything new was "
-        f"measured and {trial.after_the_end} after the last write; {trial.finished} runs came to their end and equal "
-        f"ones that were left alone in all {trial.compared} measurements; the database was whole each time\n"
-    )
+    load_torch()
+    held: Counter[str] = Counter()
+    tried: Counter[str] = Counter()
+    failures = []
+    with tempfile.TemporaryDirectory() as folder:
+        reference = make_reference(Path(folder))
+        for case in cases(reference, Path(folder), given.seed):
+            if given.only not in case.name:
+                continue
+            tried[case.line] += 1
+            began = time.perf_counter()
+            try:
+                case.carry_out()
+                held[case.line] += 1
+            except Exception as error:
+                failures.append(f"{case.name}: {type(error).__name__} {error}")
+                traceback.print_exc()
+            sys.stderr.write(f"{case.name}: {time.perf_counter() - began:.0f} s, {len(failures)} failures so far\n")
+    for line, count in tried.items():
+        sys.stdout.write(f"{line:<32} {held[line]:>3} of {count}\n")
+    sys.stdout.write(f"{'in all':<32} {held.total():>3} of {tried.total()}\n")
+    sys.stdout.write("".join(f"FAILED {failure}\n" for failure in failures))
+    return int(bool(failures))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

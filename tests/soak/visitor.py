@@ -52,6 +52,7 @@ class Visitor:
         self._timed: set[str] = set()
         self._elements: dict[tuple[int, ...], Any] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}
+        self._tabs = ""
         self.session_id = ""
         self.fragment_runs = 0
 
@@ -110,6 +111,11 @@ class Visitor:
         state = WidgetState(id=self.element(kind, label).id, trigger_value=True)
         return await self._rerun(state)
 
+    async def open_tab(self, label: str) -> float:
+        """Open a tab of the page, and return the seconds to the answer."""
+        self._states[self._tabs] = WidgetState(id=self._tabs, string_value=label)
+        return await self._rerun()
+
     def send_file(self, content: bytes, name: str = "file") -> tuple[str, str]:
         """Send a file for this page's session, and return the path and the id that it got.
 
@@ -120,6 +126,10 @@ class Visitor:
         path = f"/_stcore/upload_file/{self.session_id}/{file_id}"
         _put(self._url, path, name, content, self.cookies)
         return path, file_id
+
+    def alerts(self) -> list[str]:
+        """Return what the page warns of."""
+        return [element.alert.body for element in self._elements.values() if element.WhichOneof("type") == "alert"]
 
     def elements(self) -> list[Any]:
         """Return what the page shows."""
@@ -198,7 +208,8 @@ class Visitor:
         deadline = time.perf_counter() + seconds
         while not holds(self):
             if time.perf_counter() > deadline:
-                raise PageBroke(f"The page {self._page!r} never came to what was waited for: {self.text()[:300]}")
+                said = f"{self.alerts()}, {sorted(self.labels())}, {self.text()[:300]}"
+                raise PageBroke(f"The page {self._page!r} never came to what was waited for: {said}")
             self._alive()
             await asyncio.sleep(0.02)
 
@@ -255,6 +266,8 @@ class Visitor:
         if kind == "delta" and message.delta.WhichOneof("type") == "new_element":
             self._drawn.add(tuple(message.metadata.delta_path))
             self._elements[tuple(message.metadata.delta_path)] = message.delta.new_element
+        elif kind == "delta" and message.delta.add_block.tab_container.id:
+            self._tabs = message.delta.add_block.tab_container.id
         elif kind == "new_session":
             self.session_id = message.new_session.initialize.session_id or self.session_id
             self._drawn, self._timed = set(), set()

@@ -66,6 +66,7 @@ NAMES = {
     "streamlit.runtime.memory_uploaded_file_manager:MemoryUploadedFileManager.remove_file": "freeing uploads in memory",
     "streamlit.runtime.pages_manager:PagesManager.uses_pages_directory": "never showing a page without app.py",
     "streamlit.runtime.scriptrunner:get_script_run_ctx": "knowing whose uploads a page may take",
+    "streamlit.web.server.starlette.starlette_server:get_max_message_size_bytes": "limiting what a page sends at once",
     # only tests
     "streamlit.runtime.scriptrunner.script_runner:_mpa_v1": "page tests that open a page by its address",
     "streamlit.web.server.starlette.starlette_routes:create_upload_routes": "tests of uploads by Streamlit's route",
@@ -265,6 +266,16 @@ def test_the_server_takes_what_it_is_given() -> None:
     assert "config" in inspect.signature(streamlit.App.run).parameters
     assert "unsafe_allow_javascript" in inspect.signature(streamlit.html).parameters
     assert "max_upload_size" in inspect.signature(streamlit.file_uploader).parameters
+
+
+def test_messages_of_pages_have_a_size_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamlit.web.server.starlette import starlette_server
+
+    from senseapp.compat.streamlit_internals import limit_incoming_messages
+
+    monkeypatch.setattr(starlette_server, "get_max_message_size_bytes", starlette_server.get_max_message_size_bytes)
+    limit_incoming_messages(1234)
+    assert starlette_server._get_uvicorn_config_kwargs()["ws_max_size"] == 1234
 
 
 def test_every_setting_of_ours_is_one_of_streamlits() -> None:

@@ -13,7 +13,7 @@ def test_a_server_killed_at_random_moments_loses_nothing(engine, kills):
     soak = [
         sys.executable,
         "-m",
-        "tests.soak.kills",
+        "tests.soak.kills_in_measuring",
         str(kills),
         "--engine",
         engine,

@@ -18,6 +18,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.core.errors import InvalidCheckpoint, InvalidFile, InvalidInput, InvalidSchedule, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.process.processes import JobProcess, ask_in
 from senseapp.runs.questions import IdentifyCheckpoint
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
@@ -124,6 +125,14 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
     assert len(before) == 1
     assert not before & set(backend.processes.pids())
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(weights: Path) -> None:
+    process = JobProcess()
+    process.kill()
+    with pytest.raises(ReadingStopped, match=r"colleague\.pth ended the process that read it.*Try again"):
+        ask_in(process, IdentifyCheckpoint(path=str(weights)))
+    process.close()
 
 
 def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:

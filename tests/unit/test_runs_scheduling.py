@@ -84,6 +84,20 @@ def test_a_search_waits_is_cancelled_and_is_found_by_the_same_question(service, 
     assert service.work.outcome(StrongestSearch(run_id=run_id, drop=other)) is None
 
 
+def test_a_search_that_a_killed_server_had_begun_is_interrupted_until_it_is_asked_for_again(service, backend, run_id):
+    search = StrongestSearch(run_id=run_id, drop=DROP)
+    service.work.start(search)
+    later = Service(Backend(backend.home, open_session=FakeEngine(), workers=0, calibrate=fake_calibration))
+    left = later.work.progress(search)
+    assert left.state is RunState.INTERRUPTED
+    assert "try again" in left.error
+    later.work.start(search)
+    assert later.work.progress(search).state is RunState.QUEUED
+    later.work.cancel(search)
+    last = Service(Backend(backend.home, open_session=FakeEngine(), workers=0, calibrate=fake_calibration))
+    assert last.work.progress(search) is None  # it ended, and was told
+
+
 def test_nobody_else_searches_in_a_run(backend, run_id):
     stranger = Service(backend, owner="somebody else")
     for ask in (stranger.work.start, stranger.work.cancel, stranger.work.outcome):

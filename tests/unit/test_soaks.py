@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.asynchronous import run_async
+from tests.soak.bad_conditions import database_damaged_under
 from tests.soak.cli_fuzz import fuzz
 from tests.soak.crowd import crowd
 from tests.soak.day import MOST_GROWN_BYTES, SETTINGS, Day, live
 from tests.soak.downloads import downloads
 from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
 from tests.soak.hostile import hostile, sound_files
+from tests.soak.kill_moments import InRun, Scene
+from tests.soak.killed_server import check_home, wait_until_gone
 from tests.soak.served import Served, served
 from tests.soak.two_people import forge, served_with_login
 from tests.soak.uploads import SOUND, stored, uploads
@@ -82,3 +86,32 @@ def test_hostile_files_cost_their_sender_a_sentence(tmp_path: Path) -> None:
     assert report.wrong == {}
     assert report.files == 22
     assert "Traceback" not in running.log()
+
+
+class InShortRun(InRun):
+    """The scripted engine makes 18 measurements, ten in a second."""
+
+    latest = 4
+
+
+def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    scene = Scene(victim="server", number=1, home=tmp_path / "home", run_id="", chance=chance, patience={})
+    moment = InShortRun(scene)
+
+    async def strike(server: Served) -> None:
+        async with Visitor(server.url) as page:
+            await moment.strike(server, page)
+
+    async def go_on(server: Served) -> None:
+        async with Visitor(server.url) as page:
+            await moment.go_on(server, page)
+
+    with served(scene.home, module="tests.soak.scripted_server", **SETTINGS) as server:
+        run_async(strike(server))
+    wait_until_gone(scene.jobs)
+    with served(scene.home, module="tests.soak.scripted_server", **SETTINGS) as server:
+        run_async(go_on(server))
+        assert moment.kept >= 1
+        database_damaged_under(server, moment.run_id)
+        check_home(scene.home)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from senseapp.core.codec import dumps, loads
+from senseapp.core.disk import remove_temporaries
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.records.measurement import PassSettings, SensitivityResult
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
@@ -128,3 +129,15 @@ def test_how_passes_were_made_is_read_from_the_environment_of_older_results():
     older["data"]["environment"]["micro_batch"] = "many"
     with pytest.raises(InvalidFile, match="damaged"):
         loads(json.dumps(older), SensitivityResult)
+
+
+def test_half_written_files_of_dead_processes_go_and_those_of_living_ones_stay(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        pass
+    names = [f".result.json.{process}.{'0' * 32}" for process in (dead.pid, os.getpid())]
+    for name in (*names, ".hidden", "result.json"):
+        (tmp_path / name).write_text("half")
+    remove_temporaries(tmp_path, beside_others=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[1], ".hidden", "result.json"])
+    remove_temporaries(tmp_path, beside_others=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "result.json"]

@@ -249,3 +249,33 @@ def test_home_follows_the_environment(monkeypatch, tmp_path):
     assert home() == Path.home() / "somewhere"
     monkeypatch.setenv("SENSEAPP_HOME", "  ")
     assert home().name == "senseapp"
+
+
+def test_recovery_sweeps_half_written_files_and_finishes_what_had_its_result(store):
+    ended, waits = (store.create(SPEC, owner="ann").run_id for _ in range(2))
+    store.folder(ended).save_result(a_result([a_measurement()], summary="Half can go."))
+    for run_id in (ended, waits):
+        (store.folder(run_id).path / f".result.json.{'0' * 32}").write_bytes(b'{"half')
+    store.recover()
+    assert (store.record(ended).state, store.record(ended).headline) == (RunState.DONE, "Half can go.")
+    assert store.record(waits).state is RunState.INTERRUPTED
+    assert sorted(path.name for path in store.folder(ended).path.iterdir()) == ["result.json", "spec.json"]
+    assert [path.name for path in store.folder(waits).path.iterdir()] == ["spec.json"]
+
+
+def test_a_run_that_is_filled_is_entered_when_it_is_whole(store, tmp_path):
+    def die(folder):
+        raise KeyboardInterrupt
+
+    how = {"owner": "ann", "title": "of a file", "num_measurements": 1}
+    with pytest.raises(KeyboardInterrupt):
+        store.create_finished(SPEC, die, **how)
+    assert (store.list("ann"), list((tmp_path / "runs").iterdir())) == ((), [])
+    seen = []
+    result = a_result([a_measurement()])
+    made = store.create_finished(
+        SPEC, lambda folder: (folder.save_result(result), seen.extend(store.list("ann"))), **how
+    )
+    assert seen == []  # a process that is killed here leaves no row
+    assert (made.state, store.progress(made.run_id)) == (RunState.DONE, (1, 1))
+    assert store.folder(made.run_id).load_result() == result

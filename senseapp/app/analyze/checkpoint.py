@@ -12,7 +12,7 @@ import streamlit as st
 
 from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait, complain, wait_for
+from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidCheckpoint
@@ -126,16 +126,24 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
     )
     if path is None:
         return None
-    try:
-        report = backend.checkpoint_of(path)
-    except InvalidCheckpoint as error:
-        refuse_upload("checkpoint", str(error))
+    report = answer_or_wait(
+        lambda: _report(path),
+        "Reading the checkpoint and recognising its architecture.",
+        question=("checkpoint", path, False),
+        key="analyze.checkpoint.again",
+    )
     if report is None:
-        wait_for(lambda: backend.checkpoint_of(path), "Reading the checkpoint and recognising its architecture.")
         return None
     use_ema = report.has_ema and _choose_averaged(draft)
     model = _choose_architecture(report, path, draft)
     return None if model is None else _fitting(replace(model, use_ema=use_ema), report)
+
+
+def _report(path: Path) -> CheckpointReport | None:
+    try:
+        return backend.checkpoint_of(path)
+    except InvalidCheckpoint as error:
+        refuse_upload("checkpoint", str(error))
 
 
 def _choose_averaged(draft: ModelSpec) -> bool:
@@ -245,7 +253,12 @@ def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
         for item in report.candidates
     ):
         return model
-    fit = answer_or_wait(lambda: backend.fit_of(model), f"Comparing the file with {model.title}.")
+    fit = answer_or_wait(
+        lambda: backend.fit_of(model),
+        f"Comparing the file with {model.title}.",
+        question=("fit", model),
+        key="analyze.fit.again",
+    )
     if fit is not None and fit.fits:
         return model
     if fit is not None:

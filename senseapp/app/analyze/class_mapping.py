@@ -13,7 +13,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.app.words import format as fmt
-from senseapp.core.errors import InvalidDataset, SenseError
+from senseapp.core.errors import InvalidDataset, ReadingStopped, SenseError
 from senseapp.core.wording import plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
@@ -36,8 +36,8 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSp
     listing = replace(data, labels=WITHOUT_LABELS)  # what it holds, whatever its labels are
     try:
         contents = backend.survey_of(listing, model)
-    except InvalidDataset as error:
-        if data.kind == "archive":
+    except (InvalidDataset, ReadingStopped) as error:
+        if data.kind == "archive" and isinstance(error, InvalidDataset):
             refuse_upload("images", str(error))
         complain(str(error))
         st.button("Try again", key="analyze.data.again", on_click=backend.forget, args=("survey", listing, model))
@@ -78,7 +78,12 @@ def _is_of(draft: DataSpec, data: DataSpec) -> bool:
 
 
 def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
-    survey = answer_or_wait(lambda: backend.survey_of(data, model), "Reading the labels.")
+    survey = answer_or_wait(
+        lambda: backend.survey_of(data, model),
+        "Reading the labels.",
+        question=("survey", data, model),
+        key="analyze.labels.again",
+    )
     if survey is None:
         return None
     _show_contents(survey, task_named(model.task))

@@ -21,15 +21,18 @@ def admit(page: str) -> None:
     """
     came = visitor()
     try:
-        backend.service()
+        problems = backend.service().disk_problems()
     except SenseError as error:  # the home cannot be used: nothing but the System page would work either
         st.title("senseapp cannot work here", anchor=False)
-        complain(str(error))
         if page == "system":
             system_panel()
+        else:
+            complain(str(error))
         st.stop()
     if came.is_known:
         _account(came)
+        for problem in problems if page != "system" else ():
+            complain(problem)
     elif page not in _OPEN_BY_LINK or not _has_link():
         _login_page()
         st.stop()

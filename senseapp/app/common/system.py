@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import streamlit as st
 
@@ -32,8 +34,9 @@ def system_panel() -> None:
 def _report() -> SystemReport:
     try:
         return backend.service().system()
-    except SenseError:  # the page says it above
-        return system_report(home(), None, ServerSettings(), running=0, waiting=0)
+    except SenseError as error:
+        report = system_report(home(), None, ServerSettings(), running=0, waiting=0)
+        return replace(report, problems=(str(error), *report.problems))
 
 
 def _work(report: SystemReport) -> None:

@@ -111,6 +111,7 @@ def make(task: HistogramTask | HistogramWall, question: str, label: str, advice:
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
+        label = "Try again"
     if question:
         st.markdown(f"## {question}")
     if not may_start(run_id, "this histogram"):

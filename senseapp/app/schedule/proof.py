@@ -114,12 +114,12 @@ def proof_block(
             if validation is not None:
                 proof_figures(validation, result)
                 _compressed_model(proof)
-            elif _may_begin(proof, "a proof of this schedule"):
+            elif label := _start_label(proof, "Verify", "a proof of this schedule"):
                 st.markdown(
                     "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
                     "it."
                 )
-                if st.button("Verify", key=f"schedule.verify.{run_id}", icon=":material/science:"):
+                if st.button(label, key=f"schedule.verify.{run_id}", icon=":material/science:"):
                     _begin(proof)
 
 
@@ -175,25 +175,29 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
         found = backend.service().work.outcome(search)
         if found is not None:
             st.success(_sentence(found, drop), icon=":material/check_circle:")
-        elif _may_begin(search, "this search"):
+        elif label := _start_label(search, "Search", "this search"):
             st.markdown(
                 "Whole schedules are compressed and measured on the images of the run, each halfway between what still "
                 "held and what lost too much."
             )
-            if st.button("Search", key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
+            if st.button(label, key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
                 _begin(search)
     return found
 
 
-def _may_begin(task: TaskT, what: str) -> bool:
-    """Return whether ``task`` can be started by this visitor; while it is on its way, watch it instead."""
+def _start_label(task: TaskT, label: str, what: str) -> str:
+    """Return what the button says that starts ``task``, ``label`` at first; empty where this visitor cannot start it.
+
+    While it is on its way, watch it instead.
+    """
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
         st.fragment(_watch, run_every=_POLL_SECONDS)(task)
-        return False
+        return ""
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
-    return may_start(task.run_id, what)
+        label = "Try again"
+    return label if may_start(task.run_id, what) else ""
 
 
 def _begin(task: TaskT) -> None:

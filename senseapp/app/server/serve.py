@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from senseapp.app.server.application import APP_SCRIPT, application
-from senseapp.compat.streamlit_internals import ignore_pages_folder
+from senseapp.compat.streamlit_internals import ignore_pages_folder, limit_incoming_messages
 from senseapp.core.errors import HomeInUse, StorageFailed
 from senseapp.core.home import home, lock_home
 from senseapp.core.process import measuring_environment
@@ -26,6 +26,8 @@ Option = str | int | bool
 
 _SWITCH_SECONDS = 0.001
 """How long a page may keep the interpreter from other threads, such as the one that stores what a run has found."""
+_MESSAGE_BYTES = 2_000_000
+"""Of what a page sends at once, and anybody may: the states of its widgets take some ten kB, files go another way."""
 
 
 def serve(arguments: list[str]) -> None:
@@ -41,6 +43,7 @@ def serve(arguments: list[str]) -> None:
         log_to(home(), _secrets())
     sys.setswitchinterval(_SWITCH_SECONDS)
     ignore_pages_folder()
+    limit_incoming_messages(_MESSAGE_BYTES)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     application().run(config={"server.maxUploadSize": UploadLimits.configured().file_mb, **options_of(arguments)})
 

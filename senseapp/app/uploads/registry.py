@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -192,7 +193,7 @@ class IncomingFile:
             with suppress(OSError):  # a full disk may refuse the last bytes once more
                 stream.close()
         if self._path is not None:
-            self._service.inputs.discard_upload(self._path)
+            shutil.rmtree(self._path.parent, ignore_errors=True)  # no run can read it yet
             self._path = None
 
     def _reserve(self, path: Path) -> None:

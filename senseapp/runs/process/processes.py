@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import signal
 import subprocess
@@ -205,9 +206,7 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0)
     Raises:
         ReadingStopped: the process was busy for too long, or ended.
     """
-    process.ask("warm")
-    process.warm.wait()
-    end = time.monotonic() + question.seconds
+    end = math.inf
 
     def watch(_: str) -> None:
         if time.monotonic() > end:
@@ -217,13 +216,16 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0)
                 "stopped. Choose another file, or save this one again with the program that made it."
             )
 
-    process.ask("question", {"question": encode(question), "job_mb": job_mb})
     try:
+        process.ask("warm")
+        process.warm.wait()
+        end = time.monotonic() + question.seconds
+        process.ask("question", {"question": encode(question), "job_mb": job_mb})
         answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
     except ProcessLost as error:
         raise ReadingStopped(
             f"{question.subject} ended the process that read it, most often because it needs more memory than there "
-            "is. Choose another file."
+            "is. Try again, or choose another file."
         ) from error
     return answer
 
