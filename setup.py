@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the wheel carries the app's own files, which lie at the top of a clone, in the package."""
+"""What pyproject.toml cannot say: a wheel has the app's files, which lie at the top of a clone, inside the package."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ _TOP = ("app.py", "pages", "assets", ".streamlit/config.toml")
 
 
 class BuildWithApp(build_py):
-    """Puts them into ``senseapp/site``, where ``senseapp/core/site.py`` looks for them; an editable install needs none."""
+    """Puts them into ``senseapp/site``, where ``senseapp/core/site.py`` looks; an editable install needs none."""
 
     def run(self) -> None:
         """Build the package, then copy what lies beside it."""

@@ -32,7 +32,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``senseapp`` or, where it was started so, ``python -m senseapp``; its namespace holds the subcommand's ``run``."""
+    """Return the parser; its namespace holds the subcommand's ``run``."""
     program = _CONSOLE_COMMAND if Path(sys.argv[0]).stem == _CONSOLE_COMMAND else _MODULE
     parser = _OneLineParser(
         prog=program,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 
 from senseapp.core.errors import InvalidSpec
 
@@ -37,4 +38,5 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.app.server.serve import serve  # Streamlit, which no other command needs
 
     given = {"server.port": arguments.port, "server.address": arguments.address}
-    serve([f"--{name}={value}" for name, value in given.items() if value is not None])
+    with suppress(KeyboardInterrupt):  # how people end it
+        serve([f"--{name}={value}" for name, value in given.items() if value is not None])
