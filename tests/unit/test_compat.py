@@ -294,6 +294,17 @@ def test_uploads_and_metrics_are_where_they_are_looked_for() -> None:
     assert all(metrics in path for path in paths), f"metrics are at {paths} now"
 
 
+def test_settings_come_from_the_environment_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    from senseapp.compat.streamlit_internals import options_of_environment
+
+    monkeypatch.setenv("STREAMLIT_BROWSER_SERVER_ADDRESS", "app.example.org")
+    monkeypatch.setenv("STREAMLIT_SERVER_CORS_ALLOWED_ORIGINS", "https://a.org https://b.org")
+    assert options_of_environment() == {
+        "browser.serverAddress": "app.example.org",
+        "server.corsAllowedOrigins": ["https://a.org", "https://b.org"],
+    }
+
+
 def test_agents_ask_where_they_are_shut_out() -> None:
     routes = pytest.importorskip("streamlit.web.server.starlette.starlette_agent_routes", reason="new in 1.67")
     from senseapp.compat.streamlit_internals import PRIVATE_ROUTES
