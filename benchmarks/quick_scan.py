@@ -82,7 +82,7 @@ def row(name: str) -> Row:
         found = estimate_agreement(estimates, sweep.measure())
         seconds = [seconds[0] + between - started, seconds[1] + time.process_time() - between]
         spearman += [found.get(f"{level:g}", float("nan")) for level in levels]
-    layers = len(sweep.bench.profile.layers)
+    layers = len(sweep.context.profile.layers)
     return Row(title, layers, top1(network, images), tuple(spearman), *seconds)
 
 

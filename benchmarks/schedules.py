@@ -69,9 +69,9 @@ def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: 
     sweep = Sweep.open(network, curves, spec)
     result = SensitivityResult(
         spec=RunSpec(sensitivity=spec),
-        profile=replace(sweep.bench.profile, title=title),
+        profile=replace(sweep.context.profile, title=title),
         metric=sweep.metric,
-        baseline=sweep.yardstick.values(),
+        baseline=sweep.baseline.values(),
         measurements=latest(sweep.measure()),
         num_samples=len(curves),
     )

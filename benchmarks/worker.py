@@ -83,7 +83,7 @@ def _sweep(task: Task, *, precision: str = "fp32", mode: str = "exact") -> Any:
 def ours(task: Task, *, precision: str = "fp32", apart: bool = False) -> Deltas:
     sweep = _sweep(task, precision=precision)
     if apart:
-        sweep.bench.layout = replace(sweep.bench.layout, levels_together=1)
+        sweep.context.layout = replace(sweep.context.layout, levels_per_pass=1)
     found: Deltas = {}
     for item in sweep.measure():
         change = item.change("loss")
@@ -107,14 +107,14 @@ def plain(task: Task) -> Deltas:
     from senseapp.engine.layout import Layout
 
     sweep = _sweep_with(task, Layout(micro_batch=BATCH_SIZE))
-    sweep.bench.unsafe = "asked for the plain loop"
+    sweep.context.replay_obstacle = "asked for the plain loop"
     return {item.layer: [change.delta] for item in sweep.measure() if (change := item.change("loss"))}
 
 
 def _sweep_with(task: Task, layout: Any) -> Any:
     sweep = _sweep(task)
-    sweep.bench.take(layout)
-    sweep.yardstick.baseline = sweep.bench.baseline()
+    sweep.context.take(layout)
+    sweep.baseline.outputs = sweep.context.baseline()
     return sweep
 
 
@@ -123,13 +123,13 @@ def floor(task: Task) -> Deltas:
     from senseapp.engine.replay import Replay
 
     sweep, now = _sweep(task), clock(task.device)
-    replay, seconds = Replay(sweep.bench.model, sweep.bench.trace), 0.0
-    prefixes = sweep.bench.prefixes(0, len(task.pictures))
+    replay, seconds = Replay(sweep.context.model, sweep.context.trace), 0.0
+    prefixes = sweep.context.prefixes(0, len(task.pictures))
     for item in sweep.planned:
-        sweep.bench.advance(replay, prefixes, item.position)
+        sweep.context.advance(replay, prefixes, item.position)
         started = now()
         for _ in range(task.levels):
-            sweep.bench.resume(replay, prefixes)
+            sweep.context.resume(replay, prefixes)
         seconds += now() - started
     return {"seconds": [seconds]}
 

@@ -92,7 +92,7 @@ def assert_equals_plain_loop(model: nn.Module, images: TensorImages, layers: tup
     with torch.no_grad():
         original = model(images.images.clone())
     for layer, value in values.items():
-        attribute = sweep.bench.profile.layer(layer).parameter.rpartition(".")[2]
+        attribute = sweep.context.profile.layer(layer).parameter.rpartition(".")[2]
         assert_same(value, sparse_logits(model, layer, attribute, images.images.clone()), original, images.labels)
     assert max(noise for _, _, noise in values.values()) > 1e-10, "no layer changes the output, so nothing would show"
     return sweep

@@ -80,7 +80,7 @@ def _bench(run: _Run, images: ProofImages) -> ScheduleEvaluator:
     estimates = tuple(quick_scan(sweep))
     result = SensitivityResult(
         spec=RunSpec(sensitivity=spec),
-        profile=replace(sweep.bench.profile, title=ARCHITECTURE),
+        profile=replace(sweep.context.profile, title=ARCHITECTURE),
         metric="kl",
         baseline={},
         measurements=estimates,

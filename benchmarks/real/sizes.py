@@ -16,7 +16,7 @@ import torch
 from benchmarks.real.network import ARCHITECTURE, write_checkpoint
 from benchmarks.real.photographs import MADE_FROM, write_photographs
 from benchmarks.real.rows import Row
-from senseapp.app.words.proof import size_changes
+from senseapp.app.words.wording import size_changes
 from senseapp.cli.main import main
 from senseapp.compressions import BudgetKind
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form

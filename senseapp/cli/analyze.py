@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from senseapp.cli.batch import BatchItem, batch_of, run_batch
-from senseapp.cli.plan import print_plan
-from senseapp.cli.progress_bar import ProgressBar
-from senseapp.cli.run_arguments import add_compression_arguments, run_spec_from
+from senseapp.cli.progress_bar import ProgressBar, phases
+from senseapp.cli.run_arguments import add_compression_arguments, print_outputs, run_spec_from
+from senseapp.engine.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.execution import Measurement, cluster_for
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.outputs import write_outputs
-from senseapp.runs.process.pool import carry_out_on_cluster
+from senseapp.runs.process.processes import carry_out_on_cluster
 from senseapp.runs.session import open_local_session
 from senseapp.runs.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
@@ -39,6 +40,10 @@ examples:
   python -m senseapp analyze --model auto --checkpoint unknown.pth --data photos.zip --labels none \\
                              --compression sparsity --levels 50 --out runs/unknown
 """
+
+
+_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,16 +111,11 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models.
-
-    Raises:
-        InvalidInput: the arguments, the model or the images cannot be used.
-        ClusterFailed: the cluster cannot be used; what was measured is kept.
-    """
+    """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models."""
     items = batch_of(arguments)
     if arguments.plan:
         for item in items:
-            print_plan(_spec_of(arguments, item), local=arguments.local)
+            _print_plan(_spec_of(arguments, item), local=arguments.local)
     elif len(items) == 1 and items[0].folder == arguments.out:
         _report(_analyze(arguments, items[0]), items[0].folder)
     else:
@@ -146,8 +146,44 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> SensitivityResul
 def _report(result: SensitivityResult, folder: Path) -> None:
     print(headline(result))
     for level, agreement in result.agreement.items():
-        shown = result.spec.sensitivity.compression.scale.shown(float(level))
+        shown = result.compression.scale.shown(float(level))
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
-    for note in result.notes:
-        print(note)
-    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder}")
+    print_outputs(result, folder)
+
+
+def _print_plan(spec: RunSpec, *, local: bool) -> None:
+    """Time a few images here, and print how the run would be shared out; nothing is measured."""
+    address = "" if local else cluster_address()
+    workers = 0
+    if address:
+        with connected(address, device=spec.sensitivity.device) as cluster:
+            workers = cluster.workers
+    print("\n".join(_plan_lines(spec, workers)))
+
+
+def _plan_lines(spec: RunSpec, workers: int) -> Iterator[str]:
+    from senseapp.engine.cluster.plan import choose_plan, forecast_costs  # torch loads here
+
+    with phases() as progress:
+        costs, most_images = forecast_costs(spec, progress=progress)
+    yield (
+        f"{len(costs.shares)} targets × {costs.num_levels} levels on {costs.num_images} images, "
+        f"{1000 * costs.seconds_per_image:.1f} ms for one image and one pass as timed here."
+    )
+    yield f"One machine by itself: about {_time(costs.local_seconds)}."
+    if workers:
+        plan = choose_plan(costs, workers, most_images=most_images)
+        yield f"The cluster as it is now: {plan.sentence()} About {_time(plan.seconds)}."
+    yield "Predicted, for workers as fast as this machine:"
+    yield f"{'workers':>8}{'time':>10}{'times as fast':>15}{'efficiency':>12}{'tasks':>8}   blocks × spans"
+    for plan in (choose_plan(costs, count, most_images=most_images) for count in _WORKERS):
+        cut = f"{len(plan.blocks)} × {plan.num_spans} of {plan.span_images}"
+        yield (
+            f"{plan.workers:>8}{_time(plan.seconds):>10}{plan.speed_up:>15.1f}{plan.efficiency:>12.2f}"
+            f"{plan.num_tasks:>8}   {cut}"
+        )
+
+
+def _time(seconds: float) -> str:
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 2 * size), (1, "s"))
+    return f"{seconds / size:.3g} {unit}"

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.progress_bar import phases
-from senseapp.core.disk import read_at_most
-from senseapp.core.errors import InvalidSchedule
+from senseapp.cli.run_arguments import add_run_arguments, partner_of, schedule_at
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import small_form
 from senseapp.records.schedule import ValidationResult
-from senseapp.runs.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
@@ -38,10 +36,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``apply``."""
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
-    parser.add_argument(
-        "--with", type=Path, metavar="DIR", dest="partner", help="the second run of a schedule of zeros and bits"
-    )
+    add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON, YAML or CSV of schedule")
     parser.add_argument(
         "--repair", action="store_true", help="win accuracy back without training, where measured to do so"
@@ -50,19 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Apply, measure, write, and print one JSON line.
-
-    Raises:
-        InvalidInput: the run, the schedule or the name of the checkpoint cannot be used.
-        NotFound: the folder holds no finished run.
-    """
-    from senseapp.schedules.export.plain import read_schedule  # loads yaml, which the other commands do without
-
+    """Apply, measure, write, and print one JSON line."""
     result = RunFolder(arguments.run_folder).load_result()
-    schedule = read_schedule(_content(arguments.schedule), result.profile)
-    partner = RunFolder(arguments.partner).load_result() if arguments.partner is not None else None
-    if partner is not None:
-        require_same_model(result.spec.model, partner.spec.model)
+    schedule = schedule_at(arguments.schedule, result)
+    partner = partner_of(arguments, result)
     from senseapp.schedules.write import check_suffix  # torch loads here
 
     check_suffix(arguments.out.suffix)
@@ -70,19 +56,12 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.schedules.write import with_file_sizes, write_compressed
 
     with phases() as progress:
-        other = partner.spec.sensitivity.compression if partner is not None else None
+        other = partner.compression if partner is not None else None
         proven = validate(result, schedule, repair=arguments.repair, rounds=1, other=other, progress=progress)
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, arguments.out, proven.example)
     validation = with_file_sizes(proven.result, files, proven.dense)
     print(json.dumps(_report(result, validation, files, notes), allow_nan=False))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_at_most(path)
-    except OSError as error:
-        raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
 
 
 def _report(

@@ -28,11 +28,7 @@ class BatchItem:
 
 
 def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
-    """Return the models that are asked for; one alone keeps the folder for itself.
-
-    Raises:
-        InvalidSpec: there is none, one comes twice, or an option fits one model only.
-    """
+    """Return the models that are asked for; one alone keeps the folder for itself."""
     asked = [(model, arguments.checkpoint) for model in arguments.model or ()]
     asked += _listed(arguments.models) if arguments.models else []
     if not asked:
@@ -54,12 +50,7 @@ def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
 def run_batch(
     items: Sequence[BatchItem], analyze: Callable[[BatchItem], SensitivityResult], out: Path
 ) -> list[LeaderboardRow]:
-    """Analyze each model, write the leaderboard after each, print it, and return it.
-
-    Raises:
-        InvalidInput: some models could not be measured; the others were.
-        ClusterFailed: the cluster is gone; the same command goes on from there.
-    """
+    """Analyze each model, write the leaderboard after each, print it, and return it."""
     rows, refused = [], []
     for number, item in enumerate(items, start=1):
         print(f"{number} of {len(items)}: {item.folder.name}", file=sys.stderr)

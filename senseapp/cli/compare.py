@@ -35,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the finding, the layers that moved most, and those that could not be matched.
-
-    Raises:
-        InvalidInput: a run cannot be read, or they have no metric or no such level in common.
-        NotFound: a folder holds no finished run.
-    """
+    """Print the finding, the layers that moved most, and those that could not be matched."""
     results = [RunFolder(path).load_result() for path in arguments.runs]
     names = [path.name or str(path) for path in arguments.runs]
     sides = _sides(names, results, _levels(arguments.level, results))
@@ -57,10 +52,7 @@ def _levels(text: str | None, results: Sequence[SensitivityResult]) -> list[floa
     if len(numbers) not in (1, len(results)):
         raise InvalidSpec(f"--level takes one level, or one for each of {len(results)} runs, got {len(numbers)}.")
     each = numbers * len(results) if len(numbers) == 1 else numbers
-    return [
-        result.spec.sensitivity.compression.scale.from_shown(number)
-        for number, result in zip(each, results, strict=True)
-    ]
+    return [result.compression.scale.from_shown(number) for number, result in zip(each, results, strict=True)]
 
 
 def _sides(names: Sequence[str], results: Sequence[SensitivityResult], levels: Sequence[float]) -> list[Side]:

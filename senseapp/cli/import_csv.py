@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from senseapp.cli.run_arguments import print_outputs
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.disk import read_at_most
 from senseapp.core.errors import InvalidFile, RunMismatch
@@ -46,12 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the table, write the folder, and print the headline and the notes.
-
-    Raises:
-        InvalidInput: the file cannot be read or is not such a table, or the model is unknown or another one.
-        RunMismatch: the folder holds a run already.
-    """
+    """Read the table, write the folder, and print the headline and the notes."""
     result = read_distiller_csv(
         _text(arguments.file),
         title=arguments.file.stem,
@@ -68,9 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         folder.save_result(result)
     write_outputs(result, folder.path)
     print(result.summary)
-    for note in result.notes:
-        print(note)
-    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder.path}")
+    print_outputs(result, folder.path)
 
 
 def _text(path: Path) -> str:

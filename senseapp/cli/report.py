@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from senseapp.core.disk import read_at_most, replace_file, storage_errors
-from senseapp.core.errors import InvalidSchedule
+from senseapp.cli.run_arguments import schedule_at
+from senseapp.core.disk import replace_file, storage_errors
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import Schedule, ValidationResult
+from senseapp.records.schedule import ValidationResult
 from senseapp.runs.leaderboard import headline
 from senseapp.store.run_folder import RunFolder
 
@@ -34,21 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the report and say where.
-
-    Raises:
-        InvalidInput: the run or the schedule cannot be read.
-        NotFound: the folder holds no finished run.
-        StorageFailed: the file cannot be written.
-    """
+    """Write the report and say where."""
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
-    schedules = (_schedule(arguments.schedule, result),) if arguments.schedule else ()
+    schedules = (schedule_at(arguments.schedule, result),) if arguments.schedule else ()
     from senseapp.app.report.chart_data import ReportContents  # loads pandas, which most commands do without
     from senseapp.app.report.document import build_report
 
     contents = ReportContents(
-        title=arguments.title or f"{result.profile.title} · {result.spec.sensitivity.compression.kind}",
+        title=arguments.title or f"{result.profile.title} · {result.compression.kind}",
         result=result,
         headline=headline(result),
         schedules=schedules,
@@ -60,13 +53,3 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(arguments.out, report)
     print(f"Wrote {arguments.out}")
-
-
-def _schedule(path: Path, result: SensitivityResult) -> Schedule:
-    from senseapp.schedules.export.plain import read_schedule
-
-    try:
-        content = read_at_most(path)
-    except OSError as error:
-        raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
-    return read_schedule(content, result.profile)

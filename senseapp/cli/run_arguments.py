@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from senseapp.compressions import (
     CompressionConfig,
@@ -20,11 +20,29 @@ from senseapp.compressions import (
     options_of,
     parse_numbers,
 )
-from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec
+from senseapp.core.disk import read_at_most
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSchedule, InvalidSpec
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Schedule
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.model_cards import require_same_model
+from senseapp.store.run_folder import RunFolder
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
 """Settings of every run, whose names are flags already."""
+
+
+class _Flag(NamedTuple):
+    """A flag that sets an option of a compression: to ``value``, or, where that is None, to what stands behind it."""
+
+    text: str
+    setting: str
+    value: Any
+    meaning: str
+
+    def given(self, arguments: argparse.Namespace) -> Any:
+        """Return what it was given, if anything."""
+        return getattr(arguments, self.text.removeprefix("--").replace("-", "_")) or None
 
 
 def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
@@ -35,10 +53,14 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
     levels = ", or ".join(f"{unit} ({', '.join(kinds)})" for unit, kinds in units.items())
     group.add_argument("--compression", required=True, choices=names())
     group.add_argument("--levels", required=True, metavar="L,..", help=levels)
-    for flag, meanings in _flags(takes_value=True).items():
-        group.add_argument(flag, metavar=flag[2].upper(), help="; ".join(meanings))
-    for flag, meanings in _flags(takes_value=False).items():
-        group.add_argument(flag, action="store_true", help="; ".join(meanings))
+    flags: dict[tuple[bool, str], list[str]] = {}
+    for description in all_descriptions():
+        for flag in _flags_of(description):
+            key = flag.value is not None, flag.text
+            flags.setdefault(key, []).append(f"{description.name}: {flag.meaning}")
+    for (is_switch, text), meanings in sorted(flags.items(), key=lambda entry: entry[0][0]):
+        kind: dict[str, Any] = {"action": "store_true"} if is_switch else {"metavar": text[2].upper()}
+        group.add_argument(text, help="; ".join(meanings), **kind)
 
 
 def config_from(arguments: argparse.Namespace) -> CompressionConfig:
@@ -48,64 +70,44 @@ def config_from(arguments: argparse.Namespace) -> CompressionConfig:
         InvalidSpec: an option is out of range, contradicts another, or means nothing for this compression.
     """
     description = get(arguments.compression)
+    own = _flags_of(description)
+    for flag in (flag for each in all_descriptions() for flag in _flags_of(each)):
+        if flag.given(arguments) and flag.text not in {known.text for known in own}:  # else something else is measured
+            raise InvalidSpec(f"{flag.text} has no meaning for {description.name}. Leave it out.")
     options = options_of(description.config)
-    own = {flag for name, option in options.items() for flag in (_value_flag(name, option), *option.flag_of)}
-    for flag in (*_flags(takes_value=True), *_flags(takes_value=False)):
-        if _given(arguments, flag) and flag not in own:  # ignoring it would measure something else
-            raise InvalidSpec(f"{flag} has no meaning for {description.name}. Leave it out.")
-    config = description.config(
-        **{name: value for name, option in options.items() if (value := _value(arguments, name, option)) is not None}
-    )
+    asked: dict[str, Any] = {}
+    for flag in own:
+        if (given := flag.given(arguments)) is None:
+            continue
+        value = given if flag.value is None else flag.value
+        known = asked.setdefault(flag.setting, value)
+        if known != value:
+            usual = _value_flag(flag.setting, options[flag.setting])
+            raise InvalidSpec(f"{flag.text} contradicts {usual} {known}. Give one of them.")
+    config = description.config(**asked)
     values = {name: getattr(config, name) for name in options}
-    for name, option in options.items():
-        if _value(arguments, name, option) is not None and not option.when(values):
-            raise InvalidSpec(f"{_value_flag(name, option)} has no meaning beside these settings. Leave it out.")
+    for setting in asked:
+        if not options[setting].when(values):
+            text = _value_flag(setting, options[setting])
+            raise InvalidSpec(f"{text} has no meaning beside these settings. Leave it out.")
     return config
 
 
-def _flags(*, takes_value: bool) -> dict[str, list[str]]:
-    """Return what each flag means, for every compression that has it."""
-    found: dict[str, list[str]] = {}
-    for description in all_descriptions():
-        for flag, meaning in _flags_of(description, takes_value=takes_value):
-            found.setdefault(flag, []).append(f"{description.name}: {meaning}")
+def _flags_of(description: CompressionDescription) -> list[_Flag]:
+    """Return the flags of a compression; yes or no have no flag that takes a value."""
+    found = []
+    for name, option in options_of(description.config).items():
+        if text := _value_flag(name, option):
+            found.append(_Flag(text, name, None, ", ".join(map(str, option.choices))))
+        for text, value in option.flag_of.items():
+            found.append(_Flag(text, name, value, f"{option.title.lower()}: {option.choices[value].lower()}"))
     return found
 
 
-def _flags_of(description: CompressionDescription, *, takes_value: bool) -> list[tuple[str, str]]:
-    options = options_of(description.config)
-    if takes_value:
-        flags = ((_value_flag(name, option), ", ".join(map(str, option.choices))) for name, option in options.items())
-        return [(flag, choices) for flag, choices in flags if flag]
-    return [
-        (flag, f"{option.title.lower()}: {option.choices[value].lower()}")
-        for option in options.values()
-        for flag, value in option.flag_of.items()
-    ]
-
-
 def _value_flag(name: str, option: Option) -> str:
-    """Return the flag that takes a value of an option; empty for yes or no, where a flag without a value stands."""
     if set(option.choices) == {True, False}:
         return ""
     return f"--{'compression-' if name in _TAKEN else ''}{name.replace('_', '-')}"
-
-
-def _given(arguments: argparse.Namespace, flag: str) -> Any:
-    return getattr(arguments, flag.removeprefix("--").replace("-", "_")) if flag else None
-
-
-def _value(arguments: argparse.Namespace, name: str, option: Option) -> Any:
-    """Return what was asked for of one option; None for nothing."""
-    own = _value_flag(name, option)
-    asked = _given(arguments, own) or None
-    for flag, value in option.flag_of.items():
-        if not _given(arguments, flag):
-            continue
-        if asked not in (None, value):
-            raise InvalidSpec(f"{flag} contradicts {own} {asked}. Give one of them.")
-        asked = value
-    return asked
 
 
 def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
@@ -201,3 +203,36 @@ def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
 
 def _numbers(text: str, *, what: str) -> tuple[float, ...]:
     return parse_numbers(text, what=what) if text else ()
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, *, partner_help: str) -> None:
+    """Add ``--run`` and, for a second run that a schedule is made from too, ``--with``."""
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
+    parser.add_argument("--with", type=Path, metavar="DIR", dest="partner", help=partner_help)
+
+
+def partner_of(arguments: argparse.Namespace, result: SensitivityResult) -> SensitivityResult | None:
+    """Return the result of ``--with``, which must be of the model of ``result``; None without it."""
+    if arguments.partner is None:
+        return None
+    partner = RunFolder(arguments.partner).load_result()
+    require_same_model(result.spec.model, partner.spec.model)
+    return partner
+
+
+def schedule_at(path: Path, result: SensitivityResult) -> Schedule:
+    """Read a schedule file for the model of ``result``."""
+    from senseapp.schedules.export.plain import read_schedule  # loads yaml, which the other commands do without
+
+    try:
+        content = read_at_most(path)
+    except OSError as error:
+        raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
+    return read_schedule(content, result.profile)
+
+
+def print_outputs(result: SensitivityResult, folder: Path) -> None:
+    """Print the notes of a run, and where its files are."""
+    for note in result.notes:
+        print(note)
+    print(f"Wrote result.json, sensitivity.csv and targets.json to {folder}")

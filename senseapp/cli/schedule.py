@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from senseapp.cli.progress_bar import phases
+from senseapp.cli.run_arguments import add_run_arguments, partner_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.graph_files import write_target_file
-from senseapp.runs.model_cards import require_same_model
 from senseapp.store.run_folder import RunFolder
 
 NAME = "schedule"
@@ -34,14 +33,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``schedule``."""
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", dest="run_folder", help="folder of analyze")
-    parser.add_argument(
-        "--with",
-        type=Path,
-        metavar="DIR",
-        dest="partner",
-        help="a run of the same model to choose together: zeros and bits",
-    )
+    add_run_arguments(parser, partner_help="a run of the same model to choose together: zeros and bits")
     parser.add_argument("--method", default="optimal", help="optimal (least damage) or gamma (the classic rule)")
     parser.add_argument("--budget", required=True, help="what must shrink: params, bytes, macs or bits")
     amount = parser.add_mutually_exclusive_group(required=True)
@@ -66,12 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Solve, write the file, and print what the schedule achieves.
-
-    Raises:
-        InvalidInput: the run, the budget or the format cannot be used.
-        NotFound: the folder holds no finished run.
-    """
+    """Solve, write the file, and print what the schedule achieves."""
     from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if arguments.format != ZIP_FORMAT:
@@ -101,7 +88,7 @@ def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Li
         return make_schedule(result, budget=budget, method=arguments.method, limits=limits, gamma=arguments.gamma)
 
     schedule = make(arguments.target)  # what is wrong with the request is said before the network is loaded
-    if not result.spec.sensitivity.compression.description.removes_channels:
+    if not result.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
     from senseapp.schedules.strongest import couplings_of
@@ -137,15 +124,15 @@ def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Lim
         raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
     from senseapp.schedules.methods import mixed_schedule
 
-    partner = RunFolder(arguments.partner).load_result()
-    require_same_model(result.spec.model, partner.spec.model)
+    partner = partner_of(arguments, result)
+    assert partner is not None
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
-    own = result.spec.sensitivity.compression.kind
+    own = result.compression.kind
     return mixed_schedule(result, partner, budget=budget, limits={own: limits})
 
 
 def _level(level: float | None, result: SensitivityResult) -> float | None:
-    return None if level is None else result.spec.sensitivity.compression.scale.from_shown(level)
+    return None if level is None else result.compression.scale.from_shown(level)
 
 
 def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
@@ -164,7 +151,7 @@ def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
 
 
 def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, ...]) -> None:
-    own, scale = result.spec.sensitivity.compression.kind, result.spec.sensitivity.compression.scale
+    own, scale = result.compression.kind, result.compression.scale
     levels = [entry.level for entry in schedule.entries if entry.compression == own]
     low, high = (f"{scale.shown(level):.3g}" for level in (min(levels), max(levels))) if levels else "00"
     touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}

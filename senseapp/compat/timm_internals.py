@@ -10,12 +10,7 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayout:
-    """What of an attention module is per head, besides its layers ``qkv`` and ``proj`` and its number ``num_heads``.
-
-    Attributes:
-        tables: parameter name to the axis that counts heads.
-        widths: attributes that hold the width of all heads together.
-    """
+    """Tables of an attention module with the axis that counts heads, and attributes that are the width of all heads."""
 
     tables: dict[str, int]
     widths: tuple[str, ...] = ()

@@ -39,9 +39,6 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shows each operation that runs inside, below autograd, where modules and functionals look alike.
 
     ``TorchFunctionMode``, the documented kind, does not see what one operation is made of.
-
-    Args:
-        saw: is called after each operation with it, its arguments, its keyword arguments and what it returned.
     """
 
     def __init_subclass__(cls) -> None:

@@ -54,9 +54,7 @@ def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
     """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
 
-    Args:
-        base: what fields are declared as.
-        members: returns the types that can be read, by what ``"type"`` calls them.
+    ``members`` returns the types that can be read in fields declared as ``base``, by what ``"type"`` calls them.
     """
 
     def structure(value: Any, _: Any = base) -> Any:
@@ -84,8 +82,7 @@ def encode(value: Any) -> dict[str, Any]:
 def decode(payload: Any, expected: type[RecordT]) -> RecordT:
     """Build a record of type ``expected`` from what :func:`encode` returned.
 
-    Raises:
-        InvalidFile: the payload is of another type, of a newer version, or has missing or unknown fields.
+    InvalidFile where it is of another type, of a newer version, or has missing or unknown fields.
     """
     name = expected.__name__
     if not isinstance(payload, dict) or payload.get("type") != name:

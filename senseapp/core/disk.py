@@ -16,11 +16,7 @@ MOST_TEXT_BYTES = 100_000_000
 
 @contextmanager
 def storage_errors(what: str) -> Iterator[None]:
-    """Turn an operating-system error on ``what`` into one sentence.
-
-    Raises:
-        StorageFailed: the body raised OSError.
-    """
+    """Raise StorageFailed, one sentence on ``what``, for an operating-system error in the body."""
     try:
         yield
     except OSError as error:
@@ -31,11 +27,7 @@ def storage_errors(what: str) -> Iterator[None]:
 
 
 def read_at_most(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """Return the content of a file of text; devices have no end.
-
-    Raises:
-        OSError: it cannot be read, or is larger.
-    """
+    """Return the content of a file of text, which devices have no end of; raises OSError where it is larger."""
     with path.open("rb") as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -55,11 +47,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write ``content`` (text as UTF-8) to ``path`` whole or not at all; the parent folder must exist.
-
-    Raises:
-        StorageFailed: it cannot be written; what was there before is untouched.
-    """
+    """Write ``content`` (text as UTF-8) to ``path`` whole or not at all; the parent folder must exist."""
     with storage_errors(path.name):
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:

@@ -3,27 +3,12 @@
 ::
 
     SenseError
-    ├── InvalidInput            the request cannot be carried out as asked (exit code 2)
-    │   ├── InvalidSpec         a setting is out of range or contradicts another
-    │   ├── UnknownModel        no architecture of that name
-    │   ├── InvalidCheckpoint   a weights file that cannot be read, trusted or matched
-    │   ├── InvalidDataset      images that cannot be read, trusted or matched
-    │   ├── NoLayersSelected    a layer pattern or type that matches nothing
-    │   ├── UnsupportedModel    the model runs, but its output is not that of its task
-    │   ├── InvalidSchedule     a schedule that does not belong to this model
-    │   ├── InfeasibleBudget    no choice of levels meets the budget; names the nearest that does
-    │   ├── InvalidFile         a result, table or archive of an unknown form or newer version
-    │   └── RunMismatch         the folder holds an unfinished run with other settings
-    ├── OutOfMemory             a run needs more memory than it may take
-    ├── ProcessLost             the process that did the work has ended by itself; what was measured is kept
-    ├── ClusterFailed           the cluster cannot be reached, does not fit, or was lost; what was measured is kept
-    ├── MeasurementFailed       one measurement could not be made; the run goes on
-    ├── NotFound                no such run (or not this person's)
-    ├── QueueFull               too many jobs are waiting
-    ├── QuotaExceeded           a person's or the server's disk quota would be passed
-    ├── RateLimited             a person asks for too much in a minute
-    └── StorageFailed           the disk or the database refuses to read or write
-        └── HomeInUse           another server works in this folder
+    ├── InvalidInput            exit code 2
+    │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
+    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch, ReadingStopped
+    ├── OutOfMemory, ProcessLost, ClusterFailed, MeasurementFailed, NotFound, QueueFull, QuotaExceeded, RateLimited
+    └── StorageFailed
+        └── HomeInUse
 
 A message gives the rule, what was expected, what came, and what to do. People see the message;
 the trace goes to the log.
@@ -78,11 +63,7 @@ class InvalidSchedule(InvalidInput):
 
 
 class InfeasibleBudget(InvalidInput):
-    """No choice of levels meets the budget.
-
-    Attributes:
-        nearest: the nearest feasible target, in the unit of the request.
-    """
+    """No choice of levels meets the budget; ``nearest`` is the nearest feasible target, in the unit of the request."""
 
     def __init__(self, message: str, *, nearest: float) -> None:
         super().__init__(message)

@@ -32,9 +32,7 @@ def home() -> Path:
 def lock_home(folder: Path) -> None:
     """Keep ``folder`` for this process until it ends, however it ends; again does nothing.
 
-    Raises:
-        HomeInUse: another process serves it.
-        StorageFailed: the folder cannot be used.
+    Raises HomeInUse where another process serves it.
     """
     folder = folder.expanduser().resolve()
     with _holding:

@@ -1,17 +1,12 @@
-"""Settings that the C library and OpenMP read from the environment of a process as it starts.
+"""Environment of processes that measure: how the C library keeps freed memory, and how OpenMP's threads wait.
 
 Freed memory: by default glibc gives large blocks back to the system at once, so that every pass over a network faults
-its activations in anew: on ResNet-50 with 32 images 75,000 to 540,000 faults a pass, which took 15 to 50 % of its time.
-What further threads take memory from is given back in pieces, too, unless there is one arena for all.
+its activations in anew: on ResNet-50 with 32 images 15 to 50 % of the time. Further threads need one arena for all.
 
-Waiting threads: a pass waits for its slowest thread after each operation. A thread that spins meanwhile takes the
-processor from whatever else runs, and that may be the very thread it waits for; one that sleeps at once has to be woken
-for each operation. Passes of a small network, and of ResNet-50, took with threads that spin as they do by default,
-briefly, or not at all: alone on two cores 1.5, 1.5 and 4.9 ms, and 306, 337 and 348 ms; beside eight busy processes
-720, 25 and 15 ms, and 3,800, 1,930 and 1,830 ms. The number of spins is understood by GNU's library; where another one
-serves torch, its threads sleep at once.
-
-What one piece of work leaves for the next in this process: memory that it freed, and what took long to load.
+Waiting threads: a pass waits for its slowest thread after each operation. Threads that spin take the processor from
+the one they wait for; threads that sleep at once have to be woken each time. Spinning as by default, briefly, or not
+at all, a small network took 1.5, 1.5 and 4.9 ms alone on two cores, and 720, 25 and 15 ms beside eight busy processes.
+The number of spins is understood by GNU's library; with another one, threads sleep at once.
 """
 
 from __future__ import annotations
@@ -35,8 +30,7 @@ _THREADS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "3000"}  # about a t
 def measuring_environment(*, beside_others: bool = True) -> dict[str, str]:
     """Return this process's environment for one that measures; what it says already stays as it is.
 
-    Args:
-        beside_others: whether other processes may be busy, so that threads must not spin for long.
+    Threads do not spin for long where other processes may be busy (``beside_others``).
     """
     threads = _THREADS if beside_others and "OMP_WAIT_POLICY" not in os.environ else {}
     return _MEMORY | threads | os.environ

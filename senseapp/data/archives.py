@@ -1,6 +1,6 @@
-"""Pictures in a zip or tar archive, read where they lie: nothing is unpacked to disk. Archives are hostile.
+"""Pictures in zip and tar archives, read without unpacking to disk.
 
-Names, sizes and numbers of entries are checked before a byte of a picture is read.
+Archives are hostile: names, sizes and numbers of entries are checked before a byte of a picture is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How pictures are arranged: in class folders, beside a table of labels, or in one heap.
-
-A CSV table that gives each picture its label.
-"""
+"""How pictures are arranged: in class folders, beside a CSV table of labels, or without labels."""
 
 from __future__ import annotations
 
@@ -141,24 +138,24 @@ def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True)
     contents = source.contents
     if not with_labels:
         return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()))
-    table = table or _obvious_table(contents)
+    table = table or _default_table(contents)
     if table:
         return _by_table(source, table)
-    prefix = _wrapper(contents, "")
+    prefix = _common_prefix(contents, "")
     split, notes = _choose_split(contents, prefix)
-    return _by_folder(contents, _wrapper(contents, split), notes)
+    return _by_folder(contents, _common_prefix(contents, split), notes)
 
 
 def _in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.name.split("/")))
 
 
-def _obvious_table(contents: Contents) -> str:
-    places = ("", _wrapper(contents, ""))
+def _default_table(contents: Contents) -> str:
+    places = ("", _common_prefix(contents, ""))
     return next((place + _TABLE_NAME for place in places if place + _TABLE_NAME in contents.tables), "")
 
 
-def _wrapper(contents: Contents, prefix: str) -> str:
+def _common_prefix(contents: Contents, prefix: str) -> str:
     """Return ``prefix`` extended by each folder that holds everything and at least one more level of folders."""
     names = [name for name in contents.pictures if name.startswith(prefix)]
     while True:

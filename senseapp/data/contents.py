@@ -1,4 +1,4 @@
-"""What a folder or archive holds: its pictures, tables and folders, and a count of what is left out."""
+"""The listing of a folder or archive: pictures, label tables and folders, and counts of the files left out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PictureSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
 

@@ -1,7 +1,4 @@
-"""From the bytes of a picture file to eight bits per channel.
-
-Memory shared by the threads that decode pictures.
-"""
+"""Decode picture files to eight bits per channel, with a limit on the pixels decoded at the same time."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ from senseapp.data.contents import Unreadable
 
 
 class PixelSemaphore:
-    """Lets threads decode at the same time as long as their pictures have at most ``pixels`` together.
-
-    A picture above that is decoded alone.
-    """
+    """Limits the pixels that threads decode at the same time; a picture above the limit is decoded alone."""
 
     def __init__(self, pixels: int) -> None:
         self._total = self._free = pixels

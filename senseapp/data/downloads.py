@@ -1,7 +1,6 @@
-"""What is downloaded for everybody on this machine: where it lies, and how far a download is.
+"""Paths and progress of downloads shared by all users: image sets and published weights.
 
-An image set is downloaded into a folder beside its own and moved there when it is complete, so one that is there is
-whole.
+An image set is downloaded into a temporary folder beside its own and renamed when complete, so a present one is whole.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ABANDONED_SECONDS = 6 * 3600.0
 
 
 def image_set_folder(name: str) -> Path:
-    """Return where the image set of that name lies, or will."""
+    """Return the folder of an image set, downloaded or not."""
     return home() / "cache" / "torchvision" / name
 
 

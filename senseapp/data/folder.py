@@ -1,6 +1,6 @@
-"""Pictures in a folder of this machine.
+"""List the pictures of a local folder, and decode the drawn pictures of any source in threads.
 
-Reading the drawn pictures: a few threads decode, one reads; pictures that cannot be used are replaced.
+Pictures that cannot be decoded are replaced by others.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put
 
 
 def resolve_readable(path: str, roots: Sequence[Path]) -> Path:
-    """Return the real path of a folder or archive that may be read.
-
-    Args:
-        path: as the person wrote it.
-        roots: folders that may be read; empty means any.
+    """Return the real path of a folder or archive inside one of ``roots``; no roots allow any.
 
     Raises:
         InvalidDataset: it does not exist, or does not lie, with links followed, in one of ``roots``.
@@ -59,10 +55,7 @@ class FolderSource:
 
     Links are followed as long as they stay inside ``roots`` (none given: anywhere); each folder is walked once.
 
-    Args:
-        folder: a real path, see :func:`resolve_readable`.
-        roots: folders that may be read; empty means any.
-        limits: the most files, and the most bytes of one file.
+    ``folder`` is a real path, see :func:`resolve_readable`.
 
     Raises:
         InvalidDataset: this is not a folder, it may not be read, or it holds too many files.
@@ -208,15 +201,8 @@ def read_drawn(
 ) -> DrawnPictures:
     """Read the first ``wanted`` of ``entries[order]`` that are pictures.
 
-    Args:
-        source: where they lie.
-        entries: all pictures there are.
-        order: indices of entries, in the order in which they may be taken.
-        wanted: how many.
-        preprocessing: how they are cropped.
-
     Returns:
-        At least ``wanted`` pictures, unless there are fewer.
+        At least ``wanted`` pictures, cropped by ``preprocessing``, unless there are fewer.
 
     Raises:
         InvalidDataset: none can be read, or very many cannot.

@@ -1,9 +1,6 @@
-"""torchvision's small image sets, read like the files of a folder.
+"""torchvision's small image sets: read like the files of a folder, downloaded once in a thread for all who wait.
 
-CIFAR's files are pickles, the only ones that are read as such: torchvision does so after it has compared each with
-the check sum it knows, so that they hold what their authors published and nothing else.
-
-Downloading an image set: in a thread of its own, told in sentences, once for all who wait.
+CIFAR's files are pickles; torchvision reads them only after comparing each with its published check sum.
 """
 
 from __future__ import annotations
@@ -123,7 +120,7 @@ class ImageSetSource:
         return file.getvalue()
 
     def close(self) -> None:
-        """Let go of the images."""
+        """Release the images."""
         self._images = None
 
 
@@ -170,11 +167,11 @@ def _download_of(name: str) -> Future[None]:
         known = _downloads.get(name)
         if known is None or known.done():
             known = _downloads[name] = Future()
-            threading.Thread(target=_settle, args=(name, known), name=f"download-{name}", daemon=True).start()
+            threading.Thread(target=_run_download, args=(name, known), name=f"download-{name}", daemon=True).start()
         return known
 
 
-def _settle(name: str, download: Future[None]) -> None:
+def _run_download(name: str, download: Future[None]) -> None:
     try:
         _download(name)
     except InvalidDataset as error:

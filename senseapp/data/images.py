@@ -1,8 +1,4 @@
-"""Images as the network sees them, read batch by batch.
-
-Pictures decoded and cropped, kept as bytes and normalised batch by batch.
-The model's own way to prepare pictures, with timm's transforms.
-"""
+"""Prepared images: cropped by timm's transforms, kept as uint8 pixels and normalised batch by batch."""
 
 from __future__ import annotations
 

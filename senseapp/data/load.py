@@ -1,7 +1,4 @@
-"""From a :class:`DataSpec` to images that are ready to be measured on; one loader per kind.
-
-The pictures that ship with senseapp: the 1,797 handwritten digits that scikit-learn carries.
-"""
+"""Load the images of a :class:`DataSpec`, one loader per kind; the demo's are scikit-learn's 1,797 digits."""
 
 from __future__ import annotations
 

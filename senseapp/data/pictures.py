@@ -1,14 +1,11 @@
-"""The loaders of folders, archives and image sets, and a look at what is in one before it is measured on.
-
-A few images as the network sees them, for people to look at.
-"""
+"""Load pictures of folders, archives and image sets with their labels; survey and preview them beforehand."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +20,12 @@ from senseapp.data.contents import Entry, PictureSource
 from senseapp.data.folder import DrawnPictures, FolderSource, read_drawn, require_readable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
-from senseapp.data.labels import label_entries, written_labels
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, Targets, Task
+from senseapp.tasks import CLASSIFICATION, Targets, Task, WrittenLabels
+
+_UNLABELLED = "There are no labels: outputs are compared with the original model's."
 
 
 def survey_images(
@@ -40,12 +38,8 @@ def survey_images(
 ) -> ImageSurvey:
     """List a folder, archive or image set and propose what each of its labels means.
 
-    Args:
-        spec: of kind ``folder``, ``archive`` or ``torchvision``; an image set that is not here is downloaded.
-        num_classes: outputs of the model.
-        task: what labels mean to it.
-        class_names: of the model, by index; empty where unknown.
-        data_roots: folders that may be read; empty means any.
+    ``spec`` is of kind ``folder``, ``archive`` or ``torchvision``; an image set that is not here is downloaded. Only
+    folders below ``data_roots`` are read; none given allow any.
 
     Raises:
         InvalidDataset: it cannot be read, may not be, or holds no picture, or none that can be decoded.
@@ -61,7 +55,7 @@ def survey_images(
         layout=arrangement.layout,
         num_images=len(arrangement.entries),
         label_counts=tuple((name, counts[name]) for name in arrangement.label_names),
-        proposal=task.proposal(written_labels(arrangement, class_names, num_classes)),
+        proposal=task.proposal(_written_labels(arrangement, class_names, num_classes)),
         notes=notes,
         tables=tables,
         class_names=tuple(class_names),
@@ -84,23 +78,12 @@ class ImageRequest:
 
 
 def load_pictures(request: ImageRequest) -> PreparedImages:
-    """Load the drawn pictures of a folder, archive or image set; only these are decoded.
-
-    Raises:
-        InvalidDataset: they cannot be read, trusted or matched to the model's classes.
-        InvalidSpec: more are wanted than there are.
-    """
+    """Load the drawn pictures of a folder, archive or image set; only these are decoded."""
     channel_mode(request.preprocessing)  # a model that takes no pictures is refused before anything is read
     with _opened(request.spec, request.data_roots, request.progress) as source:
         arrangement = _arranged(source, request.spec)
         try:
-            entries, targets = label_entries(
-                arrangement,
-                request.task,
-                class_names=request.class_names,
-                num_classes=request.num_classes,
-                confirmed=request.spec.class_map,
-            )
+            entries, targets = _labelled(request, arrangement)
         except InvalidDataset:
             require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
@@ -113,6 +96,33 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
         )
     return _image_set(request, entries, targets, drawn, order, source.contents.notes())
+
+
+def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_classes: int) -> WrittenLabels:
+    return WrittenLabels(
+        layout=arrangement.layout,
+        labels=arrangement.labels,
+        names=arrangement.label_names,
+        num_outputs=num_classes,
+        output_names=class_names,
+    )
+
+
+def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[Entry, ...], Targets]:
+    """Return the pictures in the order of their names, and the targets that their folders or table lines mean.
+
+    Raises:
+        InvalidDataset: a label means nothing to the model.
+    """
+    notes = arrangement.notes
+    if arrangement.layout != "unlabelled":
+        written = _written_labels(arrangement, request.class_names, request.num_classes)
+        found = request.task.targets(written, request.spec.class_map)
+        if found.values is not None:
+            kept = tuple(arrangement.entries[place] for place in found.kept)
+            return kept, replace(found, notes=(*notes, *found.notes))
+        notes = found.notes
+    return arrangement.entries, Targets(values=None, notes=(*notes, _UNLABELLED))
 
 
 @contextmanager
@@ -178,10 +188,7 @@ class Preview:
 def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> Preview:
     """Return at most ``count`` images, cropped as the network sees them and back in visible colours.
 
-    Args:
-        images: the prepared set.
-        preprocessing: what it was prepared with, see :func:`~senseapp.data.images.effective_preprocessing`.
-        count: how many.
+    ``preprocessing`` is the one they were prepared with, see :func:`~senseapp.data.images.effective_preprocessing`.
     """
     indices = tuple(dict.fromkeys(np.linspace(0, len(images) - 1, count).round().astype(int).tolist()))
     chosen = images.subset(indices).batch(0, len(indices))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from torch import Tensor
 
@@ -15,16 +15,13 @@ Key = tuple[str, float]
 
 
 class BaselineOutputs:
-    """The uncompressed model's output, which every other is compared with.
+    """The uncompressed model's output, float32 (N, ...), with fewer rows while it is being measured.
 
-    Args:
-        baseline: float32 (N, ...); fewer rows while it is being measured.
-        targets: labels of the images, (N, ...), or None.
-        metrics: names of the metrics that these allow.
+    Every other output is compared with it, by ``metrics``; ``targets`` are labels of the images, (N, ...), or None.
     """
 
-    def __init__(self, baseline: Tensor, targets: Tensor | None, metrics: Sequence[str]) -> None:
-        self.baseline = baseline
+    def __init__(self, outputs: Tensor, targets: Tensor | None, metrics: Sequence[str]) -> None:
+        self.outputs = outputs
         self.targets = targets
         self.metrics = tuple(metrics)
 
@@ -35,25 +32,24 @@ class BaselineOutputs:
     def moments_of(self, name: str, output: Tensor, start: int, stop: int) -> tuple[float, ...]:
         """Return the sums of one metric over images ``start`` to ``stop``, whose output is ``output``."""
         targets = None if self.targets is None else self.targets[start:stop]
-        return moments_of(name, self.baseline[start:stop], output, targets)
+        return moments_of(name, self.outputs[start:stop], output, targets)
 
     def values(self) -> dict[str, float]:
         """Return the uncompressed model's own metrics; none before anything is measured."""
-        if not len(self.baseline):
+        if not len(self.outputs):
             return {}
-        moments = self.moments(self.baseline, 0, len(self.baseline))
+        moments = self.moments(self.outputs, 0, len(self.outputs))
         return {name: change_of(name, sums).baseline for name, sums in moments.items()}
 
 
 class MeasurementAccumulator:
     """Sums by layer and level, from the measurements that are done already and those that follow."""
 
-    def __init__(self, done: Iterable[LayerMeasurement] = (), *, stops: Iterable[int] = ()) -> None:
+    def __init__(self, done: Iterable[LayerMeasurement] = (), *, stops: Collection[int] = ()) -> None:
         """Take over ``done``, except partial ones that end elsewhere than at one of ``stops``."""
         self._history: dict[Key, list[LayerMeasurement]] = {}
-        whole = set(stops)
         for item in done:
-            if not item.estimated and (item.status is not Status.MEASURED or _images(item) in whole):
+            if not item.estimated and (item.status is not Status.MEASURED or _images(item) in stops):
                 self._history.setdefault(item.key, []).append(item)
 
     def images_done(self, key: Key) -> float:
@@ -78,8 +74,8 @@ class MeasurementAccumulator:
     ) -> LayerMeasurement:
         """Add a chunk's sums and return the measurement over all images so far."""
         target = planned.target
-        earlier_items = self._history.setdefault((target.layer, level), [])
-        before = earlier_items[-1] if earlier_items else None
+        history = self._history.setdefault((target.layer, level), [])
+        before = history[-1] if history else None
         changes = []
         for name, sums in moments.items():
             earlier = before.change(name) if before else None
@@ -96,7 +92,7 @@ class MeasurementAccumulator:
             removed_macs=applied.removed_macs,
             seconds=seconds + (before.seconds if before else 0.0),
         )
-        earlier_items.append(measurement)
+        history.append(measurement)
         return measurement
 
     def fail(self, planned: PlannedTarget, level: float, reason: str, seconds: float) -> LayerMeasurement:

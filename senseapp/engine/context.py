@@ -1,7 +1,4 @@
-"""A private copy of a model, laid out for fast repeated passes over one image set.
-
-Sending images to the device that measures.
-"""
+"""A private copy of a model, laid out for fast repeated passes over one image set."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.images import ImageSet
-from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context, usual_layout
+from senseapp.engine.layout import Layout, choose_layout, lay_out, micro_batches, precision_context
 from senseapp.engine.prefix import Prefix
-from senseapp.engine.replay import Replay, unsafe_positions
-from senseapp.layers.profile import CONVOLUTIONS, profile_of_trace, watched_pass
+from senseapp.engine.replay import Replay, find_replay_obstacle
+from senseapp.layers.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.layers.trace import CallTrace, trace_calls
 from senseapp.records.profile import ModelProfile
 from senseapp.tasks import CLASSIFICATION, Task
@@ -60,17 +57,8 @@ def choose_device(name: str) -> torch.device:
 class MeasurementContext:
     """A model copy and the images, ready for whole passes and for replay.
 
-    Attributes:
-        model: the private copy; compressions act on it.
-        images: what it is measured on.
-        device: where passes run.
-        layout: how they run.
-        trace: a watched pass in that layout.
-        profile: the model's description.
-        task: what its output means.
-        channels_last: whether the model convolves, and takes images that lie channels-last.
-        unsafe: why the model cannot be replayed, in words; empty if it can.
-        seconds_per_image: of one whole pass, as timed.
+    ``trace`` is a watched pass in ``layout``; ``channels_last`` says whether the model convolves, and takes images that
+    lie so; ``replay_obstacle`` why it cannot be replayed; ``seconds_per_image`` is the time of one whole pass.
     """
 
     model: nn.Module
@@ -81,7 +69,7 @@ class MeasurementContext:
     profile: ModelProfile
     task: Task = CLASSIFICATION
     channels_last: bool = False
-    unsafe: str = ""
+    replay_obstacle: str | None = None
     seconds_per_image: float = 0.0
 
     @classmethod
@@ -109,19 +97,13 @@ class MeasurementContext:
             device=place,
             layout=layout,
             trace=trace,
-            profile=profile_of_trace(private, sample, trace, task=task),
+            profile=profile_model(private, sample, trace=trace, task=task),
             task=task,
             channels_last=layout.channels_last,
         )
 
     def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
-        """Choose the layout by a timed trial, and watch a pass in it.
-
-        Args:
-            most: the most images that one pass may take.
-            forwards: whole passes per image that the run will cost.
-            precision: ``fp32`` or ``bf16``.
-        """
+        """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and watch a pass in it."""
         chosen = choose_layout(
             self.model,
             self.trace,
@@ -142,16 +124,11 @@ class MeasurementContext:
         with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self._arrange(self.images.batch(0, 1)))
 
-    def usual_layout(self, *, most: int, precision: str) -> Layout:
-        """Return a layout that was not tried, with at most ``most`` images in one pass."""
-        usual = usual_layout(self.trace, most=most, channels_last=self.channels_last)
-        return replace(usual, precision=precision)
-
     def check_replay(self, positions: Sequence[int]) -> None:
-        """Find out whether the model can be replayed from each of ``positions``; see :attr:`unsafe`."""
+        """Find out whether the model can be replayed from each of ``positions``; see :attr:`replay_obstacle`."""
         sample = self._arrange(self.images.batch(0, 1))
         with precision_context(self.layout.precision, self.device):
-            self.unsafe = unsafe_positions(self.model, self.trace, sample, sorted(set(positions)))
+            self.replay_obstacle = find_replay_obstacle(self.model, self.trace, sample, sorted(set(positions)))
 
     def batches(self, start: int, stop: int) -> list[Tensor]:
         """Return images ``start`` to ``stop`` as micro-batches on the device."""
@@ -177,14 +154,7 @@ class MeasurementContext:
             return torch.cat([self.outputs(low, high) for low, high in spans])
 
     def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Tensor, list[Prefix]]:
-        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned.
-
-        Args:
-            calls: from :func:`~senseapp.engine.prefix.calls_to_record`.
-
-        Raises:
-            ReplayMismatch: the calls come in another order for these images than for those that were watched.
-        """
+        """Return what :meth:`baseline` does, and prefixes of all images that remember what ``calls`` returned."""
         replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
         with self._timed(len(self.images)), replay.installed():
             return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes

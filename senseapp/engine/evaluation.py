@@ -56,13 +56,6 @@ class ReplayedEvaluation:
 
     The model's calls are told apart by their order. A call on another input than in the baseline, with other
     arguments, with gradients or autocast switched on, or with hooks that look inside runs as usual: correct first.
-
-    Attributes:
-        model: the caller's model; its forwards are wrapped only while :meth:`evaluate` runs.
-        eval_fn: takes the model, returns a number.
-        trace: a watched pass of the model.
-        positions: events that will be continued from, ascending.
-        replayable: False runs everything as usual.
     """
 
     model: nn.Module
@@ -131,7 +124,6 @@ class ReplayedEvaluation:
         return forward(*args, **kwargs)
 
     def _is_hooked(self) -> bool:
-        """Tell whether hooks may collect what happens inside the model, where skipped calls would be missing."""
         inner = (module for module in self.model.modules() if module is not self.model)
         return any(has_forward_hooks(module) for module in inner)
 

@@ -18,11 +18,7 @@ class Executor(Protocol):
     """Carries out what a sweep orders, here or elsewhere; the outcomes are the same numbers wherever it is."""
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
-        """Get ready for ``sweep``, whose baseline is not measured yet.
-
-        Args:
-            sweep: what will be measured.
-            span_images: most images measured together in the run that is resumed; None for a new one.
+        """Get ready for ``sweep``, before its baseline is measured; ``span_images`` are those of a resumed run.
 
         Returns:
             The most images that should be measured together; 0 leaves that to the memory here.
@@ -63,13 +59,13 @@ class LocalExecutor:
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the time of one whole pass and of each target's share of one, at each level."""
-        whole = bool(sweep.bench.unsafe)
+        whole = bool(sweep.context.replay_obstacle)
         passes = sum(len(sweep.spec.levels) * (1.0 if whole else item.suffix) for item in sweep.planned) + 1
-        return passes * sweep.bench.seconds_per_image * len(sweep.bench.images)
+        return passes * sweep.context.seconds_per_image * len(sweep.context.images)
 
     def carry_out(self, sweep: Sweep, orders: Iterable[Order]) -> Iterator[Outcome]:
         """Measure in the order given, and look at an order only once the one before it is done."""
-        return self._probe(sweep).measure(orders, sweep.yardstick)
+        return self._probe(sweep).measure(orders, sweep.baseline)
 
     def environment(self) -> dict[str, str]:
         """Say nothing more than the device and its threads."""
@@ -77,6 +73,6 @@ class LocalExecutor:
 
     def _probe(self, sweep: Sweep) -> Probe:
         latest = self._latest
-        if latest is None or latest.bench is not sweep.bench or latest.planned is not sweep.planned:
-            latest = self._latest = Probe(sweep.bench, sweep.compressor, sweep.planned, sweep.notes)
+        if latest is None or latest.context is not sweep.context or latest.planned is not sweep.planned:
+            latest = self._latest = Probe(sweep.context, sweep.compressor, sweep.planned, sweep.notes)
         return latest  # the same for a whole run, as it finds out how the model can be run

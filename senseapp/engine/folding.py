@@ -1,13 +1,10 @@
-"""A BatchNorm folded into the layer it follows, for as long as a pass lasts.
-
-Fold the BatchNorm that follows a layer into its weight and bias.
-"""
+"""BatchNorms folded into the layers that they follow, for a pass or for good."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.layers.profile import BATCH_NORMS
-from senseapp.layers.trace import Call, CallTrace
+from senseapp.layers.trace import Call, CallTrace, trace_calls
 
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layers, of exactly these classes, that a norm can be folded into."""
@@ -26,10 +23,6 @@ def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm
 
     The trace vouches for them: both are called once, the norm right after the layer and with the very tensor that it
     returned, nothing else reads that tensor, and nothing else reads the layer's weight or bias.
-
-    Args:
-        trace: of ``model``.
-        model: in ``eval()`` mode.
     """
     times = Counter(call.module for call in trace.calls)
     found = {}
@@ -107,28 +100,20 @@ _TOLERANCE = 1e-4  # of the largest class score; beyond it the layer's output is
 
 
 def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> bool:
-    """Move the scale and shift of the BatchNorm that reads ``layer``'s output into ``layer``.
+    """Move the scale and shift of the BatchNorm that reads ``layer``'s output into ``layer``; return whether one was.
 
     w' = w · γ/√(σ² + ε), b' = (b − μ) · γ/√(σ² + ε) + β; the norm is left in place as the identity, so that an
-    activation inside it still works. Source: Jacob et al. 2018, "Quantization and training of neural networks for
-    efficient integer-arithmetic-only inference", section 3.2.
-
-    Args:
-        model: changed in place; in ``eval()`` mode.
-        layer: a convolution or linear layer of it, of exactly PyTorch's own class.
-        sample: (N, C, H, W), to see what reads the output and to check that the model's output stays.
-
-    Returns:
-        Whether a norm was folded. The model is unchanged if none follows, or if folding would change its output.
+    activation inside it still works. Nothing changes where folding would change the output for ``sample``. Source:
+    Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
+    section 3.2.
     """
     if type(layer) not in FOLDABLE:
         return False
     weight, bias = layer.get_parameter("weight"), layer.bias
     with torch.no_grad():
-        _, norms, before = _watched(model, [layer], sample)
-        if layer not in norms:
+        norm, before = _following_norm(model, layer, sample)
+        if norm is None:
             return False
-        norm = norms[layer]
         kept = {key: value.clone() for key, value in norm.state_dict().items()}
         stored = weight.clone()
         _fold(layer, norm)
@@ -146,52 +131,37 @@ def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> I
 
     A pass forward and back through a ResNet-50 takes a seventh less time. ``layer`` and all before it stay as they
     are; so does everything, if the model's output would change.
-
-    Args:
-        model: in ``eval()`` mode.
-        layer: of it.
-        sample: one image (1, C, H, W), to see what follows what and to check that the model's output stays.
     """
-    shared = getattr(layer, "weight", None)  # where another layer has it too, gradients pass there as well
-    layers = [module for module in model.modules() if type(module) in FOLDABLE or module is layer]
-    with torch.no_grad(), ExitStack() as stack:
-        called, norms, before = _watched(model, layers, sample)
-        for other in called[called.index(layer) + 1 :] if layer in called else ():
-            if type(norms.get(other)) is nn.BatchNorm2d and other.weight is not shared:
-                stack.enter_context(folded(other, norms[other]))
-        kept = stack.pop_all() if _alike(model(sample), before) else nullcontext()
-    with kept:
+    trace = trace_calls(model, sample)
+    own = next((call for call in trace.calls if model.get_submodule(call.module) is layer), None)
+    first_calls = {call.module: call.index for call in reversed(trace.calls)}
+    norms = foldable_norms(trace, model) if own else {}
+    behind = {name: norm for name, norm in norms.items() if own and first_calls[name] > own.index}
+    with norms_folded(model, behind):
         yield
 
 
-def _watched(
-    model: nn.Module, layers: Sequence[nn.Module], sample: Tensor
-) -> tuple[list[nn.Module], dict[nn.Module, nn.Module], Tensor]:
-    """Return the calls of ``layers`` in their order, the norm that alone is called with what one returned, the output.
+def _following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> tuple[nn.Module | None, Tensor]:
+    """Return the norm that alone reads what the only call of ``layer`` returned, and the model's output."""
+    outputs: list[Tensor] = []
+    readers: list[nn.Module] = []
 
-    Layers that are called more than once are followed by no norm.
-    """
-    called: list[nn.Module] = []
-    outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # the tensors are kept, or others could get their identity
-    readers: dict[nn.Module, list[nn.Module]] = {}
-
-    def keep(module: nn.Module, _args: Any, output: Any) -> None:
-        called.append(module)
-        outputs[id(output)] = module, output
+    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+        outputs.append(output)
 
     def compare(norm: nn.Module, args: tuple[Any, ...]) -> None:
-        if id(args[0]) in outputs:
-            readers.setdefault(outputs[id(args[0])][0], []).append(norm)
+        if any(args[0] is output for output in outputs):
+            readers.append(norm)
 
     norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS) and module.affine]
-    handles = [layer.register_forward_hook(keep) for layer in layers]
+    handles = [layer.register_forward_hook(keep)]
     handles += [norm.register_forward_pre_hook(compare) for norm in norms if norm.running_var is not None]
     try:
         output: Tensor = model(sample)
     finally:
         for handle in handles:
             handle.remove()
-    return called, {each: found[0] for each, found in readers.items() if called.count(each) == len(found) == 1}, output
+    return readers[0] if len(outputs) == len(readers) == 1 else None, output
 
 
 def _alike(output: Tensor, before: Tensor) -> bool:

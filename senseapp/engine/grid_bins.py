@@ -19,12 +19,9 @@ _CHUNK = 2**18  # values at a time, so that the memory of the index does not gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedGrid:
-    """A grid laid over a tensor: place = value / scale + zero_point, and cells are the whole places.
+    """A grid laid over a tensor: place = value / scale + zero_point, of which 0 to cells − 1 are on the grid.
 
-    Attributes:
-        cells: grid points, places 0 to cells − 1.
-        scale: step, broadcastable to the tensor.
-        zero_point: place of value 0, broadcastable to the tensor.
+    ``scale`` and ``zero_point`` are broadcastable to the tensor.
     """
 
     cells: int

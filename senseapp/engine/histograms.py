@@ -1,15 +1,11 @@
-"""One pass over the images, forward and back to one layer, into bins of fixed number.
-
-The network and the images of a run, for a histogram and for the next one.
-"""
+"""Histograms of one layer's weights or inputs on their quantization grid, with the gradients there."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -33,18 +29,8 @@ from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What a histogram is taken of.
-
-    Attributes:
-        module: in ``eval()`` mode.
-        images: those that are looked at.
-    """
-
-    module: nn.Module
-    images: ImageSet
+Subject = tuple[nn.Module, ImageSet]
+"""The network of a run, in ``eval()`` mode, and the images that a histogram looks at."""
 
 
 @contextmanager
@@ -85,7 +71,7 @@ def _load(
         with_labels=not loaded.fresh_head,
     )
     module = lay_out(loaded.module, Layout(channels_last=True))  # a fifth less time on ResNet-50
-    return Subject(module=module, images=images)
+    return module, images
 
 
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
@@ -109,11 +95,9 @@ def histogram_of(
         MeasurementFailed: the layer has no finite values to look at.
     """
     layer = _known_layer(result, spec)
-    with subject_of(result, spec, data_roots=data_roots, progress=progress) as subject:
+    with subject_of(result, spec, data_roots=data_roots, progress=progress) as (module, images):
         progress(f"Looking at the {spec.tensor} of {spec.layer}")
-        return quantization_histogram(
-            subject.module, subject.images, layer, spec, task=task_named(result.spec.model.task)
-        )
+        return quantization_histogram(module, images, layer, spec, task=task_named(result.spec.model.task))
 
 
 def _known_layer(result: SensitivityResult, spec: HistogramSpec) -> LayerProfile:
@@ -133,15 +117,8 @@ def quantization_histogram(
 ) -> QuantizationHistogram:
     """Look at one tensor of ``model`` on its quantization grid; memory does not grow with the number of images.
 
-    The gradient is that of the summed objective over the images, through this layer only: of an input that a shortcut
-    reads too, what the shortcut carries does not count.
-
-    Args:
-        model: in ``eval()`` mode; used up where ``spec.fold`` is set.
-        images: all of them are looked at.
-        layer: of the model.
-        spec: what to look at.
-        task: what the output means.
+    The gradient is that of the summed objective over all images, through this layer only: of an input that a shortcut
+    reads too, what the shortcut carries does not count. The model is in ``eval()`` mode, and used up by ``spec.fold``.
 
     Raises:
         InvalidDataset: there are no images, or no labels for the loss.
@@ -155,7 +132,9 @@ def quantization_histogram(
     module, notes = model.get_submodule(layer.name), []
     if spec.fold and not fold_following_norm(model, module, images.batch(0, min(2, len(images)))):
         notes.append(_NOT_FOLDED)
-    with _faster(model, module, images, spec):
+    # What only gradients pass through is folded where there are enough passes to gain by it.
+    worthwhile = spec.objective != "none" and len(images) > _BATCH
+    with norms_folded_behind(model, module, images.batch(0, 1)) if worthwhile else nullcontext():
         if spec.tensor == "weights":
             bins = _weight_bins(model, images, layer, spec, task)
         else:
@@ -163,13 +142,6 @@ def quantization_histogram(
     if spec.tensor == "activations":
         notes.append(_CALIBRATED.format(count=min(_CALIBRATION_IMAGES, len(images))))
     return _record(bins, spec, len(images), tuple(notes))
-
-
-def _faster(model: nn.Module, module: nn.Module, images: ImageSet, spec: HistogramSpec) -> AbstractContextManager[None]:
-    """Fold what only the gradients pass through, where there are enough passes to gain by it."""
-    if spec.objective == "none" or len(images) <= _BATCH:
-        return nullcontext()
-    return norms_folded_behind(model, module, images.batch(0, 1))
 
 
 def _weight_bins(model: nn.Module, images: ImageSet, layer: LayerProfile, spec: HistogramSpec, task: Task) -> GridBins:
@@ -228,7 +200,6 @@ def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor |
 
 
 def _objective(model: nn.Module, images: ImageSet, start: int, spec: HistogramSpec, task: Task) -> Tensor:
-    """Return the summed objective of one batch, differentiable."""
     stop = min(start + _BATCH, len(images))
     with torch.set_grad_enabled(spec.objective != "none"):
         raw = model(images.batch(start, stop))

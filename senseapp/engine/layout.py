@@ -25,19 +25,12 @@ _CLEAR_GAIN = 0.93  # a difference within the noise keeps the earlier, usual cho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How forward passes run.
-
-    Attributes:
-        channels_last: (N, H, W, C) in memory instead of (N, C, H, W).
-        micro_batch: images in one pass.
-        precision: ``fp32`` or ``bf16``.
-        levels_together: levels of one layer in one pass, each over as many images.
-    """
+    """How forward passes run: memory order, images a pass, ``fp32`` or ``bf16``, levels of one layer a pass."""
 
     channels_last: bool = False
     micro_batch: int = 16
     precision: str = "fp32"
-    levels_together: int = 1
+    levels_per_pass: int = 1
 
 
 def lay_out(model: nn.Module, layout: Layout) -> nn.Module:
@@ -84,21 +77,13 @@ def choose_layout(
     channels_last: bool,
     device: torch.device,
 ) -> Layout:
-    """Try memory orders on very few images, then micro-batches, and return the fastest.
+    """Try memory orders on very few images, then micro-batches of at most ``most``, and return the fastest.
 
-    Where even the first trial would take more than its share of the run, the usual layout is taken untried, but only
-    where its order is known to be a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other
-    on twelve networks of all families.
-
-    Args:
-        model: the network; its memory order is changed by the trial.
-        trace: a watched pass of it.
-        images: returns that many images to try on, (n, C, H, W).
-        most: the most images that one pass may take.
-        passes: how many whole forward passes of one image the run will cost; once a small share of that is spent
-            on trying, no more is tried.
-        channels_last: whether the model can run in that order, and it can matter.
-        device: where the passes run.
+    ``passes`` are the whole forward passes of one image that the run will cost; a small share of that is spent on
+    trying. Where even the first trial would take more, the usual layout is taken untried, but only where its order is
+    known to be a good one: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks
+    of all families. ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in
+    the one tried last.
     """
     usual = usual_layout(trace, most=most, channels_last=channels_last)
     affordable = _TRIAL_SHARE * passes  # of one image

@@ -1,14 +1,10 @@
-"""Running a layer once for each of several levels, within one pass over all of them.
-
-Several levels of one layer in one pass: only the layer itself runs once per level, all that follows runs once.
-"""
+"""Several levels of a layer in one pass: the layer runs once per level, all that follows once for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -20,55 +16,39 @@ from senseapp.compressions.base import Compressor, Prepared, Target, WeightCompr
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import precision_context
-from senseapp.engine.plan import PlannedTarget, telling_positions
+from senseapp.engine.plan import PlannedTarget, representative_positions
 from senseapp.engine.prefix import Prefix, RepeatedPrefix, prefix_bytes_per_image
 from senseapp.engine.replay import Replay
 from senseapp.layers.batch_axes import CallAxes, NotPerImage, batch_axes
 from senseapp.layers.trace import map_tensors, tensors_in, wrapped_forwards
 
 
-class LevelSplit:
-    """Stands in for the forwards of one target's modules, and runs each level's share of the batch for itself.
+def _levels_split(
+    model: nn.Module, names: frozenset[str], axes: Sequence[CallAxes], levels: Sequence[Prepared]
+) -> AbstractContextManager[None]:
+    """Let modules of these names run each level's share of the batch, in the order of ``levels``, for itself inside."""
+    inside = False
 
-    Args:
-        axes: where each call's tensors count images.
-        levels: one for each share, in the order of the batch.
-    """
-
-    def __init__(self, axes: Sequence[CallAxes], levels: Sequence[Prepared]) -> None:
-        self._axes = axes
-        self._levels = levels
-        self._inside = False
-
-    def installed(self, model: nn.Module, names: frozenset[str]) -> AbstractContextManager[None]:
-        """Stand in inside the block."""
-
-        def wrap(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-            return self._split(name, module, forward) if name in names else forward
-
-        return wrapped_forwards(model, wrap)
-
-    def _split(self, name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        calls = cycle([call for call in self._axes if call.module == name])  # a pass makes all of them, in this order
+    def wrap(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        calls = cycle([call for call in axes if call.module == name])  # a pass makes all of them, in this order
 
         def split(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:
+            nonlocal inside
+            if inside:
                 return forward(*args, **kwargs)
-            call = next(calls)
-            shares = _shares((args, kwargs), call.inputs, len(self._levels))
-            self._inside = True
+            call, outputs = next(calls), []
+            inside = True
             try:
-                outputs = [self._run(module, *share) for share in zip(self._levels, shares, strict=True)]
+                for level, share in zip(levels, _shares((args, kwargs), call.inputs, len(levels)), strict=True):
+                    with level.active():  # which may hook the module, so that its forward alone would not do
+                        outputs.append(module(*share[0], **share[1]))
             finally:
-                self._inside = False
+                inside = False
             return _joined(outputs, call.outputs)
 
-        return split
+        return split if name in names else forward
 
-    @staticmethod
-    def _run(module: nn.Module, level: Prepared, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-        with level.active():  # which may hook the module, so that its forward alone would not do
-            return module(*arguments[0], **arguments[1])
+    return wrapped_forwards(model, wrap)
 
 
 def _shares(arguments: Any, axes: Sequence[int | None], count: int) -> list[Any]:
@@ -81,11 +61,11 @@ def _shares(arguments: Any, axes: Sequence[int | None], count: int) -> list[Any]
         id(tensor): [tensor] * count if axis is None else tensor.chunk(count, axis)
         for tensor, axis in zip(tensors, axes, strict=True)
     }
-    return [map_tensors(arguments, partial(_share, cut, place)) for place in range(count)]
 
+    def share(place: int) -> Any:
+        return map_tensors(arguments, lambda tensor: cut[id(tensor)][place])
 
-def _share(cut: Mapping[int, Sequence[Tensor]], place: int, tensor: Tensor) -> Tensor:
-    return cut[id(tensor)][place]
+    return [share(place) for place in range(count)]
 
 
 def _joined(outputs: Sequence[Any], axes: Sequence[int | None]) -> Any:
@@ -107,7 +87,7 @@ _ROUNDING = {"fp32": 0.01, "bf16": 0.04}
 
 
 def levels_that_fit(
-    bench: MeasurementContext,
+    context: MeasurementContext,
     compressor: Compressor,
     planned: Sequence[PlannedTarget],
     *,
@@ -117,25 +97,19 @@ def levels_that_fit(
 ) -> int:
     """Return how many levels of one layer go into one pass.
 
-    Args:
-        bench: with its layout settled.
-        compressor: only one that leaves all shapes as they are can run several levels together.
-        planned: its targets.
-        num_levels: of the run.
-        memory_bytes: of the device.
-        asked: how many are wanted, as far as they fit; None takes as many as pay on this device.
+    ``asked`` are taken as far as they fit the memory; None asks for as many as pay on this device.
     """
     if asked is None:
         # On a processor a pass of the usual size is bound by arithmetic already, and a larger one leaves its caches
         # (docs/adr/0008). A small pass leaves most of a graphics card idle.
-        asked = 1 if bench.device.type == "cpu" else num_levels
-    if bench.unsafe or not planned or not isinstance(compressor, WeightCompressor):
+        asked = 1 if context.device.type == "cpu" else num_levels
+    if context.replay_obstacle or not planned or not isinstance(compressor, WeightCompressor):
         return 1
-    trace, images = bench.trace, bench.layout.micro_batch
+    trace, images = context.trace, context.layout.micro_batch
     largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
     held = prefix_bytes_per_image(trace, [item.position for item in planned])
     each_image = _SLACK * (held + 3 * largest)  # a layer's input, its output and what the kernel needs
-    each_level = images * each_image + 4 * max(layer.num_params for layer in bench.profile.layers)
+    each_level = images * each_image + 4 * max(layer.num_params for layer in context.profile.layers)
     fits = memory_bytes // _MEMORY_SHARE // max(1, each_level)
     indexable = _MOST_ELEMENTS // max(1, images * largest // 4)
     return max(1, min(asked, num_levels, fits, indexable))
@@ -143,22 +117,16 @@ def levels_that_fit(
 
 @dataclass(frozen=True, slots=True)
 class LevelBatch:
-    """Runs several levels of one target in one pass.
+    """Runs several levels of one target in one pass; ``axes`` say where each call's tensors count images."""
 
-    Attributes:
-        bench: the private model and the images.
-        compressor: the compression, bound to the private model.
-        axes: where each call's tensors count images.
-    """
-
-    bench: MeasurementContext
+    context: MeasurementContext
     compressor: WeightCompressor
     axes: Sequence[CallAxes]
 
     @classmethod
     def checked(
         cls,
-        bench: MeasurementContext,
+        context: MeasurementContext,
         compressor: WeightCompressor,
         planned: Sequence[PlannedTarget],
         levels: Sequence[float],
@@ -168,31 +136,25 @@ class LevelBatch:
         A pass over two levels is compared with passes over each, at the first and the last target of each kind. What
         one level says of an image must not change in a bit with the level beside it, and be that of a pass alone but
         for rounding. The first target is also tried with as many images and levels as a pass will take.
-
-        Args:
-            bench: replayable, with the model unchanged.
-            compressor: the compression, bound to that model.
-            planned: its targets by position.
-            levels: at least two, that will be run together.
         """
         try:
-            with torch.inference_mode(), precision_context(bench.layout.precision, bench.device):
-                axes = batch_axes(bench.model, bench.batches(0, 1)[0])
+            with torch.inference_mode(), precision_context(context.layout.precision, context.device):
+                axes = batch_axes(context.model, context.batches(0, 1)[0])
         except NotPerImage as reason:
             return str(reason)
-        if [call.module for call in axes] != [call.module for call in bench.trace.calls]:
+        if [call.module for call in axes] != [call.module for call in context.trace.calls]:
             return "the number of images decides which modules are called"
         if axes[0].outputs != (0,):
             return "the output has no row for each image"
-        together = cls(bench, compressor, axes)
-        return together._fault(planned, levels) or together
+        level_batch = cls(context, compressor, axes)
+        return level_batch._fault(planned, levels) or level_batch
 
     def obstacle(self, target: Target) -> str:
         """Return why ``target`` can only be measured level by level, in words; empty if it need not."""
         names = frozenset(target.modules)
-        if self.bench.trace.read_outside(names):
+        if self.context.trace.read_outside(names):
             return "its weight is read outside of its own call"
-        modules = [self.bench.model.get_submodule(name) for name in names]
+        modules = [self.context.model.get_submodule(name) for name in names]
         if any(has_forward_hooks(module) for module in modules):
             return "it has hooks of its own"
         calls = [call for call in self.axes if call.module in names]
@@ -210,31 +172,24 @@ class LevelBatch:
         return [f"The levels of {first}{others} were measured one at a time ({reason})."]
 
     def outputs(self, prefixes: Sequence[Prefix], target: Target, levels: Sequence[Prepared]) -> list[Tensor]:
-        """Return the output at each level for the prefixes' images, float32 (n, ...).
-
-        Args:
-            prefixes: at the position of ``target``.
-            target: without an :meth:`obstacle`.
-            levels: what it is compressed to.
-        """
+        """Return the output at each level for the images of ``prefixes``, which are at ``target``, float32 (n, ...)."""
         repeated = [RepeatedPrefix(prefix, len(levels), self.axes) for prefix in prefixes]
-        with LevelSplit(self.axes, levels).installed(self.bench.model, frozenset(target.modules)):
-            rows = self.bench.resume(self._replay(), repeated)  # of each prefix, level by level
+        with _levels_split(self.context.model, frozenset(target.modules), self.axes, levels):
+            rows = self.context.resume(self._replay(), repeated)  # of each prefix, level by level
         parts = torch.split(rows, [prefix.num_images for prefix in prefixes for _ in levels])
         return [torch.cat(parts[place :: len(levels)]) for place in range(len(levels))]
 
     def _replay(self) -> Replay:
-        return Replay(self.bench.model, self.bench.trace)
+        return Replay(self.context.model, self.context.trace)
 
     def _fault(self, planned: Sequence[PlannedTarget], levels: Sequence[float]) -> str:
-        """Return why levels cannot go together, in words; empty if they can."""
-        telling = set(telling_positions(planned))
-        chosen = [item for item in planned if item.position in telling and not self.obstacle(item.target)]
-        few = [Prefix(self.bench.trace, batch) for batch in self.bench.batches(0, min(2, len(self.bench.images)))]
+        representative = set(representative_positions(planned))
+        chosen = [item for item in planned if item.position in representative and not self.obstacle(item.target)]
+        few = [Prefix(self.context.trace, batch) for batch in self.context.batches(0, min(2, len(self.context.images)))]
         for item in chosen:
             if fault := self._fault_at(item, (min(levels), max(levels)), few):
                 return fault
-        usual = self.bench.prefixes(0, min(self.bench.layout.micro_batch, len(self.bench.images)))
+        usual = self.context.prefixes(0, min(self.context.layout.micro_batch, len(self.context.images)))
         return self._fault_at(chosen[0], levels, usual) if chosen else ""
 
     def _fault_at(self, item: PlannedTarget, levels: Sequence[float], prefixes: Sequence[Prefix]) -> str:
@@ -243,7 +198,7 @@ class LevelBatch:
             prepared = [self.compressor.prepare(target, level) for level in levels]
         except MeasurementFailed:  # nothing to compare with here
             return ""
-        self.bench.advance(self._replay(), prefixes, item.position)
+        self.context.advance(self._replay(), prefixes, item.position)
         mixed = self.outputs(prefixes, target, prepared)
         for place in (0, -1):
             like = self.outputs(prefixes, target, [prepared[place]] * len(prepared))
@@ -251,7 +206,7 @@ class LevelBatch:
                 return "the output for one image depends on the others in its pass"
         for found, one in zip(mixed, prepared, strict=True):
             with one.active():
-                alone = self.bench.resume(self._replay(), prefixes)
-            if (found - alone).abs().max() > _ROUNDING[self.bench.layout.precision] * alone.abs().max():
+                alone = self.context.resume(self._replay(), prefixes)
+            if (found - alone).abs().max() > _ROUNDING[self.context.layout.precision] * alone.abs().max():
                 return "the output for an image depends on how many are in its pass"
         return ""

@@ -1,7 +1,4 @@
-"""What a run will do, and how long that takes: targets in order, chunks of images, predicted seconds.
-
-Which images the curves are measured on, and which are kept from them to prove schedules on.
-"""
+"""Targets in the order of the pass, spans of images measured together, and images held out for proofs."""
 
 from __future__ import annotations
 
@@ -18,13 +15,7 @@ from senseapp.layers.trace import CallTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTarget:
-    """A target and where in the forward pass it begins to matter.
-
-    Attributes:
-        target: what is compressed.
-        position: the first event that depends on it.
-        suffix: share of a forward pass's multiply-accumulates that runs from there on.
-    """
+    """A target, the first event that depends on it, and the share of a pass's MACs that runs from there on."""
 
     target: Target
     position: int
@@ -45,7 +36,7 @@ def plan_targets(targets: Sequence[Target], trace: CallTrace) -> list[PlannedTar
     return sorted(planned, key=lambda item: item.position)
 
 
-def telling_positions(planned: Sequence[PlannedTarget]) -> list[int]:
+def representative_positions(planned: Sequence[PlannedTarget]) -> list[int]:
     """Return positions that stand for all: the first and last of each kind of place in the network.
 
     Whether a model can be replayed is a property of its code. Layers whose names differ only in their numbers
@@ -60,16 +51,10 @@ def telling_positions(planned: Sequence[PlannedTarget]) -> list[int]:
 def chunk_spans(
     num_images: int, *, bytes_per_image: int, budget_bytes: int, micro_batch: int, settle_from: int = 0, most: int = 0
 ) -> list[tuple[int, int]]:
-    """Cut the images into chunks whose kept prefixes fit the memory budget.
+    """Cut the images into chunks whose kept prefixes fit the memory budget, of at most ``most`` images if above 0.
 
-    Args:
-        num_images: images in all.
-        bytes_per_image: the most that one image's prefix and input hold.
-        budget_bytes: for all prefixes of a chunk.
-        micro_batch: chunks are multiples of it, so that cutting differently does not change any pass.
-        settle_from: if above 0, chunks double in size from about this many images on, so that a run that stops
-            once its ranking is settled can stop early.
-        most: if above 0, no chunk has more images than this, up to a multiple of ``micro_batch``.
+    Chunks are multiples of ``micro_batch``, so that cutting differently does not change any pass. With ``settle_from``
+    above 0 they double in size from about so many images on, so that a run whose ranking is settled can stop early.
     """
     fits = max(1, budget_bytes // max(1, bytes_per_image) // micro_batch) * micro_batch
     if most:

@@ -28,35 +28,34 @@ _PRODUCT_WIDTH, _PRODUCTS = 384, 5
 
 
 def choose_precision(
-    bench: MeasurementContext, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
+    context: MeasurementContext, compressor: Compressor, planned: Sequence[PlannedTarget], spec: SensitivitySpec
 ) -> str:
-    """Switch ``bench`` to bfloat16 if that is clearly faster and safe.
+    """Switch to bfloat16 if that is clearly faster and safe; return one sentence that says what was decided, and why.
 
     It is safe for measurements if it ranks a subset of the targets alike, and for estimates if the compression
     changes more than bfloat16 rounds away.
-
-    Returns:
-        One sentence that says what was decided, and why.
     """
-    gain = _product_gain(bench.device)
+    gain = _product_gain(context.device)
     if gain < _ENOUGH_GAIN:
         return f"Precision auto kept float32: matrix products in bfloat16 are {gain:.1f} times as fast here."
-    single, half = bench.layout, replace(bench.layout, precision="bf16")
-    gain = _seconds(bench) / _seconds_in(bench, half)
-    bench.layout = single
+    single, half = context.layout, replace(context.layout, precision="bf16")
+    seconds = _seconds(context)
+    context.layout = half
+    gain = seconds / _seconds(context)
+    context.layout = single
     if gain < _ENOUGH_GAIN:
         return f"Precision auto kept float32: bfloat16 is {gain:.1f} times as fast here, which is not worth it."
     if spec.mode == "quick":
         if spec.compression.description.sets_bits and max(spec.levels) > _FEW_BITS:
             return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
-        bench.take(half)
+        context.take(half)
         return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."
-    few = min(_CHECKED_IMAGES, len(bench.images))
+    few = min(_CHECKED_IMAGES, len(context.images))
     step = max(1, -(-len(planned) // _CHECKED_TARGETS))
     subset = planned[::step]
-    agreement = _agreement(bench, half, compressor, subset, sorted(spec.levels)[len(spec.levels) // 2], few)
+    agreement = _agreement(context, half, compressor, subset, sorted(spec.levels)[len(spec.levels) // 2], few)
     if len(subset) >= 4 and agreement >= _ENOUGH_AGREEMENT:
-        bench.take(half)
+        context.take(half)
         return (
             f"Precision auto took bfloat16: {gain:.1f} times as fast, and it ranks {len(subset)} layers like float32 "
             f"on {few} images (Spearman {agreement:.2f})."
@@ -68,10 +67,7 @@ def choose_precision(
 
 
 def _product_gain(device: torch.device) -> float:
-    """Return how many times as fast a matrix product is in bfloat16.
-
-    It takes a hundredth of the passes that would be timed, and where products gain nothing, no network was seen to.
-    """
+    # A hundredth of the passes that would be timed; where products gain nothing, no network was seen to.
     return _product_seconds(device, torch.float32) / _product_seconds(device, torch.bfloat16)
 
 
@@ -87,7 +83,7 @@ def _product_seconds(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _agreement(
-    bench: MeasurementContext,
+    context: MeasurementContext,
     half: Layout,
     compressor: Compressor,
     subset: Sequence[PlannedTarget],
@@ -95,46 +91,41 @@ def _agreement(
     stop: int,
 ) -> float:
     """Return the rank correlation of the damages in both precisions; the layout stays as it is."""
-    single = bench.layout
-    exact = _damages(bench, compressor, subset, level, stop)
-    bench.layout = half
-    rounded = _damages(bench, compressor, subset, level, stop)
-    bench.layout = single
+    single = context.layout
+    exact = _damages(context, compressor, subset, level, stop)
+    context.layout = half
+    rounded = _damages(context, compressor, subset, level, stop)
+    context.layout = single
     return spearman(exact, rounded)
 
 
-def _seconds(bench: MeasurementContext) -> float:
+def _seconds(context: MeasurementContext) -> float:
     """Return the time of a pass: of the fastest one, where they are over soon."""
-    few = min(_TIMED_IMAGES, len(bench.images))
-    clock = clock_of(bench.device)
-    bench.outputs(0, few)  # prepares kernels and memory
+    few = min(_TIMED_IMAGES, len(context.images))
+    clock = clock_of(context.device)
+    context.outputs(0, few)  # prepares kernels and memory
     passes: list[float] = []
     while len(passes) < _MOST_PASSES and sum(passes) < _ENOUGH_SECONDS:
         started = clock()
-        bench.outputs(0, few)
+        context.outputs(0, few)
         passes.append(clock() - started)
     return min(passes)
 
 
-def _seconds_in(bench: MeasurementContext, layout: Layout) -> float:
-    bench.layout = layout
-    return _seconds(bench)
-
-
 def _damages(
-    bench: MeasurementContext, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+    context: MeasurementContext, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
 ) -> list[float]:
     """Return what ``level`` does to the output on each target of ``subset``, over the first images."""
-    metric = METRICS[bench.task.divergence or "sqnr"]
-    baseline = bench.outputs(0, stop)
-    replay, prefixes = Replay(bench.model, bench.trace), bench.prefixes(0, stop)
+    metric = METRICS[context.task.divergence or "sqnr"]
+    baseline = context.outputs(0, stop)
+    replay, prefixes = Replay(context.model, context.trace), context.prefixes(0, stop)
     damages = []
     for item in subset:
-        if not bench.unsafe:
-            bench.advance(replay, prefixes, item.position)
+        if not context.replay_obstacle:
+            context.advance(replay, prefixes, item.position)
         try:
             with compressor.compress(item.target, level):
-                output = bench.outputs(0, stop) if bench.unsafe else bench.resume(replay, prefixes)
+                output = context.outputs(0, stop) if context.replay_obstacle else context.resume(replay, prefixes)
         except MeasurementFailed:
             damages.append(float("nan"))
             continue

@@ -1,7 +1,4 @@
-"""What is kept of a forward pass up to some event, so that the rest can be computed again without it.
-
-Which outputs the pass over the uncompressed model leaves behind, so that prefixes need not compute them again.
-"""
+"""Outputs kept of a forward pass up to some event, so that the rest can be computed again without it."""
 
 from __future__ import annotations
 
@@ -24,17 +21,11 @@ def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     return torch.full((1,), fill, dtype=tensor.dtype, device=tensor.device)[0].expand(shape or tensor.shape)
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone()
-
-
 class Prefix:
-    """Kept outputs of one batch's calls that ended before :attr:`position`.
+    """Kept outputs of one batch's calls that ended before :attr:`position`, whose parent has not ended.
 
-    Only calls whose parent has not ended are kept: a parent's output stands for all of its children's. An
-    output that nothing outside skipped calls reads any more is kept as a shape without memory.
-
-    A whole pass over the batch may have recorded what calls after the position return; see :meth:`record`.
+    An output that nothing outside skipped calls reads any more is kept as a shape without memory. A whole pass over the
+    batch may have recorded what calls after the position return; see :meth:`record`.
     """
 
     def __init__(self, trace: CallTrace, inputs: Tensor) -> None:
@@ -74,7 +65,7 @@ class Prefix:
         """Return the kept output of call ``index``; a copy where the model goes on to write into it."""
         output = self._outputs[index]
         call = self._trace.calls[index]
-        return map_tensors(output, _copy) if call.overwritten and call.last_needed >= self.position else output
+        return map_tensors(output, torch.clone) if call.overwritten and call.last_needed >= self.position else output
 
     def reached(self, position: int) -> None:
         """Move to ``position`` and let go of what is not needed from there on."""
@@ -95,18 +86,13 @@ class Prefix:
         if not needed:
             return map_tensors(output, _placeholder)
         # What runs next may write into it.
-        return map_tensors(output, _copy) if self._trace.calls[index].overwritten else output
+        return map_tensors(output, torch.clone) if self._trace.calls[index].overwritten else output
 
 
 class RepeatedPrefix(Prefix):
     """What ``prefix`` keeps, as if its images came ``times`` in a row in one batch; only good to resume from.
 
     Nothing is repeated before it is asked for, and nothing repeated is held: it lives as long as the model reads it.
-
-    Args:
-        prefix: must not move on meanwhile.
-        times: how often its images come.
-        axes: where each call's tensors count images.
     """
 
     def __init__(self, prefix: Prefix, times: int, axes: Sequence[CallAxes]) -> None:
@@ -144,7 +130,7 @@ def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
         held = sum(
             call.output_bytes
             for call in trace.calls
-            if call.end < position <= call.last_needed and (call.parent < 0 or trace.calls[call.parent].end >= position)
+            if call.end < position <= call.last_needed and _is_outermost(trace, call, position)
         )
         most = max(most, held)
     return most // trace.batch_size
@@ -152,13 +138,7 @@ def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """What lies between two neighbouring positions.
-
-    Attributes:
-        calls: by index, whether the output's data is needed at the segment's end; otherwise its shape does.
-        bytes_per_image: of what is needed.
-        macs: multiply-accumulates that a recording saves.
-    """
+    """Calls between two positions, whether their outputs' data are needed at its end, and what recording saves."""
 
     calls: dict[int, bool]
     bytes_per_image: float
@@ -169,12 +149,6 @@ def calls_to_record(
     trace: CallTrace, positions: Sequence[int], *, num_images: int, budget_bytes: int
 ) -> Mapping[int, bool]:
     """Choose what to record of a whole pass, most work per byte first.
-
-    Args:
-        trace: of the model.
-        positions: events that prefixes will stop at, in any order.
-        num_images: in the pass.
-        budget_bytes: the most that everything recorded may hold.
 
     Returns:
         The calls to record by index, and for each whether its data is needed, or only its shape.

@@ -53,19 +53,14 @@ _LARGEST_SIDE = 512
 _SMALLEST_SIDE = 16
 _SIDE_STEP = 32
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_NONE = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-_RAW = ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))
+_RAW = "values from 0 to 255"
+"""Not tried without labels: inputs a hundred times too large make any answer look sure."""
 _NORMALISATIONS = {
-    "mean and std 0.5": _HALF,
-    "mean and std of ImageNet": _IMAGENET,
-    "values from 0 to 1": _NONE,
-    "values from 0 to 255": _RAW,
+    "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "mean and std of ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
-_ORDER_WORDS = {"bgr": "BGR"}
-_UNLABELLED = ("mean and std 0.5", "mean and std of ImageNet", "values from 0 to 1")
-"""Without labels 0 to 255 is not tried: inputs a hundred times too large make any answer look sure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,13 +85,8 @@ def choose_preparation(
     to choose by (no class scores, random inputs, a random classifier, fewer than a handful of pictures) the
     architecture's own is taken.
 
-    Args:
-        spec: whose data are to be prepared ``auto``.
-        data_roots: folders that may be read; empty means any.
-        progress: called with one short sentence before each long step.
-
     Raises:
-        InvalidInput: neither the architecture nor any that looks alike can be loaded, or the images cannot be read.
+        InvalidInput: no architecture that looks alike can be loaded, or the images cannot be read.
     """
     given = replace(spec, data=replace(spec.data, preparation="given"))
     judged = task_named(spec.model.task).prepared_by_answers
@@ -130,7 +120,9 @@ class _Search:
             return PreparationChoice(spec=replace(self._spec, model=own.model))
         self._labels = None if images.labels is None else images.labels.numpy()
         self._run(own, slice(None))
-        others = () if self._good_enough(own) else self._affordable(self._others(own, images))
+        seen = self._answers(own)
+        is_good = seen.num_correct is not None and seen.num_correct >= _GOOD_ENOUGH * len(seen.loss)
+        others = [] if is_good else self._affordable(self._others(own, images))
         finalists = self._shown_all(others)
         finalists += self._shown_all(self._elsewhere(finalists, (own, *others)))
         return self._decide(own, finalists)
@@ -150,7 +142,7 @@ class _Search:
         raise refusal
 
     def _affordable(self, others: Sequence[_Candidate]) -> list[_Candidate]:
-        """Return those that can be shown the first images without taking long; a small image size costs little."""
+        """Return those that can be shown the first images without taking long."""
         left = _MACS
         found: list[_Candidate] = []
         for item in others:
@@ -176,7 +168,6 @@ class _Search:
         return hopeful[:_FINALISTS]
 
     def _run_all(self, candidates: Sequence[_Candidate], part: slice) -> list[_Candidate]:
-        """Show a part of the images to each candidate, network by network; return those that take them."""
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
         ran = {id(item) for item in by_network if self._run(item, part)}
         return [item for item in candidates if id(item) in ran]
@@ -203,17 +194,13 @@ class _Search:
         wanted = effective_preprocessing(candidate.data, own)
         return wanted != own or candidate.model.img_size is not None
 
-    def _good_enough(self, own: _Candidate) -> bool:
-        answers = self._answers(own)
-        return answers.num_correct is not None and answers.num_correct >= _GOOD_ENOUGH * len(answers.loss)
-
     def _others(self, own: _Candidate, images: PreparedImages) -> list[_Candidate]:
         """Return all other candidates, those first that depart from an architecture's own preparation the least."""
         found = [
             _Candidate(
                 model,
                 replace(data, mean=mean, std=std, channel_order=order),
-                tuple(word for word in (*words, normalised, _ORDER_WORDS.get(order, "")) if word),
+                tuple(word for word in (*words, normalised, "BGR" if order == "bgr" else "") if word),
             )
             for model, data, words in self._geometries(images)
             for normalised, mean, std in self._normalisations(model)
@@ -233,7 +220,6 @@ class _Search:
                 yield replace(model, img_size=side), whole, (f"{side} × {side} px",)
 
     def _native_sides(self, images: PreparedImages) -> list[int]:
-        """Return the pictures' own side, and the next that most networks halve evenly."""
         side, own = min(images.picture_size or (0, 0)), images.pixels.shape[-1]
         sides = dict.fromkeys((side, -(-side // _SIDE_STEP) * _SIDE_STEP))
         return [item for item in sides if _SMALLEST_SIDE <= item <= min(_LARGEST_SIDE, 2 * own) and item != own]
@@ -251,7 +237,7 @@ class _Search:
         channels = own.input_shape[0]
         for words, values in _NORMALISATIONS.items():
             mean, std = (channel_statistics(value, channels) for value in values)
-            if (self._labels is not None or words in _UNLABELLED) and (mean, std) != (own.mean, own.std):
+            if (self._labels is not None or words != _RAW) and (mean, std) != (own.mean, own.std):
                 found.append((words, mean, std))
         return found
 
@@ -320,7 +306,17 @@ class _Search:
         better = [(item, by) for item, by in judged if clearly_better(by, by_own, significance=significance)]
         chosen = self._plainest(better) if better else own
         trials = {id(item): self._trial(item, answers) for item, answers in judged}
-        return self._said(trials[id(chosen)], trials[id(own)], tuple(trials.values()))
+        taken = trials[id(chosen)]
+        choice = PreparationChoice(
+            spec=taken.spec,
+            chosen=taken,
+            trials=tuple(trials.values()),
+            guess=self._labels is None,
+            verdict=_verdict(taken, trials[id(own)], self._num_tried),
+            caveats=tuple(self._caveats()),
+        )
+        settled = replace(taken.spec, data=replace(taken.spec.data, chosen_by=(*self._recognition, *choice.notes)))
+        return replace(choice, spec=settled)
 
     def _plainest(self, judged: Sequence[tuple[_Candidate, Answers]]) -> _Candidate:
         """Return who departs the least from an architecture's own, of the first and those as good as the first."""
@@ -341,20 +337,6 @@ class _Search:
             correct=answers.num_correct,
             score=answers.mean_loss if answers.correct is not None else -answers.mean_loss,
         )
-
-    def _said(
-        self, chosen: PreparationTrial, own: PreparationTrial, trials: tuple[PreparationTrial, ...]
-    ) -> PreparationChoice:
-        choice = PreparationChoice(
-            spec=chosen.spec,
-            chosen=chosen,
-            trials=trials,
-            guess=self._labels is None,
-            verdict=_verdict(chosen, own, self._num_tried),
-            caveats=tuple(self._caveats()),
-        )
-        settled = replace(chosen.spec, data=replace(chosen.spec.data, chosen_by=(*self._recognition, *choice.notes)))
-        return replace(choice, spec=settled)
 
     def _caveats(self) -> Iterator[str]:
         if self._labels is None:

@@ -27,13 +27,7 @@ _NOTHING_APPLIED = Applied(achieved_level=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One measurement to make.
-
-    Attributes:
-        index: of the target among those planned.
-        level: to compress it to.
-        span: images, from the first to before the last.
-    """
+    """One measurement to make: a target by its index among those planned, a level, and a span of images."""
 
     index: int
     level: float
@@ -42,15 +36,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an order.
-
-    Attributes:
-        order: what was asked for.
-        seconds: that it took.
-        moments: sums over the span by metric; empty if it failed.
-        applied: what the compression did.
-        reason: one sentence if it failed.
-    """
+    """What came of an order: sums over the span by metric and what the compression did, or why it failed."""
 
     order: Order
     seconds: float
@@ -61,71 +47,60 @@ class Outcome:
 
 @dataclass(slots=True)
 class Probe:
-    """A model with one compression, and the images at hand.
+    """A model with one compression and the images at hand; ``notes`` grow by sentences on anything unusual."""
 
-    Attributes:
-        bench: the private model and the images.
-        compressor: the compression, bound to the private model.
-        planned: its targets by position.
-        notes: sentences on anything unusual, added to on the way.
-    """
-
-    bench: MeasurementContext
+    context: MeasurementContext
     compressor: Compressor
     planned: Sequence[PlannedTarget]
     notes: list[str]
-    _together: LevelBatch | None = None
+    _level_batch: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
     def baseline(self, *, record_bytes: int = 0) -> Tensor:
-        """Return the uncompressed model's output for all images, float32 (N, ...), and time the passes.
-
-        Args:
-            record_bytes: how much of the passes may be kept for measurements over all images at once.
+        """Return the uncompressed model's output for all images, float32 (N, ...), time and perhaps record the passes.
 
         Raises:
             MeasurementFailed: the memory is too small for a single image.
         """
-        usual = self.bench.layout
+        usual = self.context.layout
         while True:
             try:
-                lacking = self.bench.layout != usual
-                output = self._baseline(0 if lacking else record_bytes)
+                output = self._baseline(record_bytes)
             except Exception as error:
                 if not _lacks_memory(error):
                     raise
-                if self.bench.layout.micro_batch == 1:
+                if self.context.layout.micro_batch == 1:
                     raise MeasurementFailed(
-                        f"{self.bench.device} has not enough memory for one image. Choose smaller images, or the cpu."
+                        f"{self.context.device} has not enough memory for one image. Choose smaller images, or the cpu."
                     ) from error
                 self._halve_passes()
+                record_bytes = 0
             else:
-                if self.bench.layout != usual:
-                    self._note_smaller_passes(usual.micro_batch)
+                self._note_smaller_passes(usual.micro_batch)
                 return output
 
     def _baseline(self, record_bytes: int) -> Tensor:
-        bench = self.bench
-        if record_bytes and not bench.unsafe:
+        context = self.context
+        if record_bytes and not context.replay_obstacle:
             positions = [item.position for item in self.planned]
-            num_images = len(bench.images)
-            calls = calls_to_record(bench.trace, positions, num_images=num_images, budget_bytes=record_bytes)
+            num_images = len(context.images)
+            calls = calls_to_record(context.trace, positions, num_images=num_images, budget_bytes=record_bytes)
             with suppress(ReplayMismatch):  # the first measurement will say so
-                output, self._recorded[0, num_images] = bench.recorded_baseline(calls)
+                output, self._recorded[0, num_images] = context.recorded_baseline(calls)
                 return output
-        return bench.baseline()
+        return context.baseline()
 
-    def measure(self, orders: Iterable[Order], yardstick: BaselineOutputs) -> Iterator[Outcome]:
+    def measure(self, orders: Iterable[Order], baseline: BaselineOutputs) -> Iterator[Outcome]:
         """Yield the outcome of each order. Those of one span must come together, by ascending position.
 
         An order is looked at once the outcome before it has been taken, so that ``orders`` may depend on it; where
         levels of one target go together, once those before them have.
         """
         for span, of_span in groupby(orders, key=lambda order: order.span):
-            prefixes = self._recorded.pop(span, None) or self.bench.prefixes(*span)
+            prefixes = self._recorded.pop(span, None) or self.context.prefixes(*span)
             for group in self._grouped(of_span):
                 started = time.perf_counter()
-                outcomes, prefixes = self._measure_group(group, prefixes, yardstick)
+                outcomes, prefixes = self._measure_group(group, prefixes, baseline)
                 seconds = (time.perf_counter() - started) / len(group)
                 yield from (replace(outcome, seconds=seconds) for outcome in outcomes)
 
@@ -137,34 +112,34 @@ class Probe:
                 yield group
                 group = []
             group.append(order)
-            if len(group) >= self.bench.layout.levels_together:
+            if len(group) >= self.context.layout.levels_per_pass:
                 yield group
                 group = []
         if group:
             yield group
 
     def _measure_group(
-        self, group: list[Order], prefixes: Kept, yardstick: BaselineOutputs
+        self, group: list[Order], prefixes: Kept, baseline: BaselineOutputs
     ) -> tuple[list[Outcome], Kept]:
-        found, outcomes = self._measure_together(group, prefixes, yardstick), []
+        found, outcomes = self._measure_levels(group, prefixes, baseline), []
         for order in group:
             outcome = found.get(order)
             if outcome is None:
-                outcome, prefixes = self._measure(order, prefixes, yardstick)
+                outcome, prefixes = self._measure(order, prefixes, baseline)
             outcomes.append(outcome)
         return outcomes, prefixes
 
-    def _measure_together(self, group: list[Order], prefixes: Kept, yardstick: BaselineOutputs) -> dict[Order, Outcome]:
+    def _measure_levels(self, group: list[Order], prefixes: Kept, baseline: BaselineOutputs) -> dict[Order, Outcome]:
         """Return what several levels in one pass could tell; where memory lacks, fewer of them go into each pass.
 
         A pass that fails leaves ``prefixes`` good: what it wrote into were copies.
         """
         found: dict[Order, Outcome] = {}
-        usual, start, lacked = self.bench.layout.levels_together, 0, False
-        while start < len(group) and self.bench.layout.levels_together > 1:
-            part = group[start : start + self.bench.layout.levels_together]
+        usual, start, lacked = self.context.layout.levels_per_pass, 0, False
+        while start < len(group) and self.context.layout.levels_per_pass > 1:
+            part = group[start : start + self.context.layout.levels_per_pass]
             try:
-                found |= self._attempt_together(part, prefixes, yardstick)
+                found |= self._attempt_levels(part, prefixes, baseline)
                 start += len(part)
             except Exception as error:  # whatever the model raises, level by level it is measured as ever
                 if not _lacks_memory(error):
@@ -172,117 +147,115 @@ class Probe:
                         f"several in one pass fail ({type(error).__name__}: {first_line_of(error, most=300)})"
                     )
                     return found
-                self.bench.layout = replace(self.bench.layout, levels_together=max(1, len(part) // 2))
+                self.context.layout = replace(self.context.layout, levels_per_pass=max(1, len(part) // 2))
                 lacked = True
         if lacked:
             self.notes.append(
-                f"The memory of {self.bench.device} was too small for {usual} levels of a layer in one pass; "
-                f"{self.bench.layout.levels_together} were taken from there on."
+                f"The memory of {self.context.device} was too small for {usual} levels of a layer in one pass; "
+                f"{self.context.layout.levels_per_pass} were taken from there on."
             )
         return found
 
-    def _attempt_together(
-        self, orders: list[Order], prefixes: Kept, yardstick: BaselineOutputs
-    ) -> dict[Order, Outcome]:
+    def _attempt_levels(self, orders: list[Order], prefixes: Kept, baseline: BaselineOutputs) -> dict[Order, Outcome]:
         """Return the outcomes of one pass over several levels; what is missing must be measured alone."""
-        together, target = self._levels_together(orders), self.planned[orders[0].index].target
-        if together is None or together.obstacle(target):
+        level_batch, target = self._level_batch_for(orders), self.planned[orders[0].index].target
+        if level_batch is None or level_batch.obstacle(target):
             return {}
-        self._advance(Replay(self.bench.model, self.bench.trace), prefixes, self.planned[orders[0].index].position)
-        if self.bench.unsafe:
+        self._advance(Replay(self.context.model, self.context.trace), prefixes, self.planned[orders[0].index].position)
+        if self.context.replay_obstacle:
             return {}
         prepared: dict[Order, Prepared] = {}
         for order in orders:
             with suppress(MeasurementFailed):  # alone, it will say why
-                prepared[order] = together.compressor.prepare(target, order.level)
+                prepared[order] = level_batch.compressor.prepare(target, order.level)
         if len(prepared) < 2:
             return {}
-        outputs = together.outputs(prefixes, target, list(prepared.values()))
+        outputs = level_batch.outputs(prefixes, target, list(prepared.values()))
         return {
             order: Outcome(
                 order=order,
                 seconds=0.0,
-                moments=yardstick.moments(output, *order.span),
+                moments=baseline.moments(output, *order.span),
                 applied=prepared[order].applied,
             )
             for order, output in zip(prepared, outputs, strict=True)
             if output.isfinite().all()  # as in _pass
         }
 
-    def _levels_together(self, orders: list[Order]) -> LevelBatch | None:
+    def _level_batch_for(self, orders: list[Order]) -> LevelBatch | None:
         """Return what runs several levels in one pass; None if the model cannot be run so, or needs it not."""
-        if len(orders) < 2 or self.bench.unsafe or not isinstance(self.compressor, WeightCompressor):
+        if len(orders) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
             return None
-        if self._together is None:
-            found = LevelBatch.checked(self.bench, self.compressor, self.planned, [order.level for order in orders])
+        if self._level_batch is None:
+            found = LevelBatch.checked(self.context, self.compressor, self.planned, [order.level for order in orders])
             if isinstance(found, str):
                 self._part_levels(found)
                 return None
-            self._together = found
+            self._level_batch = found
             self.notes.extend(found.exceptions(self.planned))
-        return self._together
+        return self._level_batch
 
     def _part_levels(self, reason: str) -> None:
-        self.bench.layout = replace(self.bench.layout, levels_together=1)
-        self._together = None
+        self.context.layout = replace(self.context.layout, levels_per_pass=1)
+        self._level_batch = None
         self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
 
-    def _measure(self, order: Order, prefixes: Kept, yardstick: BaselineOutputs) -> tuple[Outcome, Kept]:
+    def _measure(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> tuple[Outcome, Kept]:
         """Return the outcome and the prefixes to go on with; where memory lacks, fewer images go into each pass."""
-        usual = self.bench.layout
+        usual = self.context.layout
         while True:
             try:
-                outcome = self._attempt(order, prefixes, yardstick)
+                outcome = self._attempt(order, prefixes, baseline)
             except Exception as error:  # one measurement fails, whatever the model raises; the run goes on
                 outcome = Outcome(order=order, seconds=0.0, reason=_reason(error))
                 if not _lacks_memory(error):
                     return outcome, prefixes
-                if self.bench.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
-                    self.bench.layout = usual
-                    return outcome, self.bench.prefixes(*order.span)
+                if self.context.layout.micro_batch == 1:  # smaller passes do not help this target, so they go back
+                    self.context.layout = usual
+                    return outcome, self.context.prefixes(*order.span)
                 self._halve_passes()
-                prefixes = self.bench.prefixes(*order.span)
+                prefixes = self.context.prefixes(*order.span)
             else:
-                if self.bench.layout != usual:
-                    self._note_smaller_passes(usual.micro_batch)
+                self._note_smaller_passes(usual.micro_batch)
                 return outcome, prefixes
 
-    def _attempt(self, order: Order, prefixes: Kept, yardstick: BaselineOutputs) -> Outcome:
-        item, replay = self.planned[order.index], Replay(self.bench.model, self.bench.trace)
+    def _attempt(self, order: Order, prefixes: Kept, baseline: BaselineOutputs) -> Outcome:
+        item, replay = self.planned[order.index], Replay(self.context.model, self.context.trace)
         self._advance(replay, prefixes, item.position)
         with self.compressor.compress(item.target, order.level) as applied:
             output = self._pass(replay, prefixes, order.span)
-        moments = yardstick.moments(output, *order.span)
+        moments = baseline.moments(output, *order.span)
         return Outcome(order=order, seconds=0.0, moments=moments, applied=applied)
 
     def _advance(self, replay: Replay, prefixes: Kept, position: int) -> None:
-        if self.bench.unsafe:
+        if self.context.replay_obstacle:
             return
         try:
-            self.bench.advance(replay, prefixes, position)
+            self.context.advance(replay, prefixes, position)
         except ReplayMismatch as mismatch:  # these images take another way through the model than the watched one
-            self.bench.unsafe = str(mismatch)
-            self.notes.append(plain_note(self.bench.unsafe))
+            self.context.replay_obstacle = str(mismatch)
+            self.notes.append(plain_note(self.context.replay_obstacle))
 
     def _pass(self, replay: Replay, prefixes: Kept, span: Span) -> Tensor:
-        if self.bench.unsafe:
-            return self.bench.outputs(*span)
+        if self.context.replay_obstacle:
+            return self.context.outputs(*span)
         try:
-            output = self.bench.resume(replay, prefixes)
+            output = self.context.resume(replay, prefixes)
         except ReplayMismatch:  # the compressed model calls its modules in another order
-            return self.bench.outputs(*span)
+            return self.context.outputs(*span)
         # Kept outputs that nothing should read any more hold NaN. Code that decides by its data may have read one.
-        return output if output.isfinite().all() else self.bench.outputs(*span)
+        return output if output.isfinite().all() else self.context.outputs(*span)
 
     def _halve_passes(self) -> None:
-        layout = self.bench.layout
-        self.bench.layout = replace(layout, micro_batch=layout.micro_batch // 2)
+        layout = self.context.layout
+        self.context.layout = replace(layout, micro_batch=layout.micro_batch // 2)
 
     def _note_smaller_passes(self, before: int) -> None:
-        self.notes.append(
-            f"The memory of {self.bench.device} was too small for passes over {before} images at once; "
-            f"{self.bench.layout.micro_batch} were taken from there on."
-        )
+        if self.context.layout.micro_batch < before:
+            self.notes.append(
+                f"The memory of {self.context.device} was too small for passes over {before} images at once; "
+                f"{self.context.layout.micro_batch} were taken from there on."
+            )
 
 
 def plain_note(reason: str) -> str:

@@ -37,10 +37,7 @@ class _Pass:
     """One forward pass under way.
 
     Attributes:
-        prefix: kept outputs, valid for calls that ended before ``prefix.position``.
         stop: the event to stop at, keeping outputs on the way; None to run to the end.
-        record: calls whose output a whole pass leaves with the prefix; see ``calls_to_record``.
-        next_call: index that the next call must have.
     """
 
     prefix: Prefix
@@ -50,15 +47,10 @@ class _Pass:
 
 
 class Replay:
-    """Runs one model from any event on, for any number of batches.
+    """Runs one model from any event on, for any number of batches, inside :meth:`installed`.
 
-    Use::
-
-        replay = Replay(model, trace)
-        with replay.installed():
-            output = replay.record(prefix, calls)  # optional: a whole pass that leaves outputs for advancing
-            replay.advance(prefix, position)   # computes and keeps what lies before
-            output = replay.resume(prefix)     # computes what lies after, as often as wanted
+    :meth:`advance` computes and keeps what lies before a position, :meth:`resume` what lies after, as often as wanted;
+    :meth:`record` is a whole pass that leaves outputs for advancing.
     """
 
     def __init__(self, model: nn.Module, trace: CallTrace) -> None:
@@ -71,15 +63,7 @@ class Replay:
         return wrapped_forwards(self._model, self._wrap)
 
     def record(self, prefix: Prefix, calls: Mapping[int, bool]) -> Any:
-        """Return the model's output, computing all of it, and leave with ``prefix`` what ``calls`` returned.
-
-        Args:
-            prefix: that has not been advanced yet.
-            calls: from :func:`~senseapp.engine.prefix.calls_to_record`.
-
-        Raises:
-            ReplayMismatch: as for :meth:`advance`.
-        """
+        """Return the model's output, computing all of it, and leave with a fresh ``prefix`` what ``calls`` returned."""
         return self._run(_Pass(prefix, record=calls))
 
     def advance(self, prefix: Prefix, position: int) -> None:
@@ -99,12 +83,7 @@ class Replay:
     def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
         """Return the model's output, computing only what starts at ``prefix.position`` or later.
 
-        Args:
-            prefix: what is kept.
-            entry: the wrapped forward of the model, for a caller that is inside a call of the model already.
-
-        Raises:
-            ReplayMismatch: as for :meth:`advance`.
+        ``entry`` is the wrapped forward of the model, for a caller that is inside a call of the model already.
         """
         return self._run(_Pass(prefix), entry)
 
@@ -164,17 +143,11 @@ class Replay:
         return output
 
 
-def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str:
-    """Replay the unchanged model from each position and compare with ``trace``; bit for bit, or it is unsafe.
-
-    Args:
-        model: the network that was watched.
-        trace: of a pass over ``inputs``.
-        inputs: the batch that was watched.
-        positions: ascending events.
+def find_replay_obstacle(model: nn.Module, trace: CallTrace, inputs: Tensor, positions: list[int]) -> str | None:
+    """Replay the unchanged model from each ascending position and compare with ``trace``, a pass over ``inputs``.
 
     Returns:
-        Why the model cannot be replayed, in words; empty if it can.
+        Why the model cannot be replayed bit for bit, in words; None if it can.
     """
     # A module that remembers something of its last call hands it to later ones. To find that out, other inputs come
     # in between, as they do when several batches are replayed in turn.
@@ -193,7 +166,7 @@ def unsafe_positions(model: nn.Module, trace: CallTrace, inputs: Tensor, positio
         return str(mismatch)
     except Exception as error:  # whatever the model raises when its calls are skipped, plain passes still work
         return f"continuing from kept outputs fails ({type(error).__name__}: {first_line_of(error)})"
-    return ""
+    return None
 
 
 def _is_whole(trace: CallTrace, position: int) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import torch
 
@@ -15,16 +13,12 @@ from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.engine.layout import Layout
 from senseapp.engine.sweep import Sweep
+from senseapp.engine.versions import engine_digest
 from senseapp.models.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.spec import RunSpec
 
 _BATCH = 64
-_SOURCES = Path(__file__).resolve().parents[1]
-_ENGINE = (
-    *("compat", "compressions", "core", "data", "engine"),
-    *("layers", "metrics", "models", "records", "tasks"),
-)
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
 """Settings that decide which numbers a run has, not what they are; the images themselves and the device that was found
 are parts of the key."""
@@ -36,7 +30,7 @@ def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: M
     Where files lie and what they are called is no part of it. Runs with equal keys that also pass alike (see
     :func:`arithmetic_of`) find the same number, bit for bit, for each layer and level that both measure.
     """
-    digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), _engine()]).encode())
+    digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), engine_digest()]).encode())
     digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())
     for name, tensor in sorted(model.module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -46,16 +40,6 @@ def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: M
         digest.update(_bytes_of(images.batch(start, min(start + _BATCH, len(images)))))
     if images.labels is not None:
         digest.update(_bytes_of(images.labels))
-    return digest.hexdigest()
-
-
-@functools.cache
-def _engine() -> str:
-    """Return a hash of the code that measures: a version number says too little of a copy that is worked on."""
-    digest = hashlib.sha256()
-    for package in _ENGINE:
-        for path in sorted((_SOURCES / package).rglob("*.py")):
-            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -79,7 +63,7 @@ def arithmetic_of(result: SensitivityResult) -> tuple[Layout, int]:
         channels_last=ran.channels_last,
         micro_batch=ran.micro_batch,
         precision=result.precision,
-        levels_together=ran.levels_together,
+        levels_per_pass=ran.levels_together,
     )
     return layout, ran.images_at_once
 
@@ -98,25 +82,18 @@ def reusable(sweep: Sweep, earlier: SensitivityResult) -> tuple[LayerMeasurement
     if sweep.spec.until_settled:
         return ()
     layout, _ = arithmetic_of(earlier)
-    same_passes = layout == sweep.bench.layout and earlier.passes.images_in_span == images_in_span(sweep)
-    if layout.levels_together > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
+    same_passes = layout == sweep.context.layout and earlier.passes.images_in_span == images_in_span(sweep)
+    if layout.levels_per_pass > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
         return ()  # other levels share the passes, of another size, which may round otherwise
-    if not same_passes or (earlier.method == "plain") != bool(sweep.bench.unsafe):
+    if not same_passes or (earlier.method == "plain") != bool(sweep.context.replay_obstacle):
         return ()
     targets = {item.target.layer: item.target for item in sweep.planned}
     return tuple(
         item
-        for item in _finished(earlier.measurements, len(sweep.bench.images))
-        if item.level in sweep.spec.levels
+        for item in earlier.measurements
+        if item.status is Status.MEASURED  # one that failed is tried again
+        and all(change.num_samples == len(sweep.context.images) for change in item.changes)
+        and item.level in sweep.spec.levels
         and (target := targets.get(item.layer)) is not None
         and (item.group, item.members) == (target.group, target.members)
-    )
-
-
-def _finished(measurements: Iterable[LayerMeasurement], num_images: int) -> Iterable[LayerMeasurement]:
-    """Yield those that were made on all images; one that failed is tried again."""
-    return (
-        item
-        for item in measurements
-        if item.status is Status.MEASURED and all(change.num_samples == num_images for change in item.changes)
     )

@@ -23,8 +23,7 @@ from senseapp.engine.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
-from senseapp.records.passes import PassSettings
+from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
 from senseapp.records.ranking import spearman
 from senseapp.records.resolution import visible_words
@@ -32,25 +31,11 @@ from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
 
-def _silent(_sentence: str) -> None:
-    """Say nothing."""
-
-
-def _none(_content_key: str) -> None:
-    """Know no earlier run."""
-
-
 @dataclass(slots=True)
 class Session:
     """One model, one image set and one spec, prepared to be measured.
 
-    Attributes:
-        spec: the settings.
-        model: what was loaded; its module belongs to :attr:`sweep`.
-        images: what is measured on.
-        sweep: the prepared measurement.
-        held_out: images kept from the measurement, to prove schedules on; empty where a number was asked for.
-        alike: an earlier run of the same, whose measurements may be taken over; None if there is none.
+    ``held_out`` are images to prove schedules on; ``alike`` is an earlier run whose measurements may be taken over.
     """
 
     spec: RunSpec
@@ -66,23 +51,18 @@ class Session:
         spec: RunSpec,
         *,
         data_roots: tuple[Path, ...] = (),
-        progress: Callable[[str], None] = _silent,
+        progress: Callable[[str], None] = lambda _sentence: None,
         layout: Layout | None = None,
         span_images: int | None = None,
         executor: Executor | None = None,
-        find_alike: Callable[[str], SensitivityResult | None] = _none,
+        find_alike: Callable[[str], SensitivityResult | None] = lambda _content_key: None,
     ) -> Session:
         """Load everything that ``spec`` names and prepare the measurement.
 
-        Args:
-            spec: the settings; where its images' preparation is ``auto``, the session's own say what was chosen.
-            data_roots: folders that image folders may lie in; empty allows any (the command line).
-            progress: is told in one short sentence what is being done.
-            layout: of the run that is resumed; None chooses one by a timed trial.
-            span_images: of the run that is resumed; None lets the executor choose.
-            executor: makes the passes; None makes them here.
-            find_alike: asked, where no layout is given, for an earlier run with this content key; its arithmetic is
-                used again, so that its measurements are those of this run: see :meth:`reusable`.
+        Where the images' preparation is ``auto``, the session's own settings say what was chosen. ``layout`` and
+        ``span_images`` are those of a run that is resumed. Without them ``find_alike`` is asked for an earlier run with
+        this content key; its arithmetic is used again, so that its measurements are those of this run: see
+        :meth:`reusable`.
 
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
@@ -127,7 +107,7 @@ class Session:
             executor=executor,
             span_images=span_images,
         )
-        return cls(spec, model, sweep.bench.images, sweep, held_out, alike)
+        return cls(spec, model, sweep.context.images, sweep, held_out, alike)
 
     def reusable(self) -> tuple[LayerMeasurement, ...]:
         """Return the measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
@@ -137,7 +117,7 @@ class Session:
     def profile(self) -> ModelProfile:
         """The model's size and compressible layers."""
         model = self.model
-        return replace(self.sweep.bench.profile, title=model.title, pretrained=model.pretrained, notes=model.notes)
+        return replace(self.sweep.context.profile, title=model.title, pretrained=model.pretrained, notes=model.notes)
 
     @property
     def targets(self) -> int:
@@ -147,7 +127,7 @@ class Session:
     @property
     def baseline(self) -> dict[str, float]:
         """The uncompressed model's metrics; none before the estimates of a quick run."""
-        return self.sweep.yardstick.values()
+        return self.sweep.baseline.values()
 
     @property
     def num_samples(self) -> int:
@@ -164,7 +144,7 @@ class Session:
         """Sentences on anything approximated, skipped or unusual."""
         kept, total = len(self.held_out), len(self.held_out) + len(self.images)
         split_note = (f"{kept} of {total} images were kept to prove schedules on.",) if kept else ()
-        counted = counting_notes(self.sweep.bench.profile, self.spec.sensitivity.compression.kind)
+        counted = counting_notes(self.sweep.context.profile, self.spec.sensitivity.compression.kind)
         return (
             *self.model.notes,
             *self.spec.data.chosen_by,
@@ -175,8 +155,7 @@ class Session:
         )
 
     def _metric_note(self) -> tuple[str, ...]:
-        """Say why labelled images do not rank layers by accuracy, where nobody has chosen that."""
-        primary = primary_among(self.sweep.yardstick.metrics, labelled=True)
+        primary = primary_among(self.sweep.baseline.metrics, labelled=True)
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
         metric = METRICS[primary]
@@ -190,11 +169,11 @@ class Session:
     @property
     def layout(self) -> Layout:
         """How passes run; hand it to :meth:`open` to resume with the very same arithmetic."""
-        return self.sweep.bench.layout
+        return self.sweep.context.layout
 
     def predicted_seconds(self) -> float:
         """Return how long :meth:`measure` takes, from the timed baseline."""
-        return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.predicted_seconds()
+        return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.executor.predicted_seconds(self.sweep)
 
     def estimates(self) -> Iterator[LayerMeasurement]:
         """Yield an estimate for each layer and level, from one backward pass."""
@@ -218,7 +197,7 @@ class Session:
         failed = sum(item.status is Status.FAILED for item in final)
         notes = (*self.notes, *correction_note(guessed))
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
-        bench = self.sweep.bench
+        context = self.sweep.context
         passes = _pass_settings(self.sweep)
         return SensitivityResult(
             spec=self.spec,
@@ -229,11 +208,11 @@ class Session:
             estimates=guessed,
             num_samples=self.num_samples,
             has_labels=self.images.labels is not None,
-            precision=bench.layout.precision,
-            method="plain" if bench.unsafe else "replay",
+            precision=context.layout.precision,
+            method="plain" if context.replay_obstacle else "replay",
             agreement=estimate_agreement(guessed, final),
             notes=notes,
-            environment=_environment(passes, bench) | self.sweep.executor.environment(),
+            environment=_environment(passes, context) | self.sweep.executor.environment(),
             passes=passes,
             seconds=seconds,
         )
@@ -263,23 +242,23 @@ def estimate_agreement(
 
 
 def _pass_settings(sweep: Sweep) -> PassSettings:
-    layout = sweep.bench.layout
+    layout = sweep.context.layout
     return PassSettings(
         channels_last=layout.channels_last,
         micro_batch=layout.micro_batch,
-        levels_together=layout.levels_together,
+        levels_together=layout.levels_per_pass,
         images_at_once=sweep.span_images,
         images_in_span=images_in_span(sweep),
         workers=sweep.executor.workers,
     )
 
 
-def _environment(passes: PassSettings, bench: MeasurementContext) -> dict[str, str]:
-    return _versions(bench.device) | {
+def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str, str]:
+    return _versions(context.device) | {
         "memory_layout": "channels_last" if passes.channels_last else "contiguous",
         "micro_batch": str(passes.micro_batch),
         "levels_together": str(passes.levels_together),
-        "precision": bench.layout.precision,
+        "precision": context.layout.precision,
         "images_at_once": str(passes.images_at_once),
         "images_in_span": str(passes.images_in_span),
     }

@@ -15,9 +15,9 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.executor import Executor, LocalExecutor
-from senseapp.engine.layout import Layout
+from senseapp.engine.layout import Layout, usual_layout
 from senseapp.engine.level_batching import levels_that_fit
-from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, telling_positions
+from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, representative_positions
 from senseapp.engine.precision import choose_precision
 from senseapp.engine.prefix import prefix_bytes_per_image
 from senseapp.engine.probe import Order, plain_note
@@ -48,15 +48,8 @@ def measure(
     """Measure what compressing each layer of ``model`` does to its metrics.
 
     Progress is the count of measurements yielded, to cancel is to stop iterating, to resume is to pass what was
-    yielded before as ``done``. The caller's model is copied, never touched.
-
-    Args:
-        model: takes (N, C, H, W), returns an output of ``task``.
-        images: what to measure on.
-        spec: what to measure.
-        task: what the output means.
-        done: measurements of the same run that exist already; they are not made again.
-        calibration: images for data-driven criteria and activation ranges; None takes the first ones measured.
+    yielded before as ``done``. The caller's model, which takes (N, C, H, W), is copied, never touched. Data-driven
+    criteria and activation ranges look at ``calibration``; None takes the first images measured.
 
     Yields:
         One measurement per target and level, not applicable ones first. Where the images do not fit the memory
@@ -72,23 +65,14 @@ def measure(
 class Sweep:
     """One compression of one model over one image set, prepared: see :func:`measure`.
 
-    Attributes:
-        bench: the private model and the images.
-        spec: the settings.
-        compressor: the compression, bound to the private model.
-        planned: its targets by position.
-        yardstick: the uncompressed model's output.
-        metric: the one that ranks layers.
-        executor: makes the passes.
-        span_images: most images that are measured together; 0 leaves that to the memory.
-        notes: sentences on anything approximated, skipped or failed.
+    At most ``span_images`` are measured together, 0 leaves that to the memory; ``notes`` say what is unusual.
     """
 
-    bench: MeasurementContext
+    context: MeasurementContext
     spec: SensitivitySpec
     compressor: Compressor
     planned: list[PlannedTarget]
-    yardstick: BaselineOutputs
+    baseline: BaselineOutputs
     metric: str
     executor: Executor = field(default_factory=LocalExecutor)
     span_images: int = 0
@@ -110,55 +94,47 @@ class Sweep:
     ) -> Sweep:
         """Check the settings, choose how passes run, and measure the uncompressed model, unless a scan will see it.
 
-        Args:
-            model: the network; see :func:`measure`.
-            images: what to measure on.
-            spec: what to measure.
-            task: what the output means.
-            calibration: see :func:`measure`.
-            layout: of the run that is resumed; None chooses one by a timed trial.
-            own: whether ``model`` is given away, so that no copy is needed.
-            executor: makes the passes; None makes them here.
-            span_images: of the run that is resumed; None lets the executor choose.
-
-        Raises:
-            InvalidInput: the settings do not fit the model or the images.
+        ``layout`` and ``span_images`` are those of a run that is resumed. With ``own`` the model is given away, so that
+        no copy is needed.
         """
         images = draw(images, spec.num_samples, spec.seed)
-        bench = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
-        layers = select_layers(bench.profile, spec.layers, spec.layer_types)
-        metrics = task.metrics(has_labels=images.labels is not None, num_outputs=bench.profile.num_classes)
-        metric = _ranking_metric(spec, metrics, images, bench.profile.num_classes)
+        context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
+        layers = select_layers(context.profile, spec.layers, spec.layer_types)
+        metrics = task.metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
+        metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
         notes: list[str] = list(images.notes)
         most = min(spec.batch_size or _MOST_IN_ONE_PASS, len(images))
         precision = "bf16" if spec.precision == "bf16" else "fp32"
         if layout is not None:
-            bench.take(layout)
+            context.take(layout)
         elif spec.mode == "quick":  # over before a trial would pay
-            bench.take(bench.usual_layout(most=most, precision=precision))
+            usual = usual_layout(context.trace, most=most, channels_last=context.channels_last)
+            context.take(replace(usual, precision=precision))
         else:
-            bench.settle_layout(most=most, forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)), precision=precision)
-        compressor, planned = bind_compression(bench, spec, images if calibration is None else calibration)
+            context.settle_layout(
+                most=most, forwards=max(1.0, 0.5 * len(layers) * len(spec.levels)), precision=precision
+            )
+        compressor, planned = bind_compression(context, spec, images if calibration is None else calibration)
         if spec.mode != "quick":
-            bench.check_replay(telling_positions(planned))
+            context.check_replay(representative_positions(planned))
         if spec.precision == "auto" and layout is None:
-            notes.append(choose_precision(bench, compressor, planned, spec))
-        if bench.unsafe:
-            notes.append(plain_note(bench.unsafe))
-        together = levels_that_fit(
-            bench,
+            notes.append(choose_precision(context, compressor, planned, spec))
+        if context.replay_obstacle:
+            notes.append(plain_note(context.replay_obstacle))
+        levels_per_pass = levels_that_fit(
+            context,
             compressor,
             planned,
             num_levels=len(spec.levels),
-            memory_bytes=_memory_bytes(bench.device),
-            asked=None if layout is None else layout.levels_together,
+            memory_bytes=_memory_bytes(context.device),
+            asked=None if layout is None else layout.levels_per_pass,
         )
-        bench.layout = replace(bench.layout, levels_together=together)
+        context.layout = replace(context.layout, levels_per_pass=levels_per_pass)
         unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics)
-        sweep = cls(bench, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
+        sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
         if images.labels is not None:
-            task.check_targets(images.labels, len(images), bench.profile.num_classes)
+            task.check_targets(images.labels, len(images), context.profile.num_classes)
         if spec.mode != "quick":
             sweep.complete_baseline()
         return sweep
@@ -171,10 +147,10 @@ class Sweep:
     def chunks(self) -> list[tuple[int, int]]:
         """Return the spans of images that are measured together."""
         return chunk_spans(
-            len(self.bench.images),
+            len(self.context.images),
             bytes_per_image=self.bytes_per_image(),
-            budget_bytes=min(_MOST_PREFIX_BYTES, _memory_bytes(self.bench.device) // 8),
-            micro_batch=self.bench.layout.micro_batch,
+            budget_bytes=min(_MOST_PREFIX_BYTES, _memory_bytes(self.context.device) // 8),
+            micro_batch=self.context.layout.micro_batch,
             settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
             most=self.span_images,
         )
@@ -183,80 +159,76 @@ class Sweep:
         """Return how much of the pass over the uncompressed model may be kept beside the prefixes."""
         if self.spec.mode == "quick":  # estimates need no prefix
             return 0
-        return min(_MOST_RECORDED_BYTES, _memory_bytes(self.bench.device) // 32)
+        return min(_MOST_RECORDED_BYTES, _memory_bytes(self.context.device) // 32)
 
     def bytes_per_image(self) -> int:
         """Return the most that one image and its kept outputs take."""
         positions = [item.position for item in self.planned]
-        input_bytes: int = 4 * self.bench.images.batch(0, 1)[0].numel()
-        return prefix_bytes_per_image(self.bench.trace, positions) + input_bytes
-
-    def predicted_seconds(self) -> float:
-        """Return how long all measurements take, from the timed baseline and each target's share of a pass."""
-        return self.executor.predicted_seconds(self)
+        input_bytes: int = 4 * self.context.images.batch(0, 1)[0].numel()
+        return prefix_bytes_per_image(self.context.trace, positions) + input_bytes
 
     def complete_baseline(self) -> None:
         """Measure the uncompressed model on the images that it has not run on yet."""
-        seen = self.yardstick.baseline
+        seen = self.baseline.outputs
         if not len(seen):
-            self.yardstick.baseline = self.executor.baseline(self)
-        elif len(seen) < len(self.bench.images):
-            self.yardstick.baseline = torch.cat([seen, self.bench.baseline(len(seen))])
+            self.baseline.outputs = self.executor.baseline(self)
+        elif len(seen) < len(self.context.images):
+            self.baseline.outputs = torch.cat([seen, self.context.baseline(len(seen))])
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
         """Yield the measurements that ``done`` does not hold yet; see :func:`measure`."""
         self.complete_baseline()
         chunks = self.chunks()
-        tally = MeasurementAccumulator(done, stops=[stop for _, stop in chunks])
-        yield from self._not_applicable(tally)
+        accumulator = MeasurementAccumulator(done, stops=[stop for _, stop in chunks])
+        yield from self._not_applicable(accumulator)
         active = {(item.target.layer, level) for item in self.planned for level in self.spec.levels}
         if not self.spec.until_settled:
-            yield from self._measure_spans(chunks, active, tally)
+            yield from self._measure_spans(chunks, active, accumulator)
             return
         for span in chunks:
-            yield from self._measure_spans([span], active, tally)
-            active = self._unsettled(tally, active, span[1])
+            yield from self._measure_spans([span], active, accumulator)
+            active = self._unsettled(accumulator, active, span[1])
 
     def _measure_spans(
-        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: MeasurementAccumulator
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
     ) -> Iterator[LayerMeasurement]:
-        orders = self._orders(spans, active, tally)
-        broken = _broken_rows(self.yardstick.baseline)
+        orders = self._orders(spans, active, accumulator)
+        broken = _broken_rows(self.baseline.outputs)
         if broken:
             for order in orders:
-                yield tally.fail(self.planned[order.index], order.level, broken, 0.0)
+                yield accumulator.fail(self.planned[order.index], order.level, broken, 0.0)
             return
         for outcome in self.executor.carry_out(self, orders):
             order = outcome.order
             item = self.planned[order.index]
-            if tally.images_done((item.target.layer, order.level)) >= order.span[1]:
+            if accumulator.images_done((item.target.layer, order.level)) >= order.span[1]:
                 continue  # ordered before an earlier span of it failed
             if outcome.reason:
-                yield tally.fail(item, order.level, outcome.reason, outcome.seconds)
+                yield accumulator.fail(item, order.level, outcome.reason, outcome.seconds)
             else:
-                yield tally.add(item, order.level, outcome.moments, outcome.applied, outcome.seconds)
+                yield accumulator.add(item, order.level, outcome.moments, outcome.applied, outcome.seconds)
 
     def _orders(
-        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], tally: MeasurementAccumulator
+        self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
     ) -> Iterator[Order]:
-        """Yield what is still to be measured, looking at the tally as late as possible."""
+        """Yield what is still to be measured, looking at the accumulator as late as possible."""
         for span in spans:
             for index, item in enumerate(self.planned):
                 for level in self.spec.levels:
                     key = item.target.layer, level
-                    if key in active and tally.images_done(key) < span[1]:
+                    if key in active and accumulator.images_done(key) < span[1]:
                         yield Order(index=index, level=level, span=span)
 
-    def _not_applicable(self, tally: MeasurementAccumulator) -> Iterator[LayerMeasurement]:
+    def _not_applicable(self, accumulator: MeasurementAccumulator) -> Iterator[LayerMeasurement]:
         for layer, reason in self.compressor.not_applicable.items():
             for level in self.spec.levels:
-                if not tally.images_done((layer, level)):
+                if not accumulator.images_done((layer, level)):
                     yield LayerMeasurement(
                         layer=layer, level=level, status=Status.NOT_APPLICABLE, members=(layer,), reason=reason
                     )
 
     def _unsettled(
-        self, tally: MeasurementAccumulator, active: set[tuple[str, float]], stop: int
+        self, accumulator: MeasurementAccumulator, active: set[tuple[str, float]], stop: int
     ) -> set[tuple[str, float]]:
         """Return those of ``active`` that cannot yet be told from a neighbour in the ranking."""
         left: set[tuple[str, float]] = set()
@@ -264,7 +236,7 @@ class Sweep:
             measured = [
                 (key, change)
                 for item in self.planned
-                if (change := tally.change(key := (item.target.layer, level), self.metric, stop=stop)) is not None
+                if (change := accumulator.change(key := (item.target.layer, level), self.metric, stop=stop)) is not None
             ]
             close = undecided([change.ci_low for _, change in measured], [change.ci_high for _, change in measured])
             left |= {measured[index][0] for index in close}
@@ -272,28 +244,24 @@ class Sweep:
 
 
 def bind_compression(
-    bench: MeasurementContext, spec: SensitivitySpec, source: ImageSet
+    context: MeasurementContext, spec: SensitivitySpec, source: ImageSet
 ) -> tuple[Compressor, list[PlannedTarget]]:
-    """Return the compression that ``spec`` names, bound to the model of ``bench``, and its targets by position.
+    """Return the compression that ``spec`` names, bound to the context's model, and its targets by position.
 
-    Args:
-        bench: with its layout settled.
-        spec: what to measure.
-        source: its first images are what data-driven criteria and activation ranges look at.
+    The first images of ``source`` are what data-driven criteria and activation ranges look at.
     """
     request = CompressionRequest(
-        model=bench.model,
-        layers=select_layers(bench.profile, spec.layers, spec.layer_types),
-        calibration=tuple(bench.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
+        model=context.model,
+        layers=select_layers(context.profile, spec.layers, spec.layer_types),
+        calibration=tuple(context.arranged(source, 0, min(CALIBRATION_IMAGES, len(source)))),
         seed=spec.seed,
-        trace=bench.trace,
+        trace=context.trace,
     )
     compressor = build_compressor(spec.compression, request)
-    return compressor, plan_targets(compressor.targets, bench.trace)
+    return compressor, plan_targets(compressor.targets, context.trace)
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """Return the memory that kept outputs lie in: the graphics card's own, or this machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return int(psutil.virtual_memory().total)

@@ -20,13 +20,7 @@ class NotPerImage(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAxes:
-    """Of one module call, the axis of each tensor that is as many times as long as there are images.
-
-    Attributes:
-        module: dotted name.
-        inputs: of the tensors among its arguments, in order; None for one that has the same shape for any batch.
-        outputs: of the tensors it returned.
-    """
+    """The axes of one module call's tensors that count images; None for a tensor of the same shape for any batch."""
 
     module: str
     inputs: tuple[int | None, ...]
@@ -34,14 +28,9 @@ class CallAxes:
 
 
 def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
-    """Return the batch axes of every module call, by start.
+    """Return the batch axes of every module call, by start, for one image (1, C, H, W).
 
-    Shapes are compared between passes over two and over four images: code may treat a single one otherwise
-    (``squeeze``).
-
-    Args:
-        model: in ``eval()`` mode.
-        image: one image (1, C, H, W).
+    Passes over two and over four images are compared: code may treat a single one otherwise (``squeeze``).
 
     Raises:
         NotPerImage: the calls or their shapes depend on the number of images in another way.
@@ -56,7 +45,6 @@ def batch_axes(model: nn.Module, image: Tensor) -> tuple[CallAxes, ...]:
 
 
 def _shapes(model: nn.Module, images: Tensor) -> list[tuple[str, list[Shape], list[Shape]]]:
-    """Return of every module call, by start, the shapes of the tensors that it took and returned."""
     calls: list[tuple[str, list[Shape], list[Shape]]] = []
 
     def wrap(name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,10 +1,4 @@
-"""Which parameters a tensor is computed from, when it is computed from parameters alone.
-
-A convolution may multiply a weight that no parameter holds: one that was standardised, normalised, reshaped or joined
-from several. Its multiply-accumulates belong to the parameters that it came from.
-
-Which operations multiply and accumulate, how often, and which tensors they multiply.
-"""
+"""Which operations multiply and accumulate, and which parameters the weights in them are computed from."""
 
 from __future__ import annotations
 
@@ -34,12 +28,9 @@ _KEEPS_ZEROS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a tensor comes from.
+    """The share of a tensor's elements that comes from each parameter.
 
-    Attributes:
-        shares: by name of a parameter, its share of the tensor's elements.
-        keeps_zeros: whether a zero in the parameter is a zero here.
-        direct: whether the tensor is a parameter or a view of one.
+    ``keeps_zeros``: a zero in the parameter is a zero here; ``direct``: the tensor is a parameter or a view of one.
     """
 
     shares: dict[str, float]
@@ -47,20 +38,12 @@ class Origin:
     direct: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Where a parameter lies in its storage, in elements; several may share one (flattened weights)."""
-
-    start: int
-    stop: int
-    name: str
-
-
 @dataclass(slots=True)
 class Origins:
     """Follows parameters through the operations of one pass; whoever uses it keeps all tensors alive."""
 
-    _parameters: dict[int, list[_Span]] = field(default_factory=dict)  # by storage, as all of these
+    # By storage, as all of these: the first element of each parameter, the one after its last, and its name.
+    _parameters: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     _computed: dict[int, Origin] = field(default_factory=dict)
     _from_input: set[int] = field(default_factory=set)
 
@@ -71,14 +54,13 @@ class Origins:
     def add_parameter(self, name: str, parameter: Tensor) -> None:
         """Recognise ``parameter`` and its views; of tied ones, the first name counts."""
         start = int(parameter.storage_offset())
-        span = _Span(start, start + parameter.numel(), name)
-        self._parameters.setdefault(storage_of(parameter), []).append(span)
+        self._parameters.setdefault(storage_of(parameter), []).append((start, start + parameter.numel(), name))
 
     def parameter_of(self, tensor: Tensor) -> str | None:
         """Return the name of the parameter that ``tensor`` is, or is a view of."""
         spans = self._parameters.get(storage_of(tensor), ())
         offset = tensor.storage_offset()
-        return next((span.name for span in spans if span.start <= offset < span.stop), None)
+        return next((name for start, stop, name in spans if start <= offset < stop), None)
 
     def of(self, tensor: Tensor) -> Origin | None:
         """Return the parameters behind ``tensor``; None for activations, constants and products of parameters."""
@@ -113,11 +95,9 @@ def _joined(parts: Sequence[tuple[Tensor, Origin]], *, keeps_zeros: bool) -> Ori
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One convolution, matrix product or attention.
+    """One convolution, matrix product or attention: multiply-accumulates for the whole batch.
 
-    Attributes:
-        macs: multiply-accumulates, for the whole batch.
-        weights: operands that may be a weight, the likeliest first; empty where two activations are multiplied.
+    ``weights`` are operands that may be one, the likeliest first; none where two activations are multiplied.
     """
 
     macs: int

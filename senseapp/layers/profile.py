@@ -1,21 +1,19 @@
-"""Which parameters of a network are weights of compressible layers.
-
-Count a network's size and describe its compressible layers, from one forward pass of one image.
-Choose layers by name pattern and by type.
-Weights that no compressible layer holds: nobody should take them for analysed.
-"""
+"""The size of a network and its compressible layers, described from one watched pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from senseapp.compat.torch_internals import OperationMode, storage_of
 from senseapp.core.errors import NoLayersSelected, UnsupportedModel, first_line_of
-from senseapp.layers.trace import CallTrace, WeightUse, trace_calls
+from senseapp.layers.products import products_of
+from senseapp.layers.trace import CallTrace, WeightUse, tensors_in, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.tasks import Task
 
@@ -104,46 +102,18 @@ def profile_model(
     module: nn.Module,
     sample: Tensor,
     *,
+    trace: CallTrace | None = None,
     task: Task | None = None,
     title: str = "",
     pretrained: bool = True,
     notes: tuple[str, ...] = (),
 ) -> ModelProfile:
-    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W).
+    """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W), unless its ``trace`` is given.
 
     Raises:
         UnsupportedModel: it fails on the sample, or what it returns is not an output of ``task``, where one is given.
     """
-    trace = watched_pass(module, sample)
-    return profile_of_trace(module, sample, trace, task=task, title=title, pretrained=pretrained, notes=notes)
-
-
-def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
-    """Watch one pass of ``sample``, float32 (N, C, H, W), through ``module``.
-
-    Raises:
-        UnsupportedModel: it fails on the sample.
-    """
-    try:
-        return trace_calls(module, sample)
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
-        raise UnsupportedModel(
-            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {first_line_of(error)}. "
-            "Set the image size and the number of channels that it was made for."
-        ) from error
-
-
-def profile_of_trace(
-    module: nn.Module,
-    sample: Tensor,
-    trace: CallTrace,
-    *,
-    task: Task | None = None,
-    title: str = "",
-    pretrained: bool = True,
-    notes: tuple[str, ...] = (),
-) -> ModelProfile:
-    """Describe ``module`` from a pass that was already watched; see :func:`profile_model`."""
+    trace = trace or watched_pass(module, sample)
     if task is not None:
         task.check_output(trace.output, len(sample))
     layers = _layers(module, trace)
@@ -160,6 +130,17 @@ def profile_of_trace(
         notes=notes,
         unlisted=unlisted_weights(module, trace),
     )
+
+
+def watched_pass(module: nn.Module, sample: Tensor) -> CallTrace:
+    """Watch one pass of ``sample``, float32 (N, C, H, W), through ``module``."""
+    try:
+        return trace_calls(module, sample)
+    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+        raise UnsupportedModel(
+            f"The model cannot take an image of shape {tuple(sample.shape[1:])}: {first_line_of(error)}. "
+            "Set the image size and the number of channels that it was made for."
+        ) from error
 
 
 def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
@@ -202,7 +183,6 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
 
 
 def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
-    """Return the uses of what the layer's weight is computed from."""
     prefix = f"{layer}." if layer else ""
     return [use for name, use in trace.uses.items() if name.startswith(prefix)]
 
@@ -219,7 +199,7 @@ def select_layers(
     """
     if not profile.layers:
         raise NoLayersSelected("This model has no compressible layers: it holds no convolution and no linear layer.")
-    named = [layer for layer in profile.layers if not patterns or _matches(layer.name, patterns)]
+    named = [layer for layer in profile.layers if not patterns or any(fnmatchcase(layer.name, one) for one in patterns)]
     if not named:
         examples = ", ".join(layer.name for layer in profile.layers[:3])
         raise NoLayersSelected(
@@ -233,5 +213,43 @@ def select_layers(
     return typed
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+class _WeightWatch:
+    def __init__(self, given: Tensor) -> None:
+        self._from_input = {storage_of(given)}
+        self._alive: list[Any] = [given]
+        self._macs = 0
+        self.weight: Tensor | None = None
+
+    def saw(self, func: Any, args: tuple[Any, ...], _: Mapping[str, Any], output: Any) -> None:
+        """Take note of one operation that has run."""
+        self._alive.append((args, output))
+        for product in products_of(func, args, output):
+            constant = [tensor for tensor in product.weights if storage_of(tensor) not in self._from_input]
+            if constant and product.macs > self._macs:
+                self.weight, self._macs = constant[0], product.macs
+        if any(storage_of(tensor) in self._from_input for tensor in tensors_in(args)):
+            self._from_input.update(storage_of(tensor) for tensor in tensors_in(output))
+
+
+def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
+    """Return the share of zeros in what ``layer`` multiplies by, as the weights of ``model`` are now.
+
+    That is its weight, unless it is standardised first: then the layer is called once, on zeros, and what it multiplies
+    is looked at. 0 if that cannot be done, because the layer's weight is read without a call of the layer.
+    """
+    owner, _, attribute = layer.parameter.rpartition(".")
+    module = model.get_submodule(owner)
+    weight: Tensor = getattr(module, attribute)
+    if layer.keeps_zeros:
+        return _zero_share(weight)
+    if not layer.input_shape:
+        return 0.0
+    given = weight.new_zeros((1, *layer.input_shape))
+    watch = _WeightWatch(given)
+    with torch.no_grad(), OperationMode(watch.saw):
+        type(module).forward(module, given)  # not what may stand in for it while passes are replayed
+    return 0.0 if watch.weight is None else _zero_share(watch.weight)
+
+
+def _zero_share(weight: Tensor) -> float:
+    return 1 - int(weight.count_nonzero()) / max(1, weight.numel())

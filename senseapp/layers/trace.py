@@ -27,8 +27,6 @@ class Call:
     """One call of one module.
 
     Attributes:
-        index: place among all calls, by start.
-        module: dotted name; empty for the model itself.
         parent: index of the enclosing call; -1 for the outermost.
         start, end: events.
         after: index of the first call that is not inside this one and starts later.
@@ -59,13 +57,10 @@ class Call:
 
 @dataclass(slots=True)
 class WeightUse:
-    """How a forward pass uses one parameter.
+    """How a forward pass uses one parameter: the first event that depends on it, and the innermost calls that read it.
 
-    Attributes:
-        first_event: everything that ended before it did not depend on the parameter.
-        macs: multiply-accumulates with it, or with what is computed from it alone, for the whole traced batch.
-        readers: indices of the innermost calls that read it.
-        keeps_zeros: whether a zero in it is a zero in all that is multiplied; not so where it is standardised first.
+    ``macs`` count products with it or with what is computed from it alone, for the whole batch; ``keeps_zeros`` is
+    False where a zero in it is none in what is multiplied, as behind a standardisation.
     """
 
     first_event: int

@@ -19,11 +19,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (TOP1, TOP5, LOS
 
 
 def metric_named(name: str) -> Metric:
-    """Return the metric of that name.
-
-    Raises:
-        InvalidSpec: there is none.
-    """
+    """Return the metric of that name; raises InvalidSpec where there is none."""
     if name not in METRICS:
         raise InvalidSpec(f"The metric must be one of {', '.join(METRICS)}, got {name!r}.")
     return METRICS[name]

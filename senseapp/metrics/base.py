@@ -32,7 +32,6 @@ class MetricChange:
     """One metric before and after, as a paired difference over the same images.
 
     Attributes:
-        metric: its name.
         baseline: of the uncompressed model, as a fraction where it is shown in percent; infinite for SQNR.
         value: of the compressed model.
         delta: > 0 means worse, for every metric; for SQNR the noise-to-signal power ratio.
@@ -114,11 +113,7 @@ class Metric(ABC):
         """
 
     def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
-        """Refuse outputs and targets that :meth:`terms` has no meaning for.
-
-        Raises:
-            InvalidInput: shapes do not match, or labels are missing.
-        """
+        """Raise InvalidInput for outputs and targets that :meth:`terms` has no meaning for."""
         if baseline_output.shape != output.shape:
             raise InvalidInput(
                 f"Outputs must be alike before and after compression; got {tuple(baseline_output.shape)} before and "
@@ -128,11 +123,7 @@ class Metric(ABC):
             raise InvalidInput(f"The metric {self.name} needs labelled images. Choose one that needs no labels.")
 
     def moments(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[float, ...]:
-        """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64.
-
-        Raises:
-            InvalidInput: see :meth:`check`.
-        """
+        """Return the number of images and the sum of each of :meth:`terms` over a batch, in float64."""
         self.check(baseline_output, output, targets)
         terms = self.terms(baseline_output.detach().double(), output.detach().double(), targets)
         return (float(len(output)), *(float(term.sum()) for term in terms))
@@ -144,17 +135,11 @@ class Metric(ABC):
         return mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
 
     def change(self, moments: Moments, confidence: float = 0.95) -> MetricChange:
-        """Return the change and its interval.
+        """Return the change and its interval of nominal coverage ``confidence`` for the sums of :meth:`moments`.
 
         An image on which the worsening is not finite makes delta infinite, and its interval the single point inf:
         with any such image the expected damage has no bound. A baseline that is not finite makes delta undefined (nan).
-
-        Args:
-            moments: of :meth:`moments`, merged with :func:`add_moments`.
-            confidence: nominal coverage of the interval.
-
-        Raises:
-            InvalidInput: no images, or a confidence outside 0.5 to 1.
+        No images, or a confidence outside 0.5 to 1, raise InvalidInput.
         """
         low, high = self.interval(moments, confidence)  # first, as it refuses an empty set of images
         baseline, value, delta = self.estimate(moments)

@@ -21,11 +21,7 @@ _Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
-    """Refuse labels that are not one class index for each image.
-
-    Raises:
-        InvalidInput: with what was wrong.
-    """
+    """Raise InvalidInput for labels that are not one class index for each image."""
     if labels.shape != (num_images,):
         raise InvalidInput(f"{num_images} images need as many labels, got {tuple(labels.shape)}.")
     if bool(((labels < 0) | (labels >= num_classes)).any()):

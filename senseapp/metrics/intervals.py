@@ -48,12 +48,10 @@ def _mid_p_cdf(count: int, total: int, x: float) -> float:
 def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) -> Interval:
     """Interval of a probability after ``count`` of ``num_samples``: Clopper-Pearson with mid-P.
 
-    Finite and honest at the ends: none of n gives (0, about 3/n) at 95 %, the rule of three.
-
     Source: Lancaster (1961), Significance tests in discrete distributions, JASA 56; Brown, Cai and DasGupta
     (2001), Interval estimation for a binomial proportion, Statistical Science 16, section 4.1.
 
-    >>> low, high = proportion_interval(0, 100)
+    >>> low, high = proportion_interval(0, 100)  # the rule of three
     >>> (low, round(high, 3))
     (0.0, 0.03)
     """
@@ -71,14 +69,9 @@ def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) 
 def discordant_interval(worse: int, better: int, num_samples: int, confidence: float = 0.95) -> Interval:
     """Interval of P(worse) - P(better): the differences that Tango's score test does not reject.
 
-    It excludes 0 just when McNemar's test without continuity correction rejects, and is never a point: with no
-    change at all it is ±z² / (n + z²), at 95 % about ±3.8 / n.
-
-    Args:
-        worse: images right before and wrong after.
-        better: images wrong before and right after.
-        num_samples: all images.
-        confidence: nominal coverage.
+    ``worse`` images are right before and wrong after, ``better`` ones the reverse. The interval excludes 0 just when
+    McNemar's test without continuity correction rejects, and is never a point: with no change at all it is
+    ±z² / (n + z²), at 95 % about ±3.8 / n.
 
     Source: Tango (1998), Equivalence test and confidence interval for the difference in proportions for the
     paired-sample design, Statistics in Medicine 17, equations 16 to 18.
@@ -159,14 +152,8 @@ def mean_interval(num_samples: int, sums: tuple[float, float, float], confidence
 
     Per-image loss differences have two long tails and a skewness of either sign. Student's t alone falls short
     where one tail dominates, Hall's correction alone where the sample's skewness misleads; their hull does not.
-
-    Args:
-        num_samples: number of differences.
-        sums: of the differences, their squares and their cubes.
-        confidence: nominal coverage.
-
-    Returns:
-        (low, high). A point if all differences are equal; infinite bounds for one image.
+    ``sums`` are those of the differences, their squares and their cubes. The interval is a point if all differences
+    are equal, and has infinite bounds for one image.
 
     Source: Hall (1992), On the removal of skewness by transformation, JRSS B 54, section 2.
     """
@@ -201,14 +188,8 @@ def ratio_interval(
 ) -> Interval:
     """Interval of mean(e) / mean(s) for positive s and e that cannot be negative, on the log scale.
 
-    Args:
-        num_samples: number of pairs (s, e).
-        sums: of s and of e.
-        products: sums of s², e² and s e.
-        confidence: nominal coverage.
-
-    Returns:
-        (low, high), never negative. (0, 0) if every e is 0; (0, inf) for one image.
+    ``sums`` are those of s and e, ``products`` of s², e² and s e. The interval is never negative, (0, 0) if every e is
+    0, and (0, inf) for one image.
 
     Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor;
     the logarithm by the delta method.

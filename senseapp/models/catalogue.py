@@ -1,9 +1,6 @@
-"""Every architecture of timm and torchvision with its size, from an index that ships with senseapp.
+"""The index of timm's and torchvision's architectures: search, and from the name of a model to its spec.
 
-Reading it needs neither library and no torch, so that the picker is there at once. ``scripts/build_catalogue.py``
-writes the index; a test holds it against the installed versions.
-
-How people name a model: ``demo``, ``auto``, ``timm/NAME``, ``torchvision/NAME``, or a bare name.
+Needs neither library nor torch. ``scripts/build_catalogue.py`` writes the index.
 """
 
 from __future__ import annotations
@@ -136,12 +133,12 @@ def parse_model(text: str) -> ModelSpec:
     library, name = text.split("/", 1) if "/" in text else ("", text)
     if "/" in text and library not in _LIBRARIES:
         raise UnknownModel(f"A model is written demo, auto, timm/NAME or torchvision/NAME, got {text!r}.")
-    homes = [home for home in _LIBRARIES if library in ("", home) and find_entry(home, name)]
-    if len(homes) == 2:
+    libraries = [known for known in _LIBRARIES if library in ("", known) and find_entry(known, name)]
+    if len(libraries) == 2:
         raise UnknownModel(f"Both libraries have {name!r}. Write timm/{name} or torchvision/{name}.")
-    if not homes:
+    if not libraries:
         raise unknown_model(name, library=library)
-    return ModelSpec(library=homes[0], name=name)  # type: ignore[arg-type]
+    return ModelSpec(library=libraries[0], name=name)  # type: ignore[arg-type]
 
 
 def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str, ...]:

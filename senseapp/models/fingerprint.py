@@ -1,12 +1,9 @@
-"""A network's names and shapes as a few numbers, so that 1,450 architectures can be compared in milliseconds.
+"""Fingerprints of architectures: hashes of parameter names and shapes, to compare a checkpoint with 1,450 of them.
 
-The *signature* is the sum (modulo 2^64) of one hash per (name, shape): it is the same in any order, and what depends
-on the number of classes, the input channels or the image size can be subtracted from it. Which lengths those are is
-found by building an architecture twice (:func:`find_free_dimensions`). The *sketch* keeps the smallest hashes of the
-set; the share of them that two sets have in common estimates the share of names and shapes that they have in common.
-
-``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp; :mod:`senseapp.models.recognise`
-compares checkpoints with them.
+The *signature* is the sum (modulo 2^64) of one hash per (name, shape): independent of order, and what depends on the
+number of classes, the input channels or the image size can be subtracted. :func:`find_free_dimensions` finds those
+lengths from two builds of an architecture. The *sketch* keeps the smallest hashes, which estimate the Jaccard index.
+``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp.
 
 Source: Broder, "On the resemblance and containment of documents" (1997), section 4 (bottom-k sketch).
 """

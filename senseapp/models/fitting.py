@@ -1,7 +1,4 @@
-"""Whether a checkpoint's weights fit a network, why not in words, and copying them in.
-
-Build the architecture that a checkpoint belongs to, and load the checkpoint into it.
-"""
+"""Build the architecture that a checkpoint belongs to and load its weights, or explain why they do not fit."""
 
 from __future__ import annotations
 
@@ -97,11 +94,7 @@ def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
 def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str, fresh_head: str = "") -> tuple[str, ...]:
     """Copy the checkpoint's weights into ``module``, as float32; return the notes a person should read.
 
-    Args:
-        module: is changed.
-        checkpoint: where the weights come from.
-        title: of the architecture.
-        fresh_head: name of a classifier that the checkpoint lacks, and that starts from a fixed seed.
+    ``fresh_head`` names a classifier that the checkpoint lacks; it is drawn from a fixed seed.
 
     Raises:
         InvalidCheckpoint: a weight is missing, surplus or of another shape; the module is unchanged.
@@ -114,12 +107,12 @@ def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str, fresh
             if name in checkpoint.tensors and not name.endswith(COMPUTED_SUFFIXES):
                 tensor.copy_(checkpoint.tensors[name])
     if fresh_head:
-        _start_afresh(module.get_submodule(fresh_head))
+        _initialise_head(module.get_submodule(fresh_head))
     ignored = [name for name in report.ignored if name.startswith(_TRAINING_ONLY_PREFIXES)]
     return (f"Left out {len(ignored)} weights of heads that serve training only.",) if ignored else ()
 
 
-def _start_afresh(head: nn.Module) -> None:
+def _initialise_head(head: nn.Module) -> None:
     with seeded_weights(), torch.no_grad():
         for name, parameter in head.named_parameters():
             nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
@@ -147,7 +140,7 @@ _FRESH_HEAD_NOTE = (
     "The checkpoint has no classifier, so a random one stands in: accuracy means nothing and labels are not used. KL "
     "shows how far the output moves."
 )
-_WORDS = {"num_classes": "classes", "in_chans": "input channels", "img_size": "pixels a side"}
+_UNITS = {"num_classes": "classes", "in_chans": "input channels", "img_size": "pixels a side"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +179,7 @@ def load_from_checkpoint(
 ) -> LoadedModel:
     """Return the network of ``spec`` with the weights of ``spec.checkpoint``.
 
-    Args:
-        spec: with a checkpoint; library ``auto`` recognises the architecture.
-        build: builds a spec without a checkpoint.
-        report: called with one short sentence before each long step.
+    ``build`` builds a spec without a checkpoint; ``report`` is told one sentence before each long step.
 
     Raises:
         InvalidCheckpoint: it cannot be read, belongs to no known architecture, or does not fit the one named.
@@ -297,16 +287,16 @@ def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) 
             "Choose the architecture by name to see what differs."
         )
     best = candidates[0]
-    twins = [item.title for item in candidates[1:] if item.score == best.score]
+    ties = [item.title for item in candidates[1:] if item.score == best.score]
     but = "" if best.exact else " but for the name of the classifier"
     note = f"Recognised as {best.title}: every name and shape fits{but}."
     if best.order:
         note = BY_ORDER_NOTE.format(title=best.title)
-    if twins:
+    if ties:
         same = "the same order and shapes" if best.order else "the same names and shapes"
-        has = "has" if len(twins) == 1 else "have"
+        has = "has" if len(ties) == 1 else "have"
         note += (
-            f" {', '.join(twins[:3])}{' and others' if len(twins) > 3 else ''} {has} {same}, "
+            f" {', '.join(ties[:3])}{' and others' if len(ties) > 3 else ''} {has} {same}, "
             "so check that the baseline is as good as you expect."
         )
     return dataclasses.replace(spec, library=best.library, name=best.name), (note,)  # type: ignore[arg-type]
@@ -315,13 +305,13 @@ def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) 
 def _sized(spec: ModelSpec, read: BuiltWith[int | None] | None, *, own_size: int | None, file_name: str) -> ModelSpec:
     """Fill in what the weights tell, and refuse what they contradict."""
     changes: dict[str, int] = {}
-    for what in _WORDS if read is not None else ():
+    for what in _UNITS if read is not None else ():
         found, wanted = getattr(read, what), getattr(spec, what)
         if found is None or (what == "img_size" and found == own_size and wanted is None):
             continue
         if wanted not in (None, found):
             raise InvalidCheckpoint(
-                f"{file_name} was made for {found} {_WORDS[what]}, got {what} {wanted}. Leave it empty to take {found}."
+                f"{file_name} was made for {found} {_UNITS[what]}, got {what} {wanted}. Leave it empty to take {found}."
             )
         changes[what] = found
     return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]

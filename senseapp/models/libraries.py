@@ -1,9 +1,4 @@
-"""Architectures of timm.
-
-Classification architectures of torchvision.
-Published weights: whether they can be had now, and what to say when they cannot.
-Whether a network takes images of a given shape, found out without computing anything.
-"""
+"""Build classification networks of timm and torchvision, with published or seeded random weights."""
 
 from __future__ import annotations
 
@@ -103,13 +98,7 @@ _NUM_IMAGENET_CLASSES = 1000
 
 
 def build_timm(spec: ModelSpec) -> LoadedModel:
-    """Build a timm architecture with its published or with seeded random weights.
-
-    Raises:
-        UnknownModel: timm has no such name, or no such weights tag.
-        InvalidSpec: the architecture does not take these classes, channels or image size.
-        InvalidCheckpoint: the published weights could not be fetched.
-    """
+    """Build a timm architecture with its published or with seeded random weights."""
     _check_name(spec.name)
     check_side(spec.img_size, title=spec.title)
     settings: dict[str, Any] = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
@@ -248,13 +237,7 @@ def torchvision_names() -> tuple[str, ...]:
 
 
 def build_torchvision(spec: ModelSpec) -> LoadedModel:
-    """Build a torchvision architecture with its published or with seeded random weights.
-
-    Raises:
-        UnknownModel: torchvision has no such classification architecture.
-        InvalidSpec: the architecture does not take these classes, channels or image size.
-        InvalidCheckpoint: the published weights could not be fetched.
-    """
+    """Build a torchvision architecture with its published or with seeded random weights."""
     if spec.name not in torchvision_names():
         raise unknown_model(spec.name, library="torchvision")
     check_side(spec.img_size, title=spec.title)

@@ -65,11 +65,7 @@ def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
 
 
 def build_network(spec: ModelSpec) -> LoadedModel:
-    """Build the architecture with published or random weights, ready for measuring.
-
-    Raises:
-        UnknownModel, InvalidSpec, InvalidCheckpoint, UnsupportedModel: as :func:`load_model`.
-    """
+    """Build the architecture with published or random weights; errors as of :func:`load_model`."""
     loaded = _BUILDERS[spec.library](spec)
     if loaded.num_classes < 1:
         raise UnsupportedModel(

@@ -1,7 +1,4 @@
-"""A model ready to be measured, and how its images are prepared.
-
-How weights start: random but the same each time, or not at all where a checkpoint is about to replace them.
-"""
+"""A loaded network with its image preprocessing, and the initialisation of its weights: seeded, or skipped."""
 
 from __future__ import annotations
 

@@ -1,19 +1,15 @@
-"""Checkpoints whose weights have other names than the architecture's: matched by the order and shapes of the weights.
+"""Recognise the architecture of a checkpoint by the names and shapes of its weights, or by order and shapes alone.
 
-A network converted from another framework, or written anew by somebody, holds the same weights in the same order
-under names of its own. What is compared is the sequence of shapes, by the signature of (place, shape), so that the
-places whose shape depends on the number of classes, the input channels or the image size can be left out. Neighbours
-of equal shape could be exchanged unseen, so a match is a guess that the accuracy of the uncompressed network confirms
-or refutes.
-
-Which architectures a checkpoint may belong to, from the names and shapes of its weights alone.
+Matching by order serves networks converted from another framework, whose names differ: signatures of (place, shape)
+are compared. Neighbours of equal shape could be exchanged unseen, so such a match is a guess that the accuracy of the
+uncompressed network confirms or refutes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.core.errors import InvalidCheckpoint
@@ -80,12 +76,7 @@ def named_by_order(
 ) -> dict[str, Tensor]:
     """Return the weights under the names that ``module`` has for those at the same places.
 
-    Args:
-        module: the architecture.
-        tensors: of the checkpoint, by its own names.
-        order: those names in the architecture's order, see :func:`ordered_weights`.
-        file_name: of the checkpoint.
-        title: of the architecture.
+    ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
 
     Raises:
         InvalidCheckpoint: a weight would become a variance and is negative, so the order is another one.
@@ -223,7 +214,7 @@ def recognise(
             candidate = _candidate(fingerprint, layers.shapes, score=score)
         if candidate.score >= _LEAST_SCORE:
             found.append(candidate)
-    found.sort(key=lambda candidate: _preference(candidate, arch_hint, _compact(file_name)))
+    found.sort(key=lambda candidate: _sort_key(candidate, arch_hint, _compact(file_name)))
     return tuple(found[:limit])
 
 
@@ -284,7 +275,6 @@ def _candidate(
     head: HeadFit | None = None,
     order: tuple[str, ...] = (),
 ) -> Candidate:
-    read = fingerprint.free.read_off(shapes)
     return Candidate(
         library=fingerprint.library,
         name=fingerprint.name,
@@ -292,13 +282,11 @@ def _candidate(
         exact=exact,
         head=head,
         order=order,
-        num_classes=read.num_classes,
-        in_chans=read.in_chans,
-        img_size=read.img_size,
+        **asdict(fingerprint.free.read_off(shapes)),
     )
 
 
-def _preference(
+def _sort_key(
     candidate: Candidate, arch_hint: str, compact_file_name: str
 ) -> tuple[float, bool, int, bool, int, str, str]:
     entry = find_entry(candidate.library, candidate.name)

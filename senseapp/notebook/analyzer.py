@@ -16,8 +16,8 @@ from senseapp.compressions.base import CompressionRequest, Compressor, build_com
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.plan import PlannedTarget, plan_targets
-from senseapp.engine.replay import unsafe_positions
-from senseapp.layers.profile import profile_of_trace, select_layers, watched_pass
+from senseapp.engine.replay import find_replay_obstacle
+from senseapp.layers.profile import profile_model, select_layers, watched_pass
 from senseapp.notebook.level_result import LayerSensitivity, LevelResult
 from senseapp.records.profile import ModelProfile
 
@@ -118,7 +118,7 @@ class SensitivityAnalyzer:
         with _evaluating(self._model):
             image = self._sample[:1]
             trace = watched_pass(self._model, image)
-            profile = profile_of_trace(self._model, image, trace)
+            profile = profile_model(self._model, image, trace=trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
             request = CompressionRequest(
                 model=self._model, layers=selected, calibration=(self._sample,), seed=self._seed
@@ -127,7 +127,7 @@ class SensitivityAnalyzer:
             planned = plan_targets(compressor.targets, trace)
             positions = [item.position for item in planned]
             evaluation = ReplayedEvaluation(self._model, self._eval_fn, trace, positions)
-            evaluation.replayable = not unsafe_positions(self._model, trace, image, positions)
+            evaluation.replayable = not find_replay_obstacle(self._model, trace, image, positions)
             baseline = evaluation.baseline()
             values = dict(_values(evaluation, compressor, planned, inner, verbose=verbose))
         return [
@@ -244,7 +244,6 @@ def _values(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every module to ``eval()`` inside, and each back to what it was."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

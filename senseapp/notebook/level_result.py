@@ -1,7 +1,4 @@
-"""One compression at one level, as the reference notebook shows it.
-
-The bar chart of one level, for a notebook.
-"""
+"""One compression at one level, as table, summary, schedule and bar chart for a notebook."""
 
 from __future__ import annotations
 
@@ -17,25 +14,15 @@ from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.schedules.gamma import gamma_levels
 
 if TYPE_CHECKING:
-    import altair
     from torch import nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSensitivity:
-    """What compressing one layer did.
+    """What compressing one layer did: metrics as ``eval_fn`` returned them, and ``delta`` > 0 where that is worse.
 
-    Attributes:
-        name: dotted module name.
-        layer_type: class name of the module.
-        params: numbers in its weight.
-        baseline_metric, compressed_metric: what ``eval_fn`` returned before and after; NaN if not measured.
-        delta: > 0 means worse; NaN if not measured.
-        group_id: id of the coupled group it was compressed with; empty if alone.
-        group_members: the layers of that group.
-        prunable: False if it could not be compressed; ``reason`` says why.
-        ci_low, ci_high: 95 % interval of ``delta``; NaN, as one number from ``eval_fn`` has none.
-        reason: one sentence if there is no measurement.
+    Numbers that were not measured are NaN, and ``reason`` says why; so is the interval, as one number from ``eval_fn``
+    has none. ``group_id`` and ``group_members`` name the coupled layers it was compressed with; empty if alone.
     """
 
     name: str
@@ -58,16 +45,7 @@ class LayerSensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
-    """What compressing each layer to one level did.
-
-    Attributes:
-        compression_type: name of the compression.
-        compression_level: percent or bits.
-        baseline_metric: what ``eval_fn`` returned for the uncompressed model.
-        layers: in execution order; layers without a measurement included.
-        metric_name: what ``eval_fn`` returns, for people.
-        higher_is_better: whether more of it is better.
-    """
+    """What compressing each layer to one level, in percent or bits, did; ``layers`` are in execution order."""
 
     compression_type: str
     compression_level: float
@@ -105,9 +83,7 @@ class LevelResult:
                 yield f"  {layer.name:40} {layer.delta:+.4f}"
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return one row per layer."""
-        import pandas as pd
-
+        """Return one row per layer, with the fields of :class:`LayerSensitivity` as columns."""
         return pd.DataFrame([layer.as_dict() for layer in self.layers])
 
     def to_layer_targets(
@@ -156,9 +132,22 @@ class LevelResult:
 
     to_schedule = to_layer_targets
 
-    def plot(self) -> altair.Chart:
-        """Return a bar chart of the deltas, one bar per layer in execution order."""
-        return delta_bars(self)
+    def plot(self) -> alt.Chart:
+        """Return a bar chart of the deltas, one per layer in execution order, from blue (robust) to red (fragile)."""
+        measured = self._measured()
+        rows = pd.DataFrame({"layer": [item.name for item in measured], "delta": [item.delta for item in measured]})
+        chart: alt.Chart = (
+            alt.Chart(rows, title=f"Which layers are fragile? {self.level_text}")
+            .mark_bar()
+            .encode(
+                x=alt.X("delta:Q", title=f"drop in {self.metric_name}"),
+                y=alt.Y("layer:N", sort=None, title=None, axis=alt.Axis(labelLimit=240, labelOverlap=False)),
+                color=alt.Color("delta:Q", scale=alt.Scale(scheme="redyellowblue", reverse=True), legend=None),
+                tooltip=["layer", alt.Tooltip("delta", format="+.4f")],
+            )
+            .properties(height=alt.Step(18))
+        )
+        return chart
 
     def _measured(self) -> list[LayerSensitivity]:
         return [layer for layer in self.layers if layer.delta == layer.delta]
@@ -169,22 +158,3 @@ class LevelResult:
         for layer in self._measured():
             units.setdefault(layer.group_id or f"layer:{layer.name}", []).append(layer)
         return list(units.values())
-
-
-def delta_bars(result: LevelResult) -> alt.Chart:
-    """Return horizontal bars of ``delta``, blue for robust through yellow to red for fragile layers."""
-    measured = [layer for layer in result.layers if layer.delta == layer.delta]
-    rows = pd.DataFrame({"layer": [item.name for item in measured], "delta": [item.delta for item in measured]})
-    title = f"Which layers are fragile? {result.level_text}"
-    chart: alt.Chart = (
-        alt.Chart(rows, title=title)
-        .mark_bar()
-        .encode(
-            x=alt.X("delta:Q", title=f"drop in {result.metric_name}"),
-            y=alt.Y("layer:N", sort=None, title=None, axis=alt.Axis(labelLimit=240, labelOverlap=False)),
-            color=alt.Color("delta:Q", scale=alt.Scale(scheme="redyellowblue", reverse=True), legend=None),
-            tooltip=["layer", alt.Tooltip("delta", format="+.4f")],
-        )
-        .properties(height=alt.Step(18))
-    )
-    return chart

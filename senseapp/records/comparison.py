@@ -1,7 +1,4 @@
-"""Runs beside each other: how far their ranks of the layers agree, and which layers moved most.
-
-Match the layers of several runs by name, and rank them on each side.
-"""
+"""Comparison of runs: layers matched by name, their ranks on each side, and which moved most."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ class Side:
 
     Attributes:
         title: what people call the run.
-        result: what it found.
-        level: the level compared, of the run's own compression.
+        level: of the run's own compression.
         part: estimates, measurements, or those shown: measured where there is a measurement, estimated elsewhere.
     """
 
@@ -68,7 +64,6 @@ class MatchedLayer:
         layer: its name; of layers that are compressed together on every side, the first.
         members: all of those layers.
         changes: of the metric.
-        estimated: whether a side's change is an estimate.
         ranks: 1 is the most fragile of the matched layers; equal changes take their mean rank.
         rank_ranges: best and worst rank that the 95 % intervals leave possible.
     """
@@ -81,7 +76,7 @@ class MatchedLayer:
     rank_ranges: tuple[tuple[int, int], ...]
 
     @property
-    def shift(self) -> float:
+    def rank_change(self) -> float:
         """Places between its best and its worst rank over the sides."""
         return max(self.ranks) - min(self.ranks)
 
@@ -96,7 +91,6 @@ class UnmatchedLayer:
     """A layer without a value on at least one side.
 
     Attributes:
-        layer: its name.
         missing: for each side one sentence on why it has no value; empty where it has one.
     """
 
@@ -109,8 +103,6 @@ class Comparison:
     """Two or more sides, seen through one metric.
 
     Attributes:
-        metric: its name.
-        sides: what is compared.
         layers: those with a value on every side, in execution order of the first.
         unmatched: all others.
     """
@@ -127,7 +119,9 @@ class Comparison:
 
     def most_moved(self) -> tuple[MatchedLayer, ...]:
         """Return the layers whose rank differs between sides, those that moved furthest first."""
-        return tuple(sorted((layer for layer in self.layers if layer.shift), key=lambda layer: -layer.shift))
+        return tuple(
+            sorted((layer for layer in self.layers if layer.rank_change), key=lambda layer: -layer.rank_change)
+        )
 
 
 def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
@@ -136,13 +130,10 @@ def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
 
 
 def compare(sides: Sequence[Side], metric: str) -> Comparison:
-    """Match the layers of ``sides`` by name and rank them.
+    """Match the layers of ``sides`` by name and rank them; raises InvalidSpec where they cannot be compared.
 
     The figures of a coupled group hold for each of its members, so a pruning run can be compared with one that
     measured each layer alone; members that are together on every side count as one layer.
-
-    Raises:
-        InvalidSpec: there are fewer than two sides, or one has no value of ``metric``.
     """
     _check(sides, metric)
     outcomes = _outcomes(sides, metric)
@@ -208,14 +199,14 @@ def _outcome(item: LayerMeasurement | None, metric: str, *, known: bool) -> _Out
 
 def _rows(outcomes: dict[str, tuple[_Outcome, ...]]) -> list[_Row]:
     """Return the matched layers; those that share their measurements on every side are one row."""
-    together: dict[tuple[str, ...], _Row] = {}
+    rows: dict[tuple[str, ...], _Row] = {}
     for name, outcome in outcomes.items():
         found = tuple(entry for entry in outcome if not isinstance(entry, str))
         if len(found) == len(outcome):
             key = tuple(entry.item.layer for entry in found)
-            members = together[key].members if key in together else ()
-            together[key] = _Row((*members, name), found)
-    return list(together.values())
+            members = rows[key].members if key in rows else ()
+            rows[key] = _Row((*members, name), found)
+    return list(rows.values())
 
 
 def _ranked(rows: Sequence[_Row]) -> tuple[MatchedLayer, ...]:

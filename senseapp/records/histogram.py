@@ -18,9 +18,7 @@ class QuantizationHistogram:
     its first point.
 
     Attributes:
-        spec: what was looked at.
         cells: grid points.
-        sub_bins: bins per cell.
         zero_cell: the cell of value 0; of one-sided activations the first.
         scale: value of one step; NaN where each channel has its own.
         low, high: the tensor's true range.
@@ -31,7 +29,6 @@ class QuantizationHistogram:
         place_sums: sum of the places of the values in each cell, (cells,); clamped ones count at the end.
         zeros: values that are rounded to 0; per channel, each on its own grid.
         clamped: values beyond the grid.
-        num_images: images behind it.
         notes: sentences a person should read.
     """
 

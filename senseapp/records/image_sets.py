@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ImageSetFacts:
     """What is known about one set before it is downloaded.
 
     Attributes:
         name: as it is written after ``torchvision/``.
-        title: as its authors write it.
         line: what is in it, in a few words.
         num_images: in the part that is measured on: the test images, or all where no part was set aside.
-        num_classes: that they are labelled with.
         megabytes: to download.
     """
 
@@ -28,87 +26,17 @@ class ImageSetFacts:
     megabytes: int
 
 
-_ALL = (
-    ImageSetFacts(
-        name="cifar10",
-        title="CIFAR-10",
-        line="animals and vehicles, 32 × 32 pixels",
-        num_images=10_000,
-        num_classes=10,
-        megabytes=170,
-    ),
-    ImageSetFacts(
-        name="cifar100",
-        title="CIFAR-100",
-        line="things of a hundred kinds, 32 × 32 pixels",
-        num_images=10_000,
-        num_classes=100,
-        megabytes=169,
-    ),
-    ImageSetFacts(
-        name="mnist",
-        title="MNIST",
-        line="handwritten digits, grey, 28 × 28 pixels",
-        num_images=10_000,
-        num_classes=10,
-        megabytes=12,
-    ),
-    ImageSetFacts(
-        name="fashion_mnist",
-        title="Fashion-MNIST",
-        line="clothes, grey, 28 × 28 pixels",
-        num_images=10_000,
-        num_classes=10,
-        megabytes=31,
-    ),
-    ImageSetFacts(
-        name="kmnist",
-        title="Kuzushiji-MNIST",
-        line="handwritten Japanese, grey, 28 × 28 pixels",
-        num_images=10_000,
-        num_classes=10,
-        megabytes=21,
-    ),
-    ImageSetFacts(
-        name="svhn",
-        title="SVHN",
-        line="house numbers, 32 × 32 pixels",
-        num_images=26_032,
-        num_classes=10,
-        megabytes=64,
-    ),
-    ImageSetFacts(
-        name="imagenette",
-        title="Imagenette",
-        line="photos of ten ImageNet classes, 160 pixels high or wide",
-        num_images=3_925,
-        num_classes=10,
-        megabytes=99,
-    ),
-    ImageSetFacts(
-        name="eurosat",
-        title="EuroSAT",
-        line="land seen from a satellite, 64 × 64 pixels",
-        num_images=27_000,
-        num_classes=10,
-        megabytes=94,
-    ),
-    ImageSetFacts(
-        name="flowers102",
-        title="Oxford 102 Flowers",
-        line="photos of flowers",
-        num_images=6_149,
-        num_classes=102,
-        megabytes=345,
-    ),
-    ImageSetFacts(
-        name="oxford_pets",
-        title="Oxford-IIIT Pets",
-        line="photos of cats and dogs of 37 breeds",
-        num_images=3_669,
-        num_classes=37,
-        megabytes=811,
-    ),
+_ALL = (  # name, title, line, images, classes, megabytes
+    ImageSetFacts("cifar10", "CIFAR-10", "animals and vehicles, 32 × 32 pixels", 10_000, 10, 170),
+    ImageSetFacts("cifar100", "CIFAR-100", "things of a hundred kinds, 32 × 32 pixels", 10_000, 100, 169),
+    ImageSetFacts("mnist", "MNIST", "handwritten digits, grey, 28 × 28 pixels", 10_000, 10, 12),
+    ImageSetFacts("fashion_mnist", "Fashion-MNIST", "clothes, grey, 28 × 28 pixels", 10_000, 10, 31),
+    ImageSetFacts("kmnist", "Kuzushiji-MNIST", "handwritten Japanese, grey, 28 × 28 pixels", 10_000, 10, 21),
+    ImageSetFacts("svhn", "SVHN", "house numbers, 32 × 32 pixels", 26_032, 10, 64),
+    ImageSetFacts("imagenette", "Imagenette", "photos of ten ImageNet classes, 160 pixels high or wide", 3_925, 10, 99),
+    ImageSetFacts("eurosat", "EuroSAT", "land seen from a satellite, 64 × 64 pixels", 27_000, 10, 94),
+    ImageSetFacts("flowers102", "Oxford 102 Flowers", "photos of flowers", 6_149, 102, 345),
+    ImageSetFacts("oxford_pets", "Oxford-IIIT Pets", "photos of cats and dogs of 37 breeds", 3_669, 37, 811),
 )
 
 IMAGE_SETS: Mapping[str, ImageSetFacts] = MappingProxyType({facts.name: facts for facts in _ALL})

@@ -27,15 +27,13 @@ class RunState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
-    """One moment of a job; frozen, so that a page never reads a half-written one.
+    """One moment of a job.
 
     Attributes:
-        run_id: unguessable; it is also the link.
-        state: where it stands.
         phase: one short sentence (``Loading the model``, ``Measuring layer2.0.conv1``).
         done, total: measurements finished and planned; total 0 means not yet known.
         elapsed_seconds: since it started running.
-        remaining_seconds: updated from the measured pace; None while unknown.
+        remaining_seconds: None while unknown.
         queue_place: 1 for the next to start; 0 when not waiting.
         error: the sentence to show if it failed.
     """
@@ -64,17 +62,14 @@ class RunRecord:
 
     Attributes:
         run_id: unguessable; of a run that was opened by its link, the link.
-        owner: who it belongs to (``local`` without login); empty for whoever opened it by its link.
-        title: what people see; a person may change it.
-        spec: the settings.
-        state: where it stands.
+        owner: ``local`` without login; empty for whoever opened the run by its link.
         created_seconds, updated_seconds: Unix time.
         headline: the result in one sentence; empty until there is one.
         error: the sentence to show if it failed.
         link: whoever has it may read the run; empty while it is not shared.
         read_only: whether it was opened by its link.
-        owner_name: what its owner is called; empty where there is no login.
-        num_bytes: disk space of its files, as last weighed.
+        owner_name: empty where there is no login.
+        num_bytes: disk space of its files, as last counted.
         origin: one sentence, if it was imported or took measurements from another run.
     """
 

@@ -1,22 +1,17 @@
-"""One measurement: what compressing one layer (or coupled group) to one level does to every metric.
-
-A whole run's outcome, and plain questions to it.
-Measurements that a run took from an earlier one of the same weights, images, settings and versions.
-How many layers, or coupled groups of layers, something is about, in words that tell the two apart.
-"""
+"""Results: one measurement of a layer at a level, and everything that a run found."""
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from senseapp.compressions import CompressionConfig
 from senseapp.core.codec import register
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.passes import PassSettings
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec
 
@@ -47,7 +42,6 @@ class LayerMeasurement:
     Attributes:
         layer: the layer, or the first member of its group in execution order.
         level: fraction (sparsity, pruning) or bits (quantization) that was asked for.
-        status: measured, not applicable (with the reason), or failed (with the reason).
         changes: one entry per metric; empty unless measured.
         estimated: True if the quick scan predicted the changes from one backward pass.
         images_passed: of an estimate, on how many images a true pass corrected it; 0 where none did.
@@ -56,7 +50,6 @@ class LayerMeasurement:
         achieved_level: the level truly reached (channels are whole numbers).
         removed_params: weights zeroed or removed, over all members.
         removed_macs: multiply-accumulates that a kernel skipping them would save, for one image.
-        seconds: time spent on it.
         reason: one sentence if it was not applicable or failed.
     """
 
@@ -87,6 +80,36 @@ class LayerMeasurement:
 register(LayerMeasurement)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSettings:
+    """How the passes of a run were made; their precision is that of the result.
+
+    Attributes:
+        channels_last: (N, H, W, C) in memory instead of (N, C, H, W).
+        micro_batch: images in one pass.
+        levels_together: levels of one layer in one pass, each over as many images.
+        images_at_once: most images measured together; 0 for as many as fit.
+        images_in_span: images that were measured together; 0 where that is unknown.
+        workers: of the cluster that measured; 0 for this machine.
+    """
+
+    channels_last: bool = False
+    micro_batch: int = 16
+    levels_together: int = 1
+    images_at_once: int = 0
+    images_in_span: int = 0
+    workers: int = 0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> PassSettings:
+        """Read the settings of a result that tells them in its environment only, as those before 2026-12 do."""
+        counts = ("micro_batch", "levels_together", "images_at_once", "images_in_span", "workers")
+        return cls(
+            channels_last=environment.get("memory_layout") == "channels_last",
+            **{name: int(environment[name]) for name in counts if name in environment},
+        )
+
+
 _USUAL_PASSES = PassSettings()
 
 
@@ -104,7 +127,6 @@ class SensitivityResult:
 
     Attributes:
         spec: the settings that decide its numbers.
-        profile: the model.
         metric: the one that ranks layers.
         baseline: of the uncompressed model, by metric.
         measurements: one per layer (or group) and level; empty in quick mode.
@@ -116,7 +138,6 @@ class SensitivityResult:
         agreement: Spearman between estimate and measurement, by level, where both exist.
         notes: sentences about anything approximated, skipped or failed.
         environment: versions, device, threads; for reading only.
-        passes: how the forward passes were made.
         seconds: time of the whole run.
         summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
     """
@@ -141,6 +162,11 @@ class SensitivityResult:
     def __post_init__(self) -> None:
         if self.environment and self.passes == _USUAL_PASSES:
             object.__setattr__(self, "passes", PassSettings.from_environment(self.environment))
+
+    @property
+    def compression(self) -> CompressionConfig:
+        """What was done to each layer."""
+        return self.spec.sensitivity.compression
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -180,13 +206,7 @@ register(SensitivityResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reused:
-    """How much was taken, and from which run.
-
-    Attributes:
-        title: of the run that they were taken from.
-        taken: measurements taken over.
-        total: measurements that this run consists of.
-    """
+    """How many of a run's measurements were taken from an earlier one of the same weights, images and settings."""
 
     title: str
     taken: int
@@ -213,11 +233,7 @@ register(Reused)
 
 
 def counted(targets: Collection[Collection[str]]) -> str:
-    """Return ``21 layers``; where some are pruned together, ``14 groups (22 layers)``.
-
-    Args:
-        targets: the members of each layer or group.
-    """
+    """Return ``21 layers``, or ``14 groups (22 layers)``, for the members of each layer or group."""
     layers = sum(max(1, len(members)) for members in targets)
     if layers == len(targets):
         return plural(layers, "layer")

@@ -10,8 +10,6 @@ class ModelFile:
     """One form of a compressed model.
 
     Attributes:
-        suffix: how its file's name ends.
-        title: what people call it.
         reading: Python that binds its state dict to ``weights``, with ``{name}`` for the file's name; empty where
             the suffix says how it is read.
     """

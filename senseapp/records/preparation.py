@@ -16,8 +16,7 @@ class PreparationTrial:
     Attributes:
         title: of the architecture and of what differs from its own preparation.
         spec: settings that measure with it, where nothing is left to choose.
-        num_images: it was tried on.
-        correct: how many of them were right; None without labels.
+        correct: right answers; None without labels.
         score: mean cross-entropy after the best temperature, in nats, the lower the better; without labels mean
             information of an answer, in nats, the higher the better.
     """
@@ -42,7 +41,6 @@ class PreparationChoice:
 
     Attributes:
         spec: the settings to measure with: nothing is left to choose, and they say how it was chosen.
-        chosen: the way that was taken.
         trials: those that were tried on all of the images, the best first; empty where there was nothing to try on.
         guess: whether there were no labels to choose by.
         verdict: one sentence on what was chosen and by what; empty where there was nothing to try on.

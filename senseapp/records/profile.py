@@ -1,8 +1,4 @@
-"""What is known about a model before anything is measured.
-
-Which layers shrink together when channels go, and by how much: enough to count a pruned model without pruning it.
-What a person should know about the counts of a model before trusting them.
-"""
+"""A model before it is measured: its layers and sizes, coupled channels, and notes on what its counts leave out."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ class LayerProfile:
         name: dotted module name.
         layer_type: class name of the module (``Conv2d``); empty where unknown.
         parameter: dotted name of its weight (``layer1.0.conv1.weight``).
-        weight_shape: shape of the weight.
         num_params: numbers in the weight; biases are never compressed and not counted; 0 where unknown.
         macs: multiply-accumulates of the layer for one image; those of a weight that several layers share count at
             the first of them, as do the savings.
@@ -52,9 +47,7 @@ class UnlistedWeights:
 
     Attributes:
         module: dotted name; empty for the model itself.
-        module_type: its class name.
         parameters: their names in the module.
-        num_params: numbers in them.
         macs: multiply-accumulates with them for one image.
     """
 
@@ -70,8 +63,6 @@ class ModelProfile:
     """A model's size and its compressible layers, in execution order.
 
     Attributes:
-        title: the name people see.
-        layers: compressible layers.
         num_params: all parameters, biases and norms included.
         macs: multiply-accumulates of the whole model for one image, products of two activations (attention)
             included; in runs of older versions, those of the layers.
@@ -105,11 +96,7 @@ class ModelProfile:
         return any(layer.num_params for layer in self.layers)
 
     def layer(self, name: str) -> LayerProfile:
-        """Return the layer called ``name``.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return the layer called ``name``; raises KeyError where there is none."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
@@ -121,7 +108,6 @@ class CoupledAxis:
     """One axis of one layer's weight that shrinks with a group.
 
     Attributes:
-        layer: its name.
         axis: output channels or input channels.
         share: of the axis, that goes when all units of the group go.
     """
@@ -133,12 +119,11 @@ class CoupledAxis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoupledGroup:
-    """One group of coupled channels.
+    """One group of coupled channels: layers that shrink together when channels go, and by how much.
 
     Attributes:
         layer: its first member, whose pruning ratio holds for the group.
         num_units: channels, sets of channels, or heads; whole ones go.
-        axes: everything that shrinks with them.
         other_macs: multiply-accumulates without a weight, for one image, that go when all units go: those of
             attention heads.
     """

@@ -99,8 +99,7 @@ def mean_ranks(values: Sequence[float]) -> list[float]:
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's rank correlation over the pairs in which both are defined; ties take their mean rank.
 
-    Returns:
-        From -1 to 1; nan if fewer than two pairs are defined, or one side is constant: there is no order then.
+    From -1 to 1; nan if fewer than two pairs are defined, or one side is constant: there is no order then.
     """
     if len(first) != len(second):
         raise InvalidInput(f"A rank correlation needs pairs, got {len(first)} and {len(second)} values.")

@@ -22,8 +22,7 @@ _WHOLE_FROM = 10.0
 def default_metric(metrics: Collection[str], num_images: int) -> str:
     """Return the metric to rank by: the labelled primary one where ``num_images`` can show a notable drop, else KL.
 
-    With fewer than 381 labelled images the interval of a layer that changes no answer reaches beyond one point, so
-    top-1 could not tell a robust layer from one that loses more than is tolerable. KL compares whole outputs.
+    With fewer than 381 labelled images the interval of a layer that changes no answer reaches beyond one point.
     """
     primary = primary_among(metrics, labelled=True)
     if primary is not None and METRICS[primary].unchanged_upper_end(num_images) <= METRICS[primary].notable:
@@ -32,13 +31,11 @@ def default_metric(metrics: Collection[str], num_images: int) -> str:
 
 
 def smallest_visible_loss(result: SensitivityResult, metric: str, level: float | None = None) -> float | None:
-    """Return the smallest loss in ``metric`` that the run's images can show; smaller ones pass for chance.
+    """Return the smallest loss in ``metric``, in the unit of ``delta``, that the run's images can show, or None.
 
-    That is the median upper end of the 95 % intervals that reach zero at ``level``. Without a level, the least of all
-    levels: where layers change most, intervals are long for other reasons than the number of images.
-
-    Returns:
-        In the unit of ``delta``; None where no measured interval reaches zero.
+    That is the median upper end of the 95 % intervals that reach zero at ``level``; None where none does. Without a
+    level, the least of all levels: where layers change most, intervals are long for other reasons than the number of
+    images.
     """
     ends: dict[float, list[float]] = {}
     for item in result.measurements:
@@ -76,14 +73,7 @@ def visible_words(metric: str, loss: float) -> str:
 def cannot_tell(
     low: NDArray[np.float64], delta: NDArray[np.float64], high: NDArray[np.float64], notable: float
 ) -> NDArray[np.bool_]:
-    """Whether intervals leave open if losses are tolerable: they hold more than ``notable``, and no loss or less.
-
-    Args:
-        low: lower ends of the 95 % intervals.
-        delta: losses, > 0 is worse.
-        high: upper ends.
-        notable: the largest loss that is tolerable, in the same unit.
-    """
+    """Whether 95 % intervals leave open if losses are tolerable: they hold more than ``notable``, and none."""
     return (high > notable) & ((low <= 0) | (delta <= notable))
 
 

@@ -1,8 +1,9 @@
-"""One level per layer, the budget it was made for, and the proof by measurement."""
+"""Schedules: budgets, limits, one level per layer, and the proof by measurement."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -40,13 +41,55 @@ class ResourceBudget:
             raise InvalidSpec(f"The target of a {self.kind} budget is {unit}, got {self.target}.")
 
 
+Bounds = tuple[float | None, float | None]
+"""The least and the greatest level of a layer; None means no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on the levels of layers, and levels that a person has fixed.
+
+    Attributes:
+        min_level, max_level: of every layer; fractions, or bits for quantization (untouched counts as 32 bits); None
+            means no bound.
+        layers: bounds of single layers by name, in place of those of every layer.
+        fixed: layer name to its level; 0 leaves the layer alone. Bounds do not hold for fixed layers.
+    """
+
+    min_level: float | None = None
+    max_level: float | None = None
+    layers: Mapping[str, Bounds] = field(default_factory=dict)
+    fixed: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require_order("level", (self.min_level, self.max_level))
+        for name, bounds in self.layers.items():
+            _require_order(f"level of {name}", bounds)
+
+    def bounds_of(
+        self, members: Iterable[str], *, low: float = -math.inf, high: float = math.inf
+    ) -> tuple[float, float]:
+        """Return the least and the greatest level of coupled layers; ``low`` and ``high`` stand in for no bound."""
+        least, most = next(
+            (self.layers[member] for member in members if member in self.layers),
+            (self.min_level, self.max_level),
+        )
+        return (low if least is None else least), (high if most is None else most)
+
+
+def _require_order(what: str, bounds: Bounds) -> None:
+    low = -math.inf if bounds[0] is None else bounds[0]
+    high = math.inf if bounds[1] is None else bounds[1]
+    if not low <= high:
+        raise InvalidSpec(f"The minimum {what} must not be above the maximum, got {low:g} and {high:g}.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleEntry:
     """The choice for one layer (or coupled group).
 
     Attributes:
         layer: its name; for a group, the first member.
-        members: all layers that the choice holds for.
         compression: ``sparsity``, ``pruning``, ``quantization``, or ``none`` if the layer is left alone.
         level: fraction or bits; 0 for ``none``.
         predicted_damage: its share of the predicted metric drop.
@@ -69,11 +112,11 @@ class Schedule:
         model: the title of the model it belongs to.
         method: ``optimal``, ``gamma``, ``uniform`` or ``manual``.
         entries: one per layer or coupled group, in execution order.
-        budget: what it was made for; None for a manual one.
+        budget: None for a manual one.
         metric: the metric its damage is counted in.
         predicted_damage: sum over entries.
         achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
-        notes: sentences on anything a person should know.
+        notes: sentences a person should read.
     """
 
     model: str
@@ -107,14 +150,13 @@ class ValidationResult:
             repaired model where there was one.
         delivered_reason: one sentence on why; empty where no repair was asked for.
         uniform_delivered: which of the two would have been kept of the uniform schedule.
-        predicted: the damage that was predicted, in the schedule's own metric.
+        predicted: damage, in the schedule's own metric.
         rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
             layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
             Records of earlier versions have ``bytes`` instead, which no file had: an estimate of compact storage.
-        notes: sentences on anything a person should know.
-        files: bytes on the disk of each file of the compressed model, by the suffix of its name; the plain state
-            dict first.
+        notes: sentences a person should read.
+        files: bytes on the disk of each file of the compressed model, by suffix; the plain state dict first.
     """
 
     schedule: Schedule
@@ -166,8 +208,7 @@ class StrongestFound:
     """The strongest schedule whose measured drop is within what a person allows.
 
     Attributes:
-        schedule: the one found; its budget says what it was made for.
-        allowed_drop: in the unit of the metric.
+        allowed_drop: in the unit of the schedule's metric.
         repaired: whether schedules were repaired, where that did better, before their drops were measured.
         tried: every schedule that was measured, in the order of the search.
     """

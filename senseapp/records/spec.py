@@ -1,7 +1,4 @@
-"""What to measure: the model, the images, and the sensitivity settings of one run.
-
-Which tensor of which layer to look at on its quantization grid, and what its values should matter to.
-"""
+"""Settings: the model, the images and the sensitivity measurement of a run, and those of a histogram."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ class ModelSpec:
     """Which network. ``library`` and ``name`` give the architecture, ``checkpoint`` its weights, if any.
 
     Attributes:
-        library: where the architecture comes from; ``auto`` recognises it from the checkpoint; ``imported``
-            is a model of which only figures are known, from another tool's file.
-        name: its name there (``resnet50``); empty for the demo and for ``auto``.
+        library: ``auto`` recognises the architecture from the checkpoint; of an ``imported`` model only figures are
+            known, from another tool's file.
+        name: in the library (``resnet50``); empty for the demo and for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
         use_ema: take the averaged (EMA) weights of a checkpoint that holds both.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
-        task: what its output means, one of :data:`senseapp.tasks.TASKS`.
+        task: one of :data:`senseapp.tasks.TASKS`.
     """
 
     library: ModelLibrary = "demo"
@@ -79,7 +76,7 @@ class DataSpec:
     Attributes:
         kind: the shipped digits, random inputs, a folder, a zip or tar archive, a set that torchvision downloads, or
             unknown (``imported`` figures).
-        path: where the folder or archive lies; empty for all others.
+        path: of the folder or archive; empty for all others.
         name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
         labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
             ``none`` (:data:`WITHOUT_LABELS`) measures without labels whatever the folders are called.
@@ -142,7 +139,6 @@ class SensitivitySpec:
     """What to measure on each layer, and how carefully.
 
     Attributes:
-        compression: what is done to a layer.
         levels: on the scale of the compression (fractions, or bits), each measured on its own.
         metric: the one that ranks layers; every metric that the data allows is measured. None chooses top-1
             where labelled images are enough to show a drop of one point, and KL elsewhere.
@@ -154,7 +150,6 @@ class SensitivitySpec:
         mode: ``exact`` measures, ``quick`` only estimates.
         precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
         until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
-        seed: of everything drawn at random.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
     """
 
@@ -225,8 +220,7 @@ class HistogramSpec:
     """One histogram.
 
     Attributes:
-        layer: dotted module name.
-        tensor: its weights, or the activations that it takes in.
+        tensor: the layer's weights, or the activations that it takes in.
         bits: 2 to 8.
         per_channel: one scale per channel rather than one for the tensor.
         fold: fold a BatchNorm that follows into the layer first, so that weights are seen as they will be deployed.

@@ -21,7 +21,7 @@ from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_f
 from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.model_cards import ModelCards
-from senseapp.runs.process.pool import JobProcesses, carry_out_on_cluster
+from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
@@ -45,13 +45,9 @@ class Backend:
             names, or where ``settings`` say.
         data_roots: folders of the server that runs may read; None takes ``SENSEAPP_DATA_ROOTS``.
         workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
-        max_queue: most runs that may wait; None as in ``settings``.
+        max_queue: None as in ``settings``.
         settings: how much is done at once, and how much is kept.
         calibrate: times this machine, on first use.
-
-    Raises:
-        StorageFailed: the home cannot be used.
-        InvalidFile: a newer senseapp made its database.
     """
 
     def __init__(
@@ -71,10 +67,10 @@ class Backend:
         self.store.recover()
         self.cards = ModelCards(lambda model: self.answer(DescribeModel(model=model)))
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate)
-        self._processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
+        self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
-        self._here: set[str] = set()  # runs that do without the cluster
+        self._local: set[str] = set()  # runs that do without the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
         self._tasks: dict[str, RunTask] = {}
@@ -90,7 +86,7 @@ class Backend:
         )
         self._warming = threading.Lock()
         self._memory = MemoryGuard(settings.job_memory_mb)
-        self._states = StateKeeper(self.store)
+        self.states = StateKeeper(self.store)
         self._run_logs = RunLogs(self.store)
         self.tidy()
         self.runner = JobRunner(
@@ -105,30 +101,17 @@ class Backend:
         return (*self._data_roots, uploads_folder(self.home, owner))
 
     def answer(self, question: Question[AnswerT]) -> AnswerT:
-        """Answer a question about files that somebody brought, in a further process where there are any; may wait.
-
-        Raises:
-            InvalidInput: the file or model cannot be used.
-        """
-        return self._processes.answer(question) if self._processes else question.answer()
+        """Answer a question about files that somebody brought, in a further process where there are any; may wait."""
+        return self.processes.answer(question) if self.processes else question.answer()
 
     def so_far(self, run_id: str) -> SensitivityResult | None:
-        """Return the result of a run, or what it has found until now; None before its model was loaded.
-
-        Raises:
-            NotFound: there is no such run.
-        """
+        """Return the result of a run, or what it has found until now; None before its model was loaded."""
         live = self._live.get(run_id)
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
     def carry_out(self, task: RunTask) -> None:
-        """Put work on a finished run in the queue; what waits or runs already stays where it is.
-
-        Raises:
-            QueueFull: too many jobs wait.
-            RateLimited: the owner of the run asks for too much.
-        """
+        """Put work on a finished run in the queue; what waits or runs already stays where it is."""
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
@@ -138,20 +121,12 @@ class Backend:
             self._tasks[task.job_id] = task
             self.runner.submit(task.job_id)
 
-    def job_pids(self) -> tuple[int, ...]:
-        """Return the numbers of the further processes that measure."""
-        return self._processes.pids() if self._processes else ()
-
     def stop_all(self, run_id: str) -> None:
         """End a run and all work on it."""
         self.runner.cancel(run_id)
         for job_id, task in list(self._tasks.items()):
             if task.run_id == run_id:
                 self.runner.cancel(job_id)
-
-    def up_to_date(self, record: RunRecord) -> RunRecord:
-        """Return ``record`` with the state it truly has, where the disk would not take it."""
-        return self._states.up_to_date(record)
 
     def tidy(self) -> None:
         """Delete the runs that the settings no longer keep."""
@@ -163,22 +138,22 @@ class Backend:
         if self._warming.acquire(blocking=False):  # never released: once is enough
             threading.Thread(target=self._warm_up, name="senseapp-warm-up", daemon=True).start()
 
-    def measure_here(self, run_id: str, *, here: bool) -> None:
+    def set_local(self, run_id: str, *, local: bool) -> None:
         """Let a run do without the cluster from its next start on, or with it again."""
-        (self._here.add if here else self._here.discard)(run_id)
+        (self._local.add if local else self._local.discard)(run_id)
 
     def close(self) -> None:
         """Interrupt what runs and waits; everything measured is already on the disk."""
         self.runner.close()
-        if self._processes:
-            self._processes.close()
+        if self.processes:
+            self.processes.close()
         self._run_logs.close()
 
     def _warm_up(self) -> None:
         try:
-            if self._processes:
-                self._processes.warm_up()
-                self._processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
+            if self.processes:
+                self.processes.warm_up()
+                self.processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
             load_engine()
             self.speeds.calibrate()
         except Exception:
@@ -190,20 +165,21 @@ class Backend:
         task = known or Measurement(run_id=record.run_id, spec=record.spec)
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any file
-        here = record.run_id in self._here
+        local = record.run_id in self._local
         live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
         context = TaskContext(
             folder=self.store.folder(record.run_id),
             observer=live,
             data_roots=folders,
             earlier_runs=StoredRuns(self.store, record.run_id),
-            open_session=open_local_session if here else self._open_session or open_local_session,
+            open_session=open_local_session if local else self._open_session or open_local_session,
         )
         self._live[job_id] = live
         try:
             with during_run(record.run_id):
-                _log.info("%s of %s begins", _word_for(task), record.spec.model.title)
-                self._carry_out(task, context, record.spec, here=here)
+                word = "Run" if isinstance(task, Measurement) else type(task).__name__
+                _log.info("%s of %s begins", word, record.spec.model.title)
+                self._carry_out(task, context, record.spec, local=local)
             if isinstance(task, Measurement):
                 self._conclude(record, context.folder.load_result())
         finally:
@@ -211,24 +187,22 @@ class Backend:
             with suppress(StorageFailed):  # of no importance beside what ended the job
                 self.store.update_size(record.run_id)
 
-    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, here: bool) -> None:
+    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
         """Do the task on the cluster, in a further process, or in this one with its memory limited."""
         device, measures = spec.sensitivity.device, isinstance(task, Measurement)
         given = measures and self._open_session is not None
-        address = cluster_for(spec) if measures and not (given or here) else ""
+        address = cluster_for(spec) if measures and not (given or local) else ""
         if address:
             carry_out_on_cluster(task, context, device=device, address=address)
-        elif self._processes and not given:
-            self._processes.carry_out(task, context, device=device)
+        elif self.processes and not given:
+            self.processes.carry_out(task, context, device=device)
         else:
             with self._memory.job(limited=runs_on_processor(device)):
                 task.carry_out(context)
 
     def _conclude(self, record: RunRecord, result: SensitivityResult) -> None:
+        spec = record.spec
         self.store.update(record.run_id, headline=headline(result))
-        self._learn(record.spec, result)
-
-    def _learn(self, spec: RunSpec, result: SensitivityResult) -> None:
         self.cards.keep(spec.model, result.profile)
         if result.passes.workers:
             return  # says nothing about this machine
@@ -241,11 +215,7 @@ class Backend:
 
     def _keep_state(self, snapshot: JobSnapshot) -> None:
         if snapshot.run_id not in self._tasks:  # the outcome of a task is a file; a run keeps the state it had
-            self._states.keep(snapshot)
-
-
-def _word_for(task: RunTask) -> str:
-    return "Run" if isinstance(task, Measurement) else type(task).__name__
+            self.states.keep(snapshot)
 
 
 def kind_of(spec: RunSpec) -> str:
@@ -261,11 +231,8 @@ _shared_lock = threading.Lock()
 def backend_at(home: Path) -> Backend:
     """Return this process's backend of ``home``, made on first use and closed when the process ends.
 
-    The home is this process's alone, so that uploads without a run are those of a server that has ended.
-
-    Raises:
-        StorageFailed: the home cannot be used, or another process works in it.
-        InvalidSpec: a setting of the server makes no sense.
+    The home is this process's alone, so that uploads without a run are those of a server that has ended. Raises
+    StorageFailed where it cannot be used, and InvalidSpec where a setting of the server makes no sense.
     """
     key = home.expanduser().resolve()
     with _shared_lock:

@@ -28,7 +28,7 @@ class DiskUse:
         own_bytes, own_limit_bytes: of one person's runs.
         all_bytes, all_limit_bytes: of everybody's runs.
         free_bytes: on the disk that holds them.
-        keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
+        keep_days: see :class:`~senseapp.runs.settings.ServerSettings`.
     """
 
     own_bytes: int
@@ -52,11 +52,7 @@ def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
 
 
 def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
-    """Check that a new run, or ``num_bytes`` more, may be kept.
-
-    Raises:
-        QuotaExceeded: the person's or the server's runs take too much already.
-    """
+    """Raise QuotaExceeded unless a new run, or ``num_bytes`` more, may be kept."""
     more = f", and this adds {_megabytes(num_bytes)}" if num_bytes else ""
     if use.own_bytes + num_bytes >= use.own_limit_bytes:
         raise QuotaExceeded(
@@ -92,13 +88,7 @@ IsRead = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadLimits:
-    """Megabytes that uploads may take.
-
-    Attributes:
-        file_mb: one file (``SENSEAPP_MAX_UPLOAD_MB``).
-        person_mb: all files of one person (``SENSEAPP_UPLOADS_PER_PERSON_MB``).
-        server_mb: all files of everybody (``SENSEAPP_UPLOADS_IN_ALL_MB``).
-    """
+    """Megabytes that one file, all files of one person and those of everybody may take."""
 
     file_mb: int = 2048
     person_mb: int = 8192
@@ -106,11 +96,7 @@ class UploadLimits:
 
     @classmethod
     def configured(cls) -> UploadLimits:
-        """Return the limits from the environment.
-
-        Raises:
-            InvalidSpec: one is not a whole number above 0.
-        """
+        """Return the limits from the environment."""
         return cls(
             file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
             person_mb=whole_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb, unit="megabytes"),
@@ -128,16 +114,9 @@ def reserve_upload(
 ) -> Path:
     """Make the file that an upload will be written to, ``num_bytes`` large, and return its path.
 
-    It lies in a folder of its own, whose name cannot be guessed, and has its size without taking up the disk: uploads
-    that come at the same time count against the quotas. Before that, uploads that are hours old and that no run reads
-    are removed.
-
-    Args:
-        folder: of this person; its neighbours are everybody else's.
-        num_bytes: size of the new file; :func:`extend_upload` makes it larger.
-        is_read: see :data:`IsRead`.
-        limits: see :class:`UploadLimits`.
-        announced_bytes: size that the sender announces: it must fit in, and is not reserved.
+    It lies in a folder of its own in ``folder`` (of this person, beside everybody else's), whose name cannot be
+    guessed, and has its size without taking up the disk: uploads that come at the same time count against the quotas.
+    What the sender announces must fit in, and is not reserved. Old uploads that no run reads are removed first.
 
     Raises:
         QuotaExceeded: the file is too large, or a quota would be passed.
@@ -157,19 +136,14 @@ def reserve_upload(
 
 
 def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
-    """Reserve ``num_bytes`` more for an upload.
-
-    Raises:
-        QuotaExceeded: a quota would be passed.
-        StorageFailed: the disk refuses.
-    """
+    """Reserve ``num_bytes`` more for an upload; raises as :func:`reserve_upload` does."""
     with storage_errors("the folder uploads"):
         _check_quotas(path.parent.parent, num_bytes, limits)
         os.truncate(path, path.stat().st_size + num_bytes)
 
 
 def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
-    used, in_all = _bytes_in(folder), _bytes_in(folder.parent)
+    used, in_all = bytes_in(folder), bytes_in(folder.parent)
     if used + num_bytes > limits.person_mb * _MB:
         raise QuotaExceeded(
             f"Your uploads may take {limits.person_mb:,} MB and take {used // _MB:,} MB; this file adds "
@@ -197,9 +171,11 @@ def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 
             discard_upload(path, path.parent.parent, is_read=is_read)
 
 
-def _bytes_in(folder: Path) -> int:
-    found = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # removed meanwhile
-            found += path.lstat().st_size if path.is_file() else 0
-    return found
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in ``folder``; those that are removed meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total

@@ -1,8 +1,4 @@
-"""One run from its settings to its stored result; the app and the command line both come through here.
-
-What a running job has found so far, for a chart that fills as it goes.
-The states of runs on their way to the store: kept in memory while the disk refuses them.
-"""
+"""A run from its settings to its stored result, what it has found so far, and its state on the way to the store."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from senseapp.core.errors import NotFound, StorageFailed
 from senseapp.engine.cluster.cluster import cluster_address
@@ -20,11 +17,14 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.runs.leaderboard import headline
-from senseapp.runs.session import AnalysisSession, OpenSession
+from senseapp.runs.session import OpenSession
 from senseapp.runs.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext
 from senseapp.runs.worker import JobControl
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
+
+if TYPE_CHECKING:
+    from senseapp.engine.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def execute(
         return result
 
 
-def _take_over(folder: RunFolder, session: AnalysisSession, known: EarlierRuns) -> None:
+def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
     """Begin with what an earlier run measured; a run that has begun itself goes on by itself."""
     if folder.measurements.count():
         return
@@ -100,7 +100,7 @@ def _take_over(folder: RunFolder, session: AnalysisSession, known: EarlierRuns) 
     folder.take_over(found, known.taken(len(found), session.targets) if found else None)
 
 
-def _measure(folder: RunFolder, observer: RunObserver, session: AnalysisSession, started: float) -> SensitivityResult:
+def _measure(folder: RunFolder, observer: RunObserver, session: Session, started: float) -> SensitivityResult:
     earlier = folder.measurements.read()
     reused = folder.load_reused()
     notes = () if reused is None else (reused.note,)
@@ -124,7 +124,7 @@ def _with_notes(result: SensitivityResult, notes: tuple[str, ...]) -> Sensitivit
     return replace(result, notes=(*notes, *result.notes))
 
 
-def _estimate(folder: RunFolder, observer: RunObserver, session: AnalysisSession) -> tuple[LayerMeasurement, ...]:
+def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tuple[LayerMeasurement, ...]:
     known = folder.load_estimates()
     if known is not None:
         return known
@@ -138,7 +138,7 @@ def _estimate(folder: RunFolder, observer: RunObserver, session: AnalysisSession
 
 
 def _measure_missing(
-    folder: RunFolder, observer: RunObserver, session: AnalysisSession, done: tuple[LayerMeasurement, ...]
+    folder: RunFolder, observer: RunObserver, session: Session, done: tuple[LayerMeasurement, ...]
 ) -> list[LayerMeasurement]:
     found = []
     for measurement in session.measure(done):
@@ -154,9 +154,7 @@ _log = logging.getLogger(__name__)
 class LiveRun:
     """Collects a job's findings for readers in other threads, and passes its progress on.
 
-    Args:
-        control: of the job.
-        on_plan: told the steps done by an earlier attempt and those planned, once they are known.
+    ``on_plan`` is told the steps done by an earlier attempt and those planned, once they are known.
     """
 
     def __init__(self, control: JobControl, *, on_plan: Callable[[int, int], None]) -> None:
@@ -217,11 +215,7 @@ class StateKeeper:
         self._waiting: dict[str, JobSnapshot] = {}
 
     def keep(self, snapshot: JobSnapshot) -> None:
-        """Store the state of a run, or remember it.
-
-        Raises:
-            StorageFailed: it is only remembered.
-        """
+        """Store the state of a run, or remember it."""
         with self._lock:
             self._waiting[snapshot.run_id] = snapshot
             self._write_all()

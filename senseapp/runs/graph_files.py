@@ -1,7 +1,4 @@
-"""The network of a run as a graph for Model Explorer: exported once, kept in the run's folder, for every overlay.
-
-Write a schedule in the format of the tool that will read it.
-"""
+"""Schedules in the formats of other tools, and the network as a graph that Model Explorer colours with them."""
 
 from __future__ import annotations
 
@@ -23,30 +20,18 @@ _STEM = "schedule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFiles:
-    """The exported network of a run.
-
-    Attributes:
-        path: of the ``.pt2`` file.
-        nodes: names of the graph's nodes of each layer.
-    """
+    """The exported network of a run: its ``.pt2`` file, and the names of the graph's nodes of each layer."""
 
     path: Path
     nodes: Mapping[str, list[str]]
 
     def overlay(self, schedule: Schedule) -> str:
-        """Return what colours the graph with ``schedule``.
-
-        Raises:
-            InvalidSchedule: a layer has no node in the graph.
-        """
-        from senseapp.schedules.export.model_explorer import overlay_of, schedule_values
-
-        return overlay_of(schedule_values(schedule), self.nodes, title=f"{schedule.model}: {schedule.method} schedule")
+        """Return what colours the graph with ``schedule``; raises InvalidSchedule where a layer has no node in it."""
+        return _overlay(schedule, self.nodes)
 
     def zipped(self, schedule: Schedule) -> dict[str, bytes]:
         """Return the two files of ``schedule`` as they go into a zip."""
-        overlay = self.overlay(schedule).encode()
-        return {f"{_STEM}.model-explorer.json": overlay, f"{_STEM}.model-explorer.pt2": self.path.read_bytes()}
+        return _zipped(self.overlay(schedule), self.path.read_bytes())
 
 
 def export_graph(folder: RunFolder, result: SensitivityResult) -> GraphFiles:
@@ -58,18 +43,33 @@ def export_graph(folder: RunFolder, result: SensitivityResult) -> GraphFiles:
     """
     names, path = folder.path / "graph-nodes.json", folder.path / "graph.pt2"
     if not names.is_file():
-        load_engine()
-        import torch  # the app paints before torch is loaded
-
-        from senseapp.models.load import load_model
-        from senseapp.schedules.export.model_explorer import exported_graph
-
-        loaded = load_model(result.spec.model)
-        nodes, graph = exported_graph(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
+        nodes, graph = _exported(result.spec.model)
         replace_file(path, graph)
         replace_file(names, json.dumps(nodes))
     with storage_errors(names.name):
         return GraphFiles(path=path, nodes=json.loads(names.read_bytes()))
+
+
+def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
+    """Return the names of the graph's nodes of each layer, and the ``.pt2`` file."""
+    load_engine()
+    import torch  # the app paints before torch is loaded
+
+    from senseapp.models.load import load_model
+    from senseapp.schedules.export.model_explorer import exported_graph
+
+    loaded = load_model(model)
+    return exported_graph(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
+
+
+def _overlay(schedule: Schedule, nodes: Mapping[str, list[str]]) -> str:
+    from senseapp.schedules.export.model_explorer import overlay_of, schedule_values
+
+    return overlay_of(schedule_values(schedule), nodes, title=f"{schedule.model}: {schedule.method} schedule")
+
+
+def _zipped(overlay: str, graph: bytes) -> dict[str, bytes]:
+    return {f"{_STEM}.model-explorer.json": overlay.encode(), f"{_STEM}.model-explorer.pt2": graph}
 
 
 _OVERLAY = "model-explorer"
@@ -81,27 +81,27 @@ def write_target_file(
     """Write ``schedule`` to ``path`` and, for formats that need it, a second file beside it; return their paths.
 
     ``zip`` stands for every format that can hold it, in one archive. A Model Explorer overlay loads the network of the
-    run, to export the graph that it colours.
-
-    Raises:
-        InvalidSpec: no such format.
-        InvalidSchedule: the format cannot hold this schedule.
-        InvalidInput: the network, where it is needed, cannot be loaded or exported.
-        StorageFailed: a file cannot be written.
+    run, to export the graph that it colours. Raises InvalidSpec for an unknown format, and InvalidSchedule where it
+    cannot hold this schedule.
     """
     from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:
-        return _write({path: zipped_formats(schedule, result, lambda: _zipped_overlay(schedule, result.spec.model))})
+        return _write({path: zipped_formats(schedule, result, lambda: _zipped(*_coloured(schedule, result)))})
     target = export_format(format_name)
     if target.name == _OVERLAY:
-        overlay, graph = _overlay(schedule, result.spec.model)
+        overlay, graph = _coloured(schedule, result)
         return _write({path: overlay, path.with_suffix(".pt2"): graph})
     files: dict[Path, str | bytes] = {path: target.write(schedule, result.profile)}
     if target.companion is not None:
         name, text = target.companion
         files[path.with_name(name)] = text
     return _write(files)
+
+
+def _coloured(schedule: Schedule, result: SensitivityResult) -> tuple[str, bytes]:
+    nodes, graph = _exported(result.spec.model)
+    return _overlay(schedule, nodes), graph
 
 
 def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Callable[[], Mapping[str, bytes]]) -> bytes:
@@ -111,9 +111,6 @@ def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Calla
         schedule: what to write.
         result: of the run that it was made from.
         overlay: returns the files of the Model Explorer overlay, for which the network is loaded and exported.
-
-    Raises:
-        InvalidSchedule: the schedule belongs to another model.
     """
     from senseapp.schedules.export.registry import build_zip  # loads yaml and what else the formats need
 
@@ -121,24 +118,6 @@ def zipped_formats(schedule: Schedule, result: SensitivityResult, overlay: Calla
         return build_zip(schedule, result.profile, extra=overlay())[0]
     except (InvalidInput, StorageFailed) as error:
         return build_zip(schedule, result.profile, left_out=str(error))[0]
-
-
-def _zipped_overlay(schedule: Schedule, model: ModelSpec) -> dict[str, bytes]:
-    overlay, graph = _overlay(schedule, model)
-    return {"schedule.model-explorer.json": overlay.encode(), "schedule.model-explorer.pt2": graph}
-
-
-def _overlay(schedule: Schedule, model: ModelSpec) -> tuple[str, bytes]:
-    load_engine()
-    import torch  # the app paints before torch is loaded
-
-    from senseapp.models.load import load_model
-    from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values
-
-    loaded = load_model(model)
-    sample = torch.zeros(1, *loaded.preprocessing.input_shape)
-    title = f"{schedule.model}: {schedule.method} schedule"
-    return model_explorer_overlay(schedule_values(schedule), loaded.module, sample, title=title)
 
 
 def _write(files: dict[Path, str | bytes]) -> tuple[Path, ...]:

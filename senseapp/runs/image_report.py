@@ -44,15 +44,8 @@ def sample_zip() -> bytes:
 def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[Path, ...] = ()) -> PreviewReport:
     """Load the model and some images of ``spec``, and run the one on the other; takes seconds.
 
-    Where their preparation is to be chosen, it is, and everything is shown with what was chosen.
-
-    Args:
-        spec: with the model and the images.
-        num_images: how many images there are; None where that is not known beforehand.
-        data_roots: folders that images may be read from; empty allows any.
-
-    Raises:
-        InvalidInput: the model or the images cannot be used.
+    Where their preparation is to be chosen, it is, and everything is shown with what was chosen. ``num_images`` is None
+    where it is not known beforehand; no ``data_roots`` allow images from anywhere.
     """
     load_engine()
     from senseapp.data.load import load_images  # torch loads on first use, not when the app starts
@@ -108,11 +101,13 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
     """Return how many images were scored, in random order until the time is up, and the task's shown metric."""
     if images.labels is None or not task.shown_metric:
         return 0, None
+    import torch
+
     from senseapp.data.images import draw
 
     metric = METRICS[task.shown_metric]
     chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
-    order = _shuffled(len(chosen))
+    order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).tolist()
     end, total, scored = time.monotonic() + _SCORING_SECONDS, 0.0, 0
     while scored < len(order) and time.monotonic() < end:
         batch = chosen.subset(order[scored : scored + _BATCH])
@@ -120,13 +115,6 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
         total += metric.moments(output, output, batch.labels)[1]
         scored += len(batch)
     return scored, total / scored
-
-
-def _shuffled(count: int) -> list[int]:
-    import torch
-
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
-    return order
 
 
 def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:

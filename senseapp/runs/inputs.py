@@ -12,8 +12,8 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
-from senseapp.runs.checkpoint_report import CheckpointReport
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
+from senseapp.runs.model_cards import CheckpointReport
 from senseapp.runs.questions import (
     CompareCheckpoint,
     FindGroups,
@@ -30,61 +30,49 @@ _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
 class Inputs:
-    """One person's models and images. Calls may take seconds: make them where nobody waits."""
+    """One person's models and images. Calls may take seconds: make them where nobody waits.
+
+    Each raises InvalidInput where a file may not be read here, or a model or images cannot be used.
+    """
 
     def __init__(self, backend: Backend, owner: str) -> None:
         self._backend = backend
         self._owner = owner
 
-    def model_card(self, model: ModelSpec) -> ModelProfile:
-        """Return what is known about a model; the first time this loads it, which may take seconds.
+    def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
+        """Return the folders that this person's runs may read, once ``spec`` is seen to keep to them."""
+        folders = self._backend.readable_folders(self._owner)
+        check_paths(spec, folders)
+        return folders
 
-        Raises:
-            InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
-        """
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+    def model_card(self, model: ModelSpec) -> ModelProfile:
+        """Return what is known about a model; the first time this loads it."""
+        self._checked(RunSpec(model=model))
         return self._backend.cards.card(model)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-        """Return the layers that a run of pruning takes together, one entry per group; loads the model, takes seconds.
-
-        Raises:
-            InvalidInput: the model cannot be used, or no layer is selected.
-        """
-        check_paths(RunSpec(model=spec.model), self._backend.readable_folders(self._owner))
+        """Return the layers that a run of pruning takes together, by group; loads the model, takes seconds."""
+        self._checked(RunSpec(model=spec.model))
         if not spec.sensitivity.compression.description.removes_channels:
             return ()
         return self._backend.answer(FindGroups(spec=spec)).groups
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
-        """Read a checkpoint and rank the architectures it may belong to; may take seconds.
-
-        Raises:
-            InvalidCheckpoint: it may not be read here, cannot be read or trusted, or holds no weights.
-        """
-        model = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
+        self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)))
         return self._backend.answer(IdentifyCheckpoint(path=path, use_ema=use_ema))
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
-        """Compare a checkpoint with one architecture, name by name; may take seconds.
-
-        Raises:
-            InvalidInput: the checkpoint cannot be read, or the architecture not built for it.
-        """
-        check_paths(RunSpec(model=model), self._backend.readable_folders(self._owner))
+        """Compare a checkpoint with one architecture, name by name; may take seconds."""
+        self._checked(RunSpec(model=model))
         return self._backend.answer(CompareCheckpoint(model=model))
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose what each of its labels means to ``model``.
 
         The first time for a model this loads it, as :meth:`model_card` does.
-
-        Raises:
-            InvalidInput: the images may not be read here or cannot be read, or the model cannot be loaded.
         """
-        roots = self._backend.readable_folders(self._owner)
-        check_paths(RunSpec(model=model, data=data), roots)
+        roots = self._checked(RunSpec(model=model, data=data))
         survey = self._backend.answer(
             SurveyImages(
                 data=data,
@@ -101,23 +89,14 @@ class Inputs:
         return survey
 
     def preview(self, spec: RunSpec) -> PreviewReport:
-        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds.
-
-        Raises:
-            InvalidInput: the model or the images cannot be used.
-        """
-        roots = self._backend.readable_folders(self._owner)
-        check_paths(spec, roots)
+        """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
+        roots = self._checked(spec)
         return self._backend.answer(
             PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots)))
         )
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
-        """Read a schedule file of senseapp's own, for the model of ``profile``.
-
-        Raises:
-            InvalidSchedule: it is no such file, or for another model.
-        """
+        """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
         return self._backend.answer(ReadSchedule(content=content, profile=profile))
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
@@ -132,9 +111,6 @@ class Inputs:
         """Predict the seconds a run takes here; None where the number of images is not known beforehand.
 
         Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
-
-        Raises:
-            InvalidInput: the model cannot be used, or no layer is selected.
         """
         count = num_images(spec, self._backend.image_counts)
         if count is None:
@@ -148,14 +124,9 @@ class Inputs:
         return self._backend.speeds.predict(work, kind=kind_of(spec))
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
-        """Return a new file of ``num_bytes`` among this person's uploads, for what is about to come.
+        """Return a new file among this person's uploads; see :func:`~senseapp.runs.disk_space.reserve_upload`.
 
-        What the sender announces must fit in; it is not reserved.
-
-        Raises:
-            QuotaExceeded: the file is too large, or a quota would be passed.
-            RateLimited: this person sends too many files in a minute.
-            StorageFailed: the disk refuses.
+        Raises RateLimited where this person sends too many files in a minute.
         """
         self._backend.rate_limiter.count(self._owner, "uploads")
         with self._backend.receiving:
@@ -168,12 +139,7 @@ class Inputs:
             )
 
     def extend_upload(self, path: Path, num_bytes: int) -> None:
-        """Reserve ``num_bytes`` more for an upload of this person.
-
-        Raises:
-            QuotaExceeded: a quota would be passed.
-            StorageFailed: the disk refuses.
-        """
+        """Reserve ``num_bytes`` more for an upload of this person."""
         with self._backend.receiving:
             extend_upload(path, num_bytes, limits=UploadLimits.configured())
 
@@ -188,9 +154,7 @@ class Inputs:
 def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
     """Return how many images a run measures on; None where that is known only after counting them.
 
-    Args:
-        spec: of the run.
-        counted: of the images that were looked at, by their spec without a class map.
+    ``counted`` has the images that were looked at, by their spec without a class map.
     """
     if spec.sensitivity.num_samples is not None:
         return spec.sensitivity.num_samples

@@ -1,7 +1,4 @@
-"""Runs side by side: how good each model is, and how small it can be made for at most one point.
-
-A result in one sentence that a manager can read out.
-"""
+"""Results in one sentence, and runs side by side: how good each model is, and how small it gets for one point."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from senseapp.store.run_store import RunStore
 
 def headline_level(result: SensitivityResult) -> float:
     """Return the level nearest to 50 % (or 4 bits): the one that a summary speaks about."""
-    usual = result.spec.sensitivity.compression.scale.usual
+    usual = result.compression.scale.usual
     return min(result.levels, key=lambda level: (abs(level - usual), level))
 
 
@@ -34,20 +31,18 @@ def shown_metric(result: SensitivityResult) -> str:
 def headline(result: SensitivityResult) -> str:
     """Say which layer is the most fragile and what the images can show of the others, at :func:`headline_level`.
 
-    "Most fragile: layer2.0.conv1 loses 6.4 points at 50 %. 14 of 21 layers lose nothing measurable: 512 images show
-    losses from about 0.7 points." A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where
-    the images cannot show a tolerable loss, that is the answer: "20 images cannot show a drop in top-1 accuracy under
-    about 16 points". Estimates have no interval, so a run of estimates alone says that it is estimated. A model that
-    does not do its task uncompressed is the headline itself.
+    A layer loses nothing measurable if the 95 % interval of its drop reaches 0. Where images cannot show a tolerable
+    loss, that is the answer. Estimates have no interval, so a run of estimates alone says that it is estimated. A model
+    that does not do its task uncompressed is the headline itself.
     """
     if warning := baseline_warning(result):
         return warning
     level, metric = headline_level(result), shown_metric(result)
     ranked = result.ranked(level, metric)
     if not ranked:
-        return f"No layer could be measured at {_level_text(result, level)}."
+        return f"No layer could be measured at {result.compression.scale.text(level)}."
     worst, change = ranked[0]
-    drop = f"{worst.layer}{_loses(change)} at {_level_text(result, level)}"
+    drop = f"{worst.layer}{_loses(change)} at {result.compression.scale.text(level)}"
     if worst.estimated:
         return f"Most fragile by estimate: {drop}. Run the exact measurement to be sure."
     measured = [pair for pair in ranked if not pair[0].estimated]
@@ -69,12 +64,13 @@ def headline(result: SensitivityResult) -> str:
 
 def _nothing_seen(result: SensitivityResult, level: float, metric: str, visible: float, every: str) -> str:
     """Return what it means that no layer of ``every`` ("23 layers") loses for sure."""
-    at, layers = _level_text(result, level), f"{every} measured"
+    at, layers = result.compression.scale.text(level), f"{every} measured"
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
     instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
-    return f"{_sentence(_too_few(result, metric, visible))} at {at} ({layers}): add images{instead}."
+    few = _too_few(result, metric, visible)
+    return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
 
 def _too_few(result: SensitivityResult, metric: str, visible: float) -> str:
@@ -88,27 +84,19 @@ def _shown(result: SensitivityResult, metric: str, visible: float) -> str:
     return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
 
 
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:]
-
-
 def _images(result: SensitivityResult) -> str:
     return plural(result.num_samples, "image") if result.num_samples else "these images"
 
 
 def _first_stronger_loss(result: SensitivityResult, level: float) -> str:
     """Return a further sentence on the mildest stronger level at which a layer measurably loses; empty if none."""
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
         ranked = result.ranked(other, shown_metric(result))
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
             worst, change = ranked[0]
-            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {_level_text(result, other)}."
+            return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {scale.text(other)}."
     return ""
-
-
-def _level_text(result: SensitivityResult, level: float) -> str:
-    return result.spec.sensitivity.compression.scale.text(level)
 
 
 def _loses(change: MetricChange) -> str:
@@ -133,18 +121,15 @@ class LeaderboardRow:
 
     Attributes:
         run: its id, or the name of its folder.
-        model: its name.
-        compression: ``sparsity``, ``pruning`` or ``quantization``.
         levels: that were measured, as fractions or bits.
-        num_params: of the model; 0 where unknown.
-        num_images: measured on; 0 where unknown.
+        num_params, num_images: 0 where unknown.
         metric: that ranks its layers.
         baseline: of the uncompressed model in that metric; None where it says nothing (KL) or is unknown.
         bytes_removable: the largest share of bytes, of the schedules of the trade-off, that is predicted to cost at
             most :data:`ALLOWED_DROP`; 0 if none is that gentle, None where it cannot be said.
-        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
         drop_metric: what that drop is counted in: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
+        unknown_because: why it cannot be said, where the images cannot show such a drop; else empty.
     """
 
     run: str
@@ -170,7 +155,7 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
     return LeaderboardRow(
         run=run,
         model=result.profile.title,
-        compression=result.spec.sensitivity.compression.kind,
+        compression=result.compression.kind,
         levels=result.levels,
         num_params=result.profile.num_params,
         num_images=result.num_samples,
@@ -189,7 +174,7 @@ def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
-    """Return the rows as a table with the columns ``run,model,compression,...``; unknown figures are empty."""
+    """Return the rows as a table with the columns of :data:`_COLUMNS`; unknown figures are empty."""
     return csv_text(_COLUMNS, map(_cells, rows))
 
 

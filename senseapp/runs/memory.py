@@ -20,12 +20,9 @@ _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "n
 class MemoryGuard:
     """Limits this process's data segment while jobs run; where the system knows no such limit, nothing happens.
 
-    What does not fit is refused at once when it is asked for, as an error in the code that asks. Without the limit the
-    system would grant it, and later kill the process with everything in it. What the process holds already, such as
-    memory that earlier work has freed, does not count.
-
-    Args:
-        job_mb: memory for one job; 0 allows nine tenths of what is free when the first of several starts.
+    What does not fit is then refused as an error in the code that asks, where the system would grant it and later
+    kill the process. What the process holds already does not count. ``job_mb`` is memory for one job; 0 allows nine
+    tenths of what is free when the first of several starts.
     """
 
     def __init__(self, job_mb: int = 0) -> None:
@@ -36,11 +33,7 @@ class MemoryGuard:
 
     @contextmanager
     def job(self, *, limited: bool = True) -> Iterator[None]:
-        """Limit the memory in the body, unless it works on an accelerator, and name what exceeds it.
-
-        Raises:
-            OutOfMemory: the body asked for more than there is.
-        """
+        """Limit the memory in the body, unless it works on an accelerator; OutOfMemory where that is exceeded."""
         self._begin(limited)
         try:
             yield

@@ -1,48 +1,39 @@
-"""What is known about a model before a run, loaded once per model.
-
-Whether two runs measured one network: the same architecture with the same weights, wherever the files lie.
-"""
+"""Models and checkpoints before a run: profiles, pruning groups, fitting architectures, whether two are the same."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from senseapp.core.errors import InvalidSchedule
+from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
+from senseapp.models.recognise import Candidate
+from senseapp.records.inputs import MatchReport
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.session import load_engine
 from senseapp.tasks import task_named
 
 _KEPT = 64
+_EXAMPLE_IMAGES = 2
 _Key: TypeAlias = tuple[ModelSpec, float, int]
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What is known about a model before a run.
-
-    Attributes:
-        profile: its layers and their cost.
-        class_names: of its outputs; empty where unknown.
-    """
+    """A model's layers and their cost, and the names of its outputs (empty where unknown)."""
 
     profile: ModelProfile
     class_names: tuple[str, ...] = ()
 
 
 def load_card(model: ModelSpec) -> ModelCard:
-    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds.
-
-    Raises:
-        InvalidInput: the model is unknown, or its checkpoint or settings cannot be used.
-    """
+    """Load the network, describe it from one forward pass, and drop it again; takes up to seconds."""
     load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
@@ -62,65 +53,64 @@ def load_card(model: ModelSpec) -> ModelCard:
     return ModelCard(profile=profile, class_names=loaded.class_names)
 
 
-class ModelCards:
-    """Profiles by model; a checkpoint that changed on disk is read again.
+def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
+    """Load the model of ``spec`` and return the members of each of its groups; none for other compressions."""
+    settings = spec.sensitivity
+    if not settings.compression.description.removes_channels:
+        return ()
+    load_engine()
+    import torch
 
-    Args:
-        load: describes a model that is not known yet.
-    """
+    from senseapp.compressions.base import CompressionRequest, build_compressor
+    from senseapp.layers.profile import profile_model, select_layers
+    from senseapp.models.load import load_model
+
+    loaded = load_model(spec.model)
+    images = torch.randn(_EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
+    profile = profile_model(loaded.module, images)
+    layers = select_layers(profile, settings.layers, settings.layer_types)
+    request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)
+    return tuple(target.members for target in build_compressor(settings.compression, request).targets)
+
+
+class ModelCards:
+    """Profiles by model; a checkpoint that changed on disk is read again. ``load`` describes one not known yet."""
 
     def __init__(self, load: Callable[[ModelSpec], ModelCard] = load_card) -> None:
         self._describe = load
-        self._lock = threading.Lock()
         self._loading = threading.Lock()
-        self._profiles: OrderedDict[_Key, ModelProfile] = OrderedDict()
-        self._class_names: OrderedDict[_Key, tuple[str, ...]] = OrderedDict()
+        self._profiles: dict[_Key, ModelProfile] = {}
+        self._class_names: dict[_Key, tuple[str, ...]] = {}
 
     def card(self, model: ModelSpec) -> ModelProfile:
-        """Return the profile of ``model``; the first time this loads it and blocks.
-
-        Raises:
-            InvalidInput: the model cannot be loaded.
-        """
-        if (known := self._known(model)) is not None:
+        """Return the profile of ``model``; the first time this loads it and blocks."""
+        if (known := self._profiles.get(_key(model))) is not None:
             return known
         with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
-            if (known := self._known(model)) is not None:
-                return known
-            return self._load(model)
+            return self._profiles.get(_key(model)) or self._load(model).profile
 
     def class_names(self, model: ModelSpec) -> tuple[str, ...]:
-        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does.
-
-        Raises:
-            InvalidInput: the model cannot be loaded.
-        """
+        """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
         with self._loading:
-            if _key(model) not in self._class_names:
-                self._load(model)
-            return self._class_names[_key(model)]
+            known = self._class_names.get(_key(model))
+            return self._load(model).class_names if known is None else known
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
         """Remember a profile, for example one that a run made anyway."""
-        with self._lock:
-            self._profiles[_key(model)] = profile
-            while len(self._profiles) > _KEPT:
-                self._profiles.popitem(last=False)
+        _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec) -> ModelProfile:
+    def _load(self, model: ModelSpec) -> ModelCard:
         card = self._describe(model)
         self.keep(model, card.profile)
-        self._class_names[_key(model)] = card.class_names
-        while len(self._class_names) > _KEPT:
-            self._class_names.popitem(last=False)
-        return card.profile
+        _put(self._class_names, _key(model), card.class_names)
+        return card
 
-    def _known(self, model: ModelSpec) -> ModelProfile | None:
-        key = _key(model)
-        with self._lock:
-            if key in self._profiles:
-                self._profiles.move_to_end(key)
-            return self._profiles.get(key)
+
+def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:
+    """Keep a value, and at most so many: the oldest goes."""
+    known[key] = value
+    if len(known) > _KEPT:
+        known.pop(next(iter(known)), None)
 
 
 def _key(model: ModelSpec) -> _Key:
@@ -128,6 +118,83 @@ def _key(model: ModelSpec) -> _Key:
         return model, 0.0, 0
     status = Path(model.checkpoint).stat()
     return model, status.st_mtime, status.st_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReport:
+    """What was found in a checkpoint.
+
+    Attributes:
+        spec: the checkpoint, as a model whose architecture is to be recognised.
+        candidates: architectures that it may belong to, the likeliest first; none where nothing is alike.
+        wrapping: keys and prefixes that were taken off, from the outside in.
+        has_ema: whether the file holds averaged (EMA) weights beside the plain ones.
+        num_tensors: weights by name.
+        notes: sentences a person should read.
+        verdict: in one sentence, which architecture fits exactly, or that none does.
+    """
+
+    spec: ModelSpec
+    candidates: tuple[Candidate, ...]
+    wrapping: tuple[str, ...]
+    has_ema: bool
+    num_tensors: int
+    notes: tuple[str, ...]
+    verdict: str
+
+    def model(self, candidate: Candidate) -> ModelSpec:
+        """Return how the checkpoint is loaded as that architecture."""
+        return replace(self.spec, library=candidate.library, name=candidate.name)  # type: ignore[arg-type]
+
+    @property
+    def proposal(self) -> ModelSpec | None:
+        """The architecture to confirm; None where none fits."""
+        return self.model(self.candidates[0]) if self.candidates and self.candidates[0].fits else None
+
+    @property
+    def look_alikes(self) -> tuple[Candidate, ...]:
+        """The likeliest architecture and those that fit equally well; none where none fits."""
+        if self.proposal is None:
+            return ()
+        return tuple(item for item in self.candidates if item.fits and item.score == self.candidates[0].score)
+
+
+def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport:
+    """Read a checkpoint and rank the architectures that its names and shapes fit; may take seconds."""
+    load_engine()
+    from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
+    from senseapp.models.fitting import propose, recognised
+
+    checkpoint = read_checkpoint(path, use_ema=use_ema)
+    spec = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
+    try:
+        verdict = " ".join(propose(spec, checkpoint).notes)
+    except InvalidCheckpoint as error:
+        verdict = str(error)
+    return CheckpointReport(
+        spec=spec,
+        candidates=recognised(checkpoint),
+        wrapping=checkpoint.wrapping,
+        has_ema=checkpoint.has_ema,
+        num_tensors=len(checkpoint.tensors),
+        notes=checkpoint.notes,
+        verdict=verdict,
+    )
+
+
+def compare_checkpoint(model: ModelSpec) -> MatchReport:
+    """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
+    load_engine()
+    from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
+    from senseapp.models.fitting import match_state_dict, propose
+    from senseapp.models.load import build_network
+    from senseapp.models.loaded import skip_weight_init
+
+    checkpoint = read_checkpoint(model.checkpoint, use_ema=model.use_ema)
+    proposal = propose(model, checkpoint)
+    with skip_weight_init():
+        module = build_network(proposal.spec).module
+    return match_state_dict(module, proposal.fitted(module).tensors, fresh_head=proposal.fresh_head)
 
 
 def same_model(first: ModelSpec, second: ModelSpec) -> bool:
@@ -144,11 +211,7 @@ def same_model(first: ModelSpec, second: ModelSpec) -> bool:
 
 
 def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
-    """Check that two runs are of one network; of imported figures only the layers are known, which schedules compare.
-
-    Raises:
-        InvalidSchedule: their settings or the contents of their checkpoints differ.
-    """
+    """Raise InvalidSchedule unless two runs are of one network; of imported figures only the layers are known."""
     if "imported" not in (first.library, second.library) and not same_model(first, second):
         names = " and ".join(Path(model.checkpoint).name or model.title for model in (first, second))
         raise InvalidSchedule(

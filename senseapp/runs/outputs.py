@@ -1,8 +1,4 @@
-"""The files that ``analyze`` leaves beside ``result.json``.
-
-The table ``sensitivity.csv``: one row per layer, level and metric, for spreadsheets and scripts.
-The per-layer targets that every run comes with, before anybody has chosen a budget.
-"""
+"""Files beside ``result.json``: ``sensitivity.csv``, one row per layer, level and metric, and ``targets.json``."""
 
 from __future__ import annotations
 
@@ -49,8 +45,8 @@ def _row(
         "layer_type": layer.layer_type,
         "params": layer.num_params,
         "macs": layer.macs,
-        "compression": result.spec.sensitivity.compression.kind,
-        "level": f"{result.spec.sensitivity.compression.scale.shown(item.level):.10g}",
+        "compression": result.compression.kind,
+        "level": f"{result.compression.scale.shown(item.level):.10g}",
         "metric": change.metric if change else result.metric,
         **{name: getattr(change, name) if change else "" for name in _FIGURES},
         "status": _ESTIMATED if estimated else item.status.value,
@@ -71,15 +67,14 @@ def default_targets(result: SensitivityResult) -> dict[str, float]:
     """Return one number per layer that could be measured, members of a group alike.
 
     Percent for sparsity and pruning: the classic rule on the drops of the ranking metric at the level nearest to
-    50 %, for a mean of 50 % weighted by the layers' parameters (2:4 sparsity: 50 % everywhere). Bits for
-    quantization: the least damage at 4 bits on average over all compressible weights, or at the nearest average that
-    the measured levels reach; 32 for a layer that is better left as it is.
+    50 %, for a mean of 50 % weighted by parameters (2:4 sparsity: 50 % everywhere). Bits for quantization: the least
+    damage at 4 bits on average, or at the nearest average that the measured levels reach; 32 for a layer left as it is.
     """
     from senseapp.schedules.gamma import (
         layer_targets,  # it loads scipy, which the app does without until its first chart
     )
 
-    config = result.spec.sensitivity.compression
+    config = result.compression
     if not any(item.changes for item in result.shown):
         return {}
     try:
@@ -110,11 +105,7 @@ def _schedule_at_average(result: SensitivityResult, bits: float) -> Schedule:
 
 
 def write_outputs(result: SensitivityResult, folder: Path) -> tuple[Path, ...]:
-    """Write ``sensitivity.csv`` and ``targets.json`` into ``folder`` and return their paths.
-
-    Raises:
-        StorageFailed: they cannot be written.
-    """
+    """Write ``sensitivity.csv`` and ``targets.json`` into ``folder`` and return their paths."""
     table, targets = folder / "sensitivity.csv", folder / "targets.json"
     replace_file(table, sensitivity_csv(result))
     replace_file(targets, json.dumps(default_targets(result), indent=2, allow_nan=False) + "\n")

@@ -19,10 +19,15 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.checkpoint_report import CheckpointReport, compare_checkpoint, identify_checkpoint
 from senseapp.runs.image_report import preview_images
-from senseapp.runs.model_cards import ModelCard, load_card
-from senseapp.runs.pruning_groups import find_pruning_groups
+from senseapp.runs.model_cards import (
+    CheckpointReport,
+    ModelCard,
+    compare_checkpoint,
+    find_pruning_groups,
+    identify_checkpoint,
+    load_card,
+)
 from senseapp.runs.run_files import UnpackedRun, unpack_run_file
 from senseapp.runs.session import load_engine
 from senseapp.store.distiller_reading import read_distiller_csv

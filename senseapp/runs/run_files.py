@@ -1,8 +1,8 @@
-"""A run made of a file that carried it from another server."""
+"""Finished runs that were not measured here: from run files and from other tools' tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -62,17 +62,24 @@ def unpack_run_file(stream: BinaryIO, folder: Path, *, most_bytes: int) -> Unpac
 
 
 def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> str:
-    """Make a finished run of what was unpacked into ``folder``, which is empty then, and return its id.
+    """Make a finished run of what was unpacked into ``folder``, which is empty then, and return its id."""
 
-    Raises:
-        StorageFailed: it cannot be stored.
-    """
-    record = store.create(run.spec, owner=owner, title=run.title)
-    try:
+    def move(own: RunFolder) -> None:
         with storage_errors("the run"):
             for path in folder.iterdir():
-                path.rename(store.folder(record.run_id).path / path.name)
-        store.update(record.run_id, headline=run.headline, origin=_ORIGIN)
+                path.rename(own.path / path.name)
+
+    return keep_finished_run(store, run, move, owner=owner, origin=_ORIGIN)
+
+
+def keep_finished_run(
+    store: RunStore, run: UnpackedRun, fill: Callable[[RunFolder], None], *, owner: str, origin: str
+) -> str:
+    """Make a finished run whose files ``fill`` writes, and return its id; where that fails nothing is kept."""
+    record = store.create(run.spec, owner=owner, title=run.title)
+    try:
+        fill(store.folder(record.run_id))
+        store.update(record.run_id, headline=run.headline, origin=origin)
         store.set_state(record.run_id, RunState.DONE, done=run.num_measurements, total=run.num_measurements)
     except SenseError:
         store.remove(record.run_id)

@@ -1,7 +1,4 @@
-"""What was logged about a run, kept with its files, so that its owner can read why it failed.
-
-The server's log: one JSON object a line, with the run it is about and without secrets.
-"""
+"""The server's log, one JSON object a line without secrets, and what it says of each run, for the run's owner."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ _READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class JsonLines(logging.Formatter):
     """Formats a record as ``{"time": ..., "level": ..., "logger": ..., "run": ..., "message": ..., "trace": ...}``.
 
-    Args:
-        secrets: texts to be blotted out wherever they occur; those of the environment are always.
+    ``secrets``, and those of the environment, are blotted out wherever they occur.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         super().__init__()
-        found = {secret for secret in (*secrets, *secrets_of_environment()) if len(secret) >= _SHORTEST_SECRET}
+        own = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
+        found = {secret for secret in (*secrets, *own) if len(secret) >= _SHORTEST_SECRET}
         longest_first = sorted(found, key=len, reverse=True)
         self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
 
@@ -58,19 +55,8 @@ class JsonLines(logging.Formatter):
         return self._secret.sub("[secret]", text) if self._secret is not None else text
 
 
-def secrets_of_environment() -> tuple[str, ...]:
-    """Return the values of environment variables that are named like secrets."""
-    return tuple(value for name, value in os.environ.items() if _SECRET_NAME.search(name) and value)
-
-
 def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
-    """Let everything that is logged go to files under ``home`` and to the standard error stream.
-
-    The stream gets JSON too, unless a person reads it: on a terminal the lines are plain.
-
-    Raises:
-        StorageFailed: the files cannot be made.
-    """
+    """Log to files under ``home`` and to the standard error stream: JSON, but plain lines on a terminal."""
     lines = JsonLines(secrets)
     stream = logging.StreamHandler()
     stream.setFormatter(logging.Formatter(_READABLE) if sys.stderr.isatty() else lines)
@@ -95,14 +81,7 @@ _current: ContextVar[str] = ContextVar("run", default="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One line of a log.
-
-    Attributes:
-        time: in UTC.
-        level: as of :mod:`logging`, in small letters.
-        message: one sentence.
-        trace: where an error came from; empty for anything else.
-    """
+    """One line of a log: time in UTC, level in small letters, and where an error came from."""
 
     time: datetime
     level: str
@@ -155,11 +134,7 @@ class RunLogs(logging.Handler):
 
 
 def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
-    """Return what was logged about the run in ``folder``, the oldest first; lines that a crash cut are left out.
-
-    Raises:
-        StorageFailed: it cannot be read.
-    """
+    """Return what was logged about the run in ``folder``, the oldest first; lines that a crash cut are left out."""
     if not (folder / _FILE).is_file():
         return ()
     with storage_errors(_FILE):

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.disk import storage_errors
-from senseapp.core.errors import NotFound, QueueFull, SenseError
+from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.home import home as default_home
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -18,15 +18,14 @@ from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, backend_at
 from senseapp.runs.disk_space import DiskUse, UploadLimits, check_run_room, disk_use
+from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.inputs import Inputs
 from senseapp.runs.leaderboard import LeaderboardRow, headline
 from senseapp.runs.questions import ReadTable, UnpackRunFile
-from senseapp.runs.run_files import keep_run
+from senseapp.runs.run_files import UnpackedRun, keep_finished_run, keep_run
 from senseapp.runs.run_log import LogEntry, read_run_log
-from senseapp.runs.scheduling import Scheduling
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.system_report import SystemReport, system_report
-from senseapp.runs.work import Work
 from senseapp.store.distiller_reading import notes_on_names
 from senseapp.store.run_file import write_run_file
 
@@ -37,11 +36,10 @@ LOCAL_OWNER = "local"
 class Service:
     """One person's view of the server: their runs, and parts for everything around them. Cheap to make.
 
-    Ids come from URLs: any text is answered, with NotFound unless this person may see the run. Whoever has a run's link
-    may read it through the link in place of its id, and can change nothing.
+    Ids come from URLs: any text is answered, with NotFound unless this person may see the run (to change it, owns it).
+    Whoever has a run's link may read it through the link in place of its id, and can change nothing.
 
     Attributes:
-        owner: whose runs these are.
         inputs: models and images, before a run.
         work: proofs, searches and histograms of finished runs.
         schedules: what schedules of finished runs need to know, and their files.
@@ -57,34 +55,22 @@ class Service:
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER) -> Service:
-        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``.
-
-        Raises:
-            StorageFailed: the home cannot be used.
-        """
+        """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``."""
         return cls(backend_at(home or default_home()), owner)
 
     def run(self, run_id: str) -> RunRecord:
-        """Return what is kept about a run.
-
-        Raises:
-            NotFound: there is no such run for this person.
-        """
-        return self._backend.up_to_date(self._store.get(run_id, self.owner))
+        """Return what is kept about a run."""
+        return self._backend.states.up_to_date(self._store.get(run_id, self.owner))
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return this person's runs, the newest first."""
-        return tuple(self._backend.up_to_date(record) for record in self._store.list(self.owner))
+        return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
 
     def result(self, run_id: str) -> SensitivityResult | None:
         """Return the result, or, of a run that has not finished, what it has found so far.
 
         A partial one has the same form with fewer measurements, so every view can show it; None before the
         model was loaded.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: its files are damaged.
         """
         record = self._store.get(run_id, self.owner)
         result = self._backend.so_far(self._store.readable(run_id, self.owner))
@@ -93,41 +79,24 @@ class Service:
         return result.without_folders()
 
     def rename(self, run_id: str, title: str) -> None:
-        """Change the title of a run.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            InvalidSpec: the title is empty or too long.
-        """
+        """Change the title of a run."""
         self._store.rename(run_id, self.owner, title)
 
     def share(self, run_id: str, *, shared: bool) -> str:
         """Let anybody with the link read a run, and return the link; or nobody else, for which it is empty.
 
         A link that was taken back never works again.
-
-        Raises:
-            NotFound: there is no such run of this person.
         """
         return self._store.share(run_id, self.owner, shared=shared)
 
     def delete(self, run_id: str) -> None:
-        """Stop a run if need be, and remove it with its files.
-
-        Raises:
-            NotFound: there is no such run of this person.
-        """
+        """Stop a run if need be, and remove it with its files."""
         known = self._store.owned(run_id, self.owner).run_id
         self._backend.stop_all(known)
         self._store.delete(known, self.owner)
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
-        """Write a finished run as one file, for :meth:`import_run` here or on another server.
-
-        Raises:
-            NotFound: there is no such run for this person, or it is not finished.
-            StorageFailed: there is no room for the file.
-        """
+        """Write a finished run as one file, for :meth:`import_run` here or on another server."""
         folder = self._store.folder(self._store.readable(run_id, self.owner))
         write_run_file(folder, self.run(run_id).title, stream)
 
@@ -137,7 +106,6 @@ class Service:
         Raises:
             InvalidFile: it is no such file, damaged, too large, or holds anything unexpected.
             QuotaExceeded: there is no room for it.
-            StorageFailed: it cannot be stored.
         """
         self.require_owner()
         use = self.disk_use()
@@ -157,11 +125,7 @@ class Service:
         return disk_use(self._store, self.owner, self._backend.settings)
 
     def require_owner(self) -> None:
-        """Check that this is somebody whom runs can belong to: the last guard, should a page let a stranger in.
-
-        Raises:
-            NotFound: it is not.
-        """
+        """Raise NotFound unless runs can belong to this person: the last guard, should a page let a stranger in."""
         if not self.owner:
             raise NotFound("Nobody is logged in, so there is nobody to keep a run for. Log in first.")
 
@@ -177,7 +141,6 @@ class Service:
             QueueFull: too many runs wait.
             QuotaExceeded: this person's runs or everybody's take too much disk space.
             RateLimited: this person starts too many in a minute.
-            StorageFailed: the run cannot be stored.
         """
         self._backend.rate_limiter.count(self.owner, "runs")
         self.require_owner()
@@ -197,74 +160,51 @@ class Service:
     ) -> str:
         """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
 
-        Args:
-            title: of the run.
-            text: the table.
-            granularity: what was zeroed as a unit.
-            model: the one that was measured, for the sizes of its layers; asks for its card, which may
-                take seconds. What the table names and the model lacks is left out, and the run's origin says so.
+        ``model`` is the one that was measured, for the sizes of its layers; its card may take seconds. What the table
+        names and the model lacks is left out, and the run's origin says so.
 
         Raises:
             InvalidInput: the text is not such a table, or ``model`` has none of its parameters or cannot be built.
-            InvalidSpec: the title is empty or too long.
-            StorageFailed: the run cannot be stored.
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
         result = self._backend.answer(ReadTable(text=text, title=title, granularity=granularity, profile=profile))
         check_run_room(self.disk_use())
-        record = self._store.create(result.spec, owner=self.owner, title=title)
-        try:
-            sentence = headline(result)
-            self._store.folder(record.run_id).save_result(replace(result, summary=sentence))
-            self._store.update(record.run_id, headline=sentence)
-            self._store.update(record.run_id, origin=notes_on_names(result))
-        except SenseError:
-            self._store.delete(record.run_id, self.owner)
-            raise
+        result = replace(result, summary=headline(result))
         count = len(result.measurements)
-        self._store.set_state(record.run_id, RunState.DONE, done=count, total=count)
-        return record.run_id
+        run = UnpackedRun(title=title, spec=result.spec, headline=result.summary, num_measurements=count)
+        return keep_finished_run(
+            self._store,
+            run,
+            lambda folder: folder.save_result(result),
+            owner=self.owner,
+            origin=notes_on_names(result),
+        )
 
     def snapshot(self, run_id: str) -> JobSnapshot:
-        """Return this moment of a run, of the worker while it waits or runs, else as it was stored.
-
-        Raises:
-            NotFound: there is no such run for this person.
-        """
+        """Return this moment of a run, of the worker while it waits or runs, else as it was stored."""
         record, true_id = self.run(run_id), self._store.readable(run_id, self.owner)
-        known = self._backend.runner.snapshot(true_id)
-        if known is not None:
+        if (known := self._backend.runner.snapshot(true_id)) is not None:
             return replace(known, run_id=run_id)
         done, total = self._store.progress(true_id)
         return JobSnapshot(run_id=run_id, state=record.state, done=done, total=total, error=record.error)
 
     def cancel(self, run_id: str) -> None:
-        """Ask a run to stop; what it measured is kept, and it can be resumed.
-
-        Raises:
-            NotFound: there is no such run of this person.
-        """
+        """Ask a run to stop; what it measured is kept, and it can be resumed."""
         self._backend.runner.cancel(self._store.owned(run_id, self.owner).run_id)
 
     def resume(self, run_id: str, *, here: bool = False) -> None:
         """Put a run that did not finish in the queue again; it goes on from its last stored measurement.
 
         A run that is done, waits or runs is left as it is. With ``here`` it goes on on this machine, whatever cluster
-        there is.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            InvalidInput: a file that it reads is gone.
-            QueueFull: too many runs wait.
-            RateLimited: this person starts too many in a minute.
+        there is. Raises as :meth:`start` does.
         """
-        record = self._backend.up_to_date(self._store.owned(run_id, self.owner))
+        record = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
         if record.state is RunState.DONE or not record.state.finished:
             return
         check_paths(record.spec, self._backend.readable_folders(self.owner))
         self._backend.rate_limiter.count(self.owner, "runs")
-        self._backend.measure_here(record.run_id, here=here)
+        self._backend.set_local(record.run_id, local=here)
         self._store.set_state(record.run_id, RunState.QUEUED)
         try:
             self._backend.runner.submit(record.run_id)
@@ -277,42 +217,28 @@ class Service:
         return self._backend.leaderboard.rows(self.runs())
 
     def run_log(self, run_id: str) -> tuple[LogEntry, ...]:
-        """Return what was logged about a run, the oldest first; of its owner only: it may name files.
-
-        Raises:
-            NotFound: there is no such run of this person.
-            StorageFailed: it cannot be read.
-        """
+        """Return what was logged about a run, the oldest first; of its owner only: it may name files."""
         return read_run_log(self._store.folder(self._store.owned(run_id, self.owner).run_id).path)
 
     def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
-        """Return every proof of the run, the oldest first.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: one is damaged.
-        """
+        """Return every proof of the run, the oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
-        """Return every histogram that was made of a run, the oldest first.
-
-        Raises:
-            NotFound: there is no such run for this person.
-            InvalidFile: a file is damaged.
-        """
+        """Return every histogram that was made of a run, the oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
 
     def system(self) -> SystemReport:
         """Return how the server is right now, for anybody who may open the app."""
         running, waiting = self._backend.runner.load()
+        processes = self._backend.processes
         return system_report(
             self._backend.home,
             self._store,
             self._backend.settings,
             running=running,
             waiting=waiting,
-            job_pids=self._backend.job_pids(),
+            job_pids=processes.pids() if processes else (),
         )
 
     def warm_up(self) -> None:

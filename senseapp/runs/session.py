@@ -1,8 +1,4 @@
-"""What the service needs of the engine, as protocols; a test passes a session of its own in its place.
-
-Loading torch and the model libraries, by one thread at a time.
-Earlier runs of the same person that measured the same, as the store keeps them.
-"""
+"""Loading the engine and opening its sessions; earlier runs whose measurements can be reused."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -19,13 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 from senseapp.compressions import all_descriptions
 from senseapp.core.errors import SenseError
 from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
-from senseapp.records.profile import ModelProfile
+from senseapp.records.measurement import Reused, SensitivityResult
 from senseapp.records.spec import RunSpec
 from senseapp.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from senseapp.engine.executor import Executor
+    from senseapp.engine.session import Session
 
 
 _loading = threading.Lock()
@@ -38,11 +34,8 @@ _ENGINE = (
 def load_engine() -> None:
     """Import everything a run needs; call it before anything of the engine is used in a thread.
 
-    The modules of timm import each other. Where two threads import them at once, Python lets one see a module that is
-    only half there, to avoid a deadlock; so the first one in does it all, and others wait.
-
-    What was loaded stays for good, so the garbage collector need not look at it again: while it looks through all of
-    torch, no page is made.
+    The modules of timm import each other: two threads that import them at once may see modules half loaded, so the
+    first one does it all. The garbage collector skips what was loaded: no page is made while it looks through torch.
     """
     with _loading:
         first = _ENGINE[0] not in sys.modules
@@ -66,41 +59,6 @@ def runs_on_processor(device: str) -> bool:
     return choose_device(device).type == "cpu"
 
 
-class AnalysisSession(Protocol):
-    """One model, one image set and one spec, prepared for measuring."""
-
-    @property
-    def profile(self) -> ModelProfile:
-        """The model."""
-
-    @property
-    def targets(self) -> int:
-        """Measurements that :meth:`measure` yields at most; 0 in quick mode."""
-
-    def predicted_seconds(self) -> float:
-        """Return the predicted time of all measurements, from a short timed trial."""
-
-    def reusable(self) -> tuple[LayerMeasurement, ...]:
-        """Return measurements of an earlier run of the same that :meth:`measure` would repeat, bit for bit."""
-
-    def estimates(self) -> Iterator[LayerMeasurement]:
-        """Yield the quick scan's estimates."""
-
-    def measure(self, done: Sequence[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
-        """Yield what ``done`` lacks; a later measurement of a layer and level replaces an earlier one."""
-
-    def result(
-        self,
-        measurements: Sequence[LayerMeasurement],
-        estimates: Sequence[LayerMeasurement] = (),
-        seconds: float = 0.0,
-    ) -> SensitivityResult:
-        """Return everything found, in one record; also for no measurements at all."""
-
-    def close(self) -> None:
-        """Give back what the session holds."""
-
-
 class OpenSession(Protocol):
     """Loads the model and the images of a spec."""
 
@@ -112,7 +70,7 @@ class OpenSession(Protocol):
         progress: Callable[[str], None],
         earlier: SensitivityResult | None,
         find_alike: Callable[[str], SensitivityResult | None],
-    ) -> AnalysisSession:
+    ) -> Session:
         """Return the prepared session.
 
         Args:
@@ -132,12 +90,8 @@ def open_local_session(
     earlier: SensitivityResult | None,
     find_alike: Callable[[str], SensitivityResult | None] = lambda content_key: None,
     executor: Executor | None = None,
-) -> AnalysisSession:
-    """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine.
-
-    Raises:
-        InvalidInput: the model, the images or the settings cannot be used.
-    """
+) -> Session:
+    """Prepare the engine's own session; this is where torch is loaded. None as ``executor`` is this machine."""
     load_engine()
     from senseapp.engine.reuse import arithmetic_of  # torch loads here, not when the app starts
     from senseapp.engine.session import Session

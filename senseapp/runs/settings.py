@@ -1,8 +1,4 @@
-"""What whoever runs a server may set, as environment variables; docs/deploy.md explains each.
-
-How often one person may ask for what takes time or space, so that nobody keeps the server from the others.
-Which files of the server a person's run may read.
-"""
+"""What whoever runs a server may set (docs/deploy.md), limits on requests, and which files a person's run may read."""
 
 from __future__ import annotations
 
@@ -21,11 +17,7 @@ from senseapp.records.spec import RunSpec
 
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
-    """Return the environment variable ``name`` as a number.
-
-    Raises:
-        InvalidSpec: it is not a whole number of at least ``least``.
-    """
+    """Return the environment variable ``name`` as a number; raises InvalidSpec unless it is whole and large enough."""
     text = os.environ.get(name, "").strip()
     if not text:
         return default
@@ -41,15 +33,11 @@ class ServerSettings:
 
     Attributes:
         workers: runs that are measured at the same time.
-        max_queue: runs that may wait.
-        person_mb: disk space of one person's runs.
-        server_mb: disk space of everybody's runs.
+        person_mb, server_mb: disk space of one person's runs, and of everybody's.
         keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
         job_memory_mb: memory that one run may take; 0 allows nine tenths of what is free when it starts.
         job_processes: whether runs are measured in processes of their own, rather than in threads of this one.
-        runs_per_minute: runs that one person may start.
-        jobs_per_minute: proofs, histograms and other jobs on runs that one person may start.
-        uploads_per_minute: files that one person may send.
+        runs_per_minute, jobs_per_minute, uploads_per_minute: of one person; jobs are proofs, histograms and searches.
     """
 
     workers: int = 1
@@ -65,11 +53,7 @@ class ServerSettings:
 
     @classmethod
     def configured(cls) -> ServerSettings:
-        """Return the settings of this process's environment.
-
-        Raises:
-            InvalidSpec: one of them is not a number that makes sense.
-        """
+        """Return the settings of this process's environment."""
         usual = cls()
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),
@@ -91,12 +75,7 @@ _WINDOW_SECONDS = 60.0
 
 
 class RateLimiter:
-    """Counts what each person asked for in the last minute; safe to use from any thread.
-
-    Args:
-        per_minute: how often each person may ask for each thing.
-        clock: seconds that never move back.
-    """
+    """Counts what each person asked for in the last minute; safe to use from any thread."""
 
     def __init__(self, per_minute: dict[Action, int], clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
@@ -105,11 +84,7 @@ class RateLimiter:
         self._asked: dict[tuple[str, Action], deque[float]] = {}
 
     def count(self, owner: str, action: Action) -> None:
-        """Count one more ``action`` of ``owner``.
-
-        Raises:
-            RateLimited: there were too many in the last minute; this one is not counted.
-        """
+        """Count one more ``action`` of ``owner``; raises RateLimited after too many in the last minute."""
         now, most = self._clock(), self._per_minute[action]
         with self._lock:
             self._forget(now - _WINDOW_SECONDS)

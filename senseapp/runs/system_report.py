@@ -17,6 +17,7 @@ import psutil
 
 from senseapp import __version__
 from senseapp.core.errors import StorageFailed
+from senseapp.runs.disk_space import bytes_in
 from senseapp.runs.settings import ServerSettings
 from senseapp.store.run_store import RunStore
 
@@ -41,18 +42,14 @@ class SystemReport:
 
     Attributes:
         versions: of the packages that figures depend on, by name.
-        python, system: in words.
         device: what models run on; says so while torch is still being loaded.
         processors: cores that this process may use.
         engine_threads: of torch; None while it is not loaded.
-        threads: of this process that run Python.
-        memory_bytes: that this process takes.
-        job_processes: further processes that measure; 0 where this one does.
-        job_memory_bytes: that they take together.
+        threads, memory_bytes: of this process.
+        job_processes, job_memory_bytes: further processes that measure, and what they take together.
         memory_free_bytes, memory_total_bytes: of the machine.
         running, waiting: jobs of everybody.
         workers, max_queue: how many may run and wait.
-        disk: see :class:`DiskReport`.
         up_seconds: since the server started.
         problems: what is wrong with the database or the disk, in sentences.
     """
@@ -158,20 +155,9 @@ def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ..
         problems.append(str(error))
     report = DiskReport(
         runs_bytes=runs_bytes,
-        uploads_bytes=_bytes_in(home / "uploads"),
-        logs_bytes=_bytes_in(home / "logs"),
+        uploads_bytes=bytes_in(home / "uploads"),
+        logs_bytes=bytes_in(home / "logs"),
         free_bytes=usage.free,
         total_bytes=usage.total,
     )
     return report, tuple(problems)
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += (Path(parent) / name).lstat().st_size
-            except OSError:  # removed meanwhile
-                continue
-    return total

@@ -1,9 +1,4 @@
-"""Long work as one thing: a run, a proof, a search and a histogram are tasks, given one context and told of one way.
-
-One quantization histogram as a job: its outcome is a file of the run.
-The proof of one schedule as a job: its outcome and the compressed model are files of the run.
-The search for the strongest schedule within a drop, as a job: its outcome is a file of the run.
-"""
+"""Tasks for the job queue: what every one is given and tells, and those of finished runs: proof, search, histogram."""
 
 from __future__ import annotations
 
@@ -17,10 +12,9 @@ from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps
 from senseapp.core.errors import NotFound
 from senseapp.records.histogram import QuantizationHistogram
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
-from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.schedule import Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
@@ -71,7 +65,6 @@ class TaskContext:
 
     Attributes:
         folder: of the run; every outcome is a file in it.
-        observer: told how far the task is.
         data_roots: folders that images may be read from; empty allows any.
         earlier_runs: asked by a run that begins.
         open_session: loads the model and the images of a run.
@@ -104,11 +97,7 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRunTask(ABC, Generic[OutcomeT_co]):
-    """Work on a finished run; its outcome is a file of the run, and the run keeps its state whatever comes of it.
-
-    Attributes:
-        run_id: of the run whose model and images are taken.
-    """
+    """Work on a finished run; its outcome is a file of the run, and the run keeps its state whatever comes of it."""
 
     keeps_model: ClassVar[bool] = False
     """Whether it leaves files as large as a model, for which there must be room."""
@@ -128,11 +117,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         """Do the work and return the outcome; the engine is loaded."""
 
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
-        """Return what is kept in ``folder``, or None before it is.
-
-        Raises:
-            InvalidFile: the file is damaged.
-        """
+        """Return what is kept in ``folder``, or None before it is."""
         kept: OutcomeT_co | None = folder.load(self.kind, self.key)
         return kept
 
@@ -147,7 +132,6 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         Raises:
             NotFound: the run is not finished.
             InvalidInput: the model, the images or what is asked for cannot be used.
-            StorageFailed: a file cannot be written.
         """
         known = self.outcome(context.folder)
         if known is not None:
@@ -177,11 +161,7 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
         return key_of(dumps(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
-        """Look at the tensor.
-
-        Raises:
-            MeasurementFailed: the layer has no finite values.
-        """
+        """Look at the tensor."""
         from senseapp.engine.histograms import histogram_of
 
         result = context.folder.load_result()
@@ -194,12 +174,9 @@ REPAIR = "matched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification(FinishedRunTask[ValidationResult]):
-    """What is to be proven.
-
-    The compressed model is measured on images that the curves have not seen, beside a uniform schedule of equal cost.
+    """What is to be proven: a schedule, on images that the curves have not seen, beside a uniform one of equal cost.
 
     Attributes:
-        schedule: what is applied and measured.
         repair: whether it is repaired without training, where it measures better so.
         other: how the second run compresses, where the schedule was made from two.
     """
@@ -241,11 +218,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         return replace(validation, notes=(*validation.notes, *notes))
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
-        """Return the files of the compressed model, the plain state dict first.
-
-        Raises:
-            NotFound: the schedule is not proven yet.
-        """
+        """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
         weights = folder.compressed_model(self.key)
         if self.outcome(folder) is None or not weights.is_file():
             raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
@@ -259,9 +232,7 @@ class DropLimit:
     Attributes:
         kind: the budget that is tightened.
         allowed_drop: in the unit of ``metric``: a fraction for accuracies, nats for loss and KL.
-        metric: what must not drop further.
         repair: whether schedules are repaired without training, where they measure better so.
-        limits: bounds and fixed levels of layers.
     """
 
     kind: BudgetKind
@@ -290,11 +261,7 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
         return key_of(repr(asked))
 
     def find_out(self, context: TaskContext) -> StrongestFound:
-        """Search.
-
-        Raises:
-            InfeasibleBudget: even the gentlest schedule drops more.
-        """
+        """Search; raises InfeasibleBudget where even the gentlest schedule drops more."""
         from senseapp.schedules.evaluator import ScheduleEvaluator
         from senseapp.schedules.strongest import strongest_schedule  # torch loads here, not when the app starts
 

@@ -1,7 +1,4 @@
-"""This machine's speed: timed once, kept in the senseapp home, and corrected by every finished run.
-
-How long a run will take, before it starts, from the model's MACs and this machine's measured speed.
-"""
+"""How long a run will take: from the model's MACs and this machine's speed, which finished runs correct."""
 
 from __future__ import annotations
 
@@ -29,12 +26,7 @@ _START_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpeed:
-    """What one forward pass costs here.
-
-    Attributes:
-        macs_per_second: multiply-accumulates per second of a large convolution.
-        seconds_per_call: fixed cost of calling one module, however small.
-    """
+    """What a forward pass costs here: MACs per second of a large convolution, and seconds for calling any module."""
 
     macs_per_second: float
     seconds_per_call: float
@@ -126,7 +118,7 @@ class RuntimePredictor:
             ratio = min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
             for name in {kind, ""}:
                 known = self._corrections.get(name)
-                self._corrections[name] = ratio if known is None else _log_mean(known, ratio)
+                self._corrections[name] = ratio if known is None else _geometric_mean(known, ratio)
             self._write()
 
     def _measured_speed(self) -> MachineSpeed:
@@ -154,8 +146,9 @@ class RuntimePredictor:
             return  # a read-only home still predicts; it only forgets at the next start
 
 
-def _log_mean(known: float, newest: float) -> float:
-    return math.exp((1 - _NEWEST_WEIGHT) * math.log(known) + _NEWEST_WEIGHT * math.log(newest))
+def _geometric_mean(known: float, newest: float) -> float:
+    mean: float = known ** (1 - _NEWEST_WEIGHT) * newest**_NEWEST_WEIGHT
+    return mean
 
 
 def time_convolutions() -> MachineSpeed:

@@ -1,8 +1,4 @@
-"""Runs jobs one after the other in a daemon thread, so that a page never waits and a stop is quick.
-
-What a piece of background work is handed: a way to report, and the point where cancel reaches it.
-How far a job is and how long it still takes, from the pace measured so far.
-"""
+"""The job queue: worker threads that run jobs one after the other, their progress, and how a cancel reaches them."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ class JobControl:
 
     Args:
         stop: set when the work should end.
-        update: takes named changes of the job's :class:`~senseapp.runs.worker.Progress`.
+        update: takes named changes of the job's :class:`Progress`.
         clock: seconds that never move back.
     """
 
@@ -72,11 +68,11 @@ class Progress:
         phase: one short sentence.
         done, total: steps finished and planned; total 0 means not yet known.
         resumed: steps that were done before this job started.
-        started: when it started running; None before.
+        started: None before it runs.
         planned: when its total became known.
         last_step: when a step was last finished.
         predicted_seconds: of all steps, from a trial; None if nobody predicted.
-        ended: when it ended; None while it runs.
+        ended: None while it runs.
     """
 
     phase: str = ""
@@ -98,8 +94,8 @@ class Progress:
     def remaining(self, now: float) -> float | None:
         """Seconds still to go; None while nothing is known.
 
-        The pace is that of the steps finished so far. A prediction from a trial counts like one finished step in
-        ten of them, so the figure does not jump when the first, often slowest, step is done.
+        A prediction from a trial counts like one finished step in ten of them, so the figure does not jump when the
+        first, often slowest, step is done.
         """
         if self.ended is not None:
             return 0.0
@@ -107,10 +103,10 @@ class Progress:
         if not self.total or (not measured and self.predicted_seconds is None):
             return None
         trusted = 0.1 * self.total if self.predicted_seconds is not None else 0.0
-        predicted_pace = (self.predicted_seconds or 0.0) / self.total
+        predicted_step = (self.predicted_seconds or 0.0) / self.total
         spent = max(0.0, self.last_step - self.planned)
-        pace = (spent + trusted * predicted_pace) / (measured + trusted)
-        return max(0.0, pace * (self.total - self.done) - (now - self.last_step))
+        step_seconds = (spent + trusted * predicted_step) / (measured + trusted)
+        return max(0.0, step_seconds * (self.total - self.done) - (now - self.last_step))
 
 
 _log = logging.getLogger(__name__)
@@ -164,11 +160,7 @@ class JobRunner:
             thread.start()
 
     def submit(self, run_id: str) -> JobSnapshot:
-        """Put a run at the end of the queue; one that waits or runs already stays where it is.
-
-        Raises:
-            QueueFull: too many wait, or the runner is closed.
-        """
+        """Put a run at the end of the queue; one that waits or runs already stays where it is."""
         with self._changed:
             known = self._jobs.get(run_id)
             if known is None or known.progress.ended is not None:  # its end may be being stored just now
@@ -289,7 +281,8 @@ class JobRunner:
             self._finish(job, RunState.FAILED, str(error))
         except BaseException:  # SystemExit of some library too: the worker must live to do the next job
             _log.exception("run %s failed", job.run_id, extra=_about(job.run_id))
-            self._finish(job, RunState.FAILED, _unexpected(job.run_id))
+            sentence = f"Something went wrong inside senseapp (run {job.run_id[:8]}); the log has the details."
+            self._finish(job, RunState.FAILED, sentence)
         else:
             self._finish(job, RunState.DONE)
 
@@ -326,7 +319,3 @@ class JobRunner:
 def _about(job_id: str) -> dict[str, str]:
     """Name the run that a log record is about; jobs on a run begin with its id."""
     return {"run": job_id.split(":")[0]}
-
-
-def _unexpected(run_id: str) -> str:
-    return f"Something went wrong inside senseapp (run {run_id[:8]}); the log has the details."

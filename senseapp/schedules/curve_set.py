@@ -10,10 +10,10 @@ from senseapp.compressions import CompressionConfig, CompressionDescription, get
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.core.wording import plural
 from senseapp.metrics import divergence_among
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import smallest_visible_loss
+from senseapp.records.schedule import Limits
 from senseapp.schedules.curves import CurvePoint, LayerCurve, cleaned
 
 _NAMES_SHOWN = 3
@@ -69,7 +69,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
     equal = not result.profile.sizes_known
     result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
-    config = result.spec.sensitivity.compression
+    config = result.compression
     by_layer: dict[str, list[LayerMeasurement]] = {}
     for item in result.shown:
         by_layer.setdefault(item.layer, []).append(item)

@@ -8,10 +8,9 @@ import numpy as np
 
 from senseapp.compressions import BudgetKind, get, names, tidy_level
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.curves import Choice, LayerCurve, check_kind
 from senseapp.schedules.gamma import level_bounds, offset_to_budget, scheduled_levels
@@ -182,7 +181,7 @@ def mixed_schedule(
             f"Damage must be counted in one metric, but the runs offer {name} and {damage_metric(second, metric)}. "
             "Name a metric that both measured."
         )
-    results = sorted((first, second), key=lambda result: result.spec.sensitivity.compression.description.order)
+    results = sorted((first, second), key=lambda result: result.compression.description.order)
     problems = _problems_of(results, budget, limits or {}, name)
     picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
     return _assembled(picked, problems, first.profile)
@@ -191,7 +190,7 @@ def mixed_schedule(
 def _problems_of(
     results: Sequence[SensitivityResult], budget: ResourceBudget, limits: Mapping[str, Limits], metric: str
 ) -> tuple[Problem, ...]:
-    compressions = [result.spec.sensitivity.compression.description for result in results]
+    compressions = [result.compression.description for result in results]
     kinds = [compression.name for compression in compressions]
     if kinds[1] not in compressions[0].partners:
         raise InvalidSpec(f"A mixed schedule takes one {_pairs()} run, got {' and '.join(kinds)}.")

@@ -9,11 +9,10 @@ from senseapp.compressions import BudgetKind
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import visible_words
-from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.schedules.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
 from senseapp.schedules.curves import Accounting, Choice, LayerCurve, check_kind
 

@@ -117,7 +117,7 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
     """
     result = evaluator.result
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
-    compression = result.spec.sensitivity.compression.description
+    compression = result.compression.description
     if kinds != {compression.name}:
         return None, "A uniform schedule is compared only with schedules of the run's own compression."
     kind = schedule.budget.kind if schedule.budget else compression.equal_cost

@@ -23,10 +23,9 @@ from senseapp.core.errors import MeasurementFailed, SenseError
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.context import MeasurementContext
 from senseapp.metrics import METRICS, MetricChange, change_of
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, change_in
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
@@ -190,7 +189,7 @@ def refine(
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     solvable = schedule.method == "optimal" and schedule.budget is not None
-    if rounds < 2 or not solvable or kinds != {evaluator.result.spec.sensitivity.compression.kind}:
+    if rounds < 2 or not solvable or kinds != {evaluator.result.compression.kind}:
         return schedule, 1, ()
     best, used = schedule, 1
     first, repairs = _damage(evaluator, schedule, repair)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import BudgetKind, Effect
 from senseapp.compressions.quantization.grid import GRIDS
-from senseapp.layers.zeros import acting_zero_share
+from senseapp.layers.profile import acting_zero_share
 from senseapp.records.model_files import INTEGERS, SPARSE
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.curves import weight_bytes

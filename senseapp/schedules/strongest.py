@@ -13,10 +13,9 @@ from senseapp.compressions import BudgetKind
 from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.layers.profile import profile_model
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import ResourceBudget, Schedule, StrongestFound, TriedTarget
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.repair_choice import measured
@@ -27,7 +26,7 @@ _EXAMPLE_IMAGES = 2
 
 def couplings_of(model: nn.Module, result: SensitivityResult) -> tuple[CoupledGroup, ...]:
     """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
-    config, seed = result.spec.sensitivity.compression, result.spec.sensitivity.seed
+    config, seed = result.compression, result.spec.sensitivity.seed
     if not config.description.removes_channels:
         return ()
     images = torch.randn(_EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))

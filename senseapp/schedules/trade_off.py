@@ -10,10 +10,9 @@ import numpy as np
 
 from senseapp.compressions import BudgetKind
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.schedules.methods import METHODS, admissible_levels, optimal_solver
 from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 

@@ -1,8 +1,4 @@
-"""Short SQLite connections: one per operation, never shared between threads.
-
-The tables of the database, as a list of migrations. Published ones never change: append a new one.
-Rows of the database as records: the owner's view of a run, and that of somebody with its link.
-"""
+"""The SQLite database of runs: schema migrations, one connection per operation, and rows as records."""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE people (owner TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID",
     ),
 )
-"""Statements of each schema version, from version 1."""
+"""Statements of each schema version, from version 1. Published ones never change: append a new one."""
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
@@ -169,9 +165,5 @@ def record_of(row: sqlite3.Row) -> RunRecord:
 
 
 def seen_by_link(record: RunRecord) -> RunRecord:
-    """Return ``record`` as anybody with the link may know it.
-
-    Without its id, its owner's, the server's paths, and the name of another run in the sentence on its origin; the
-    result's notes say as much of that as others may know.
-    """
+    """Return ``record`` for readers with the link: without id, owner, server paths and origin."""
     return replace(record, run_id=record.link, owner="", read_only=True, spec=record.spec.without_folders(), origin="")

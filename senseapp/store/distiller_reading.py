@@ -1,4 +1,4 @@
-"""Distiller's sensitivity CSV as a result of ours, with what the file does not say marked as unknown."""
+"""Import Distiller's sensitivity CSV as a :class:`SensitivityResult`; what the file lacks is marked as unknown."""
 
 from __future__ import annotations
 

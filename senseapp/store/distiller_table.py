@@ -1,8 +1,4 @@
-"""The names in a sensitivity table and those of a model: which rows are about which layer.
-
-The rows of Distiller's sensitivity CSV: parameter, sparsity, top-1 and top-5 in percent, loss in nats.
-A result of ours as Distiller's sensitivity CSV.
-"""
+"""Distiller's sensitivity CSV: parse and check its rows, match its names to a model's layers, write one."""
 
 from __future__ import annotations
 
@@ -138,7 +134,7 @@ def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
 
 
 _INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
-_STRANGERS_SHOWN = 3
+_UNKNOWN_SHOWN = 3
 _EXPECTED_SHOWN = 2
 
 
@@ -152,18 +148,18 @@ def match_names(
     """
     known = {layer.name for layer in profile.layers}
     renamed = {_name_in(known, name, by_layer): rows for name, rows in by_layer.items()}
-    strangers = [name for name in renamed if name not in known]
-    if not strangers:
+    unknown = [name for name in renamed if name not in known]
+    if not unknown:
         return renamed, ""
     expected = [name for name in (layer.name for layer in profile.layers) if name not in renamed] or sorted(known)
-    if len(strangers) == len(renamed):
+    if len(unknown) == len(renamed):
         raise InvalidFile(
-            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {_listed(strangers)}, but "
+            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {_listed(unknown)}, but "
             f"names such as {_examples(expected)} were expected; choose the model that was measured, or import "
             "without one."
         )
     kept = {name: rows for name, rows in renamed.items() if name in known}
-    return kept, _sentence(strangers, expected, num_named=len(renamed), title=profile.title)
+    return kept, _sentence(unknown, expected, num_named=len(renamed), title=profile.title)
 
 
 def _name_in(known: set[str], name: str, taken: Iterable[str]) -> str:
@@ -172,18 +168,18 @@ def _name_in(known: set[str], name: str, taken: Iterable[str]) -> str:
     return unwrapped if name not in known and unwrapped in known and unwrapped not in taken else name
 
 
-def _sentence(strangers: Sequence[str], expected: Sequence[str], *, num_named: int, title: str) -> str:
-    verbs = ("is", "was") if len(strangers) == 1 else ("are", "were")
+def _sentence(unknown: Sequence[str], expected: Sequence[str], *, num_named: int, title: str) -> str:
+    verbs = ("is", "was") if len(unknown) == 1 else ("are", "were")
     return (
-        f"{len(strangers)} of the {num_named} parameters {verbs[0]} not in {title} and {verbs[1]} left out "
-        f"({_listed(strangers)}), where names such as {_examples(expected)} were expected; if another model was "
+        f"{len(unknown)} of the {num_named} parameters {verbs[0]} not in {title} and {verbs[1]} left out "
+        f"({_listed(unknown)}), where names such as {_examples(expected)} were expected; if another model was "
         "measured, import the table again with that one."
     )
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _STRANGERS_SHOWN} more" if len(names) > _STRANGERS_SHOWN else ""
-    return ", ".join(sanitised(name) for name in names[:_STRANGERS_SHOWN]) + more
+    more = f" and {len(names) - _UNKNOWN_SHOWN} more" if len(names) > _UNKNOWN_SHOWN else ""
+    return ", ".join(sanitised(name) for name in names[:_UNKNOWN_SHOWN]) + more
 
 
 def _examples(names: Sequence[str]) -> str:
@@ -197,7 +193,7 @@ _DIGITS = 12  # enough for every digit that a percentage of a million images has
 
 def can_be_distiller_csv(result: SensitivityResult) -> bool:
     """Whether the table's columns are known: a sparsity or pruning run, measured with labels."""
-    return not result.spec.sensitivity.compression.description.sets_bits and any(_usable(result))
+    return not result.compression.description.sets_bits and any(_usable(result))
 
 
 def write_distiller_csv(result: SensitivityResult) -> str:

@@ -1,4 +1,4 @@
-"""One run's files; the command line writes the same folder as the app, so either can resume it."""
+"""The files of one run; app and command line write the same folder, so either can resume it."""
 
 from __future__ import annotations
 

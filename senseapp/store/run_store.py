@@ -1,4 +1,4 @@
-"""All runs of one senseapp home: who owns them, where they stand, and the folder that holds their files."""
+"""Runs of one senseapp home: owner, state, metadata and the folder of each run's files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class RunStore:
 
     A method with a ``viewer`` is for requests from outside: any text may come as ``run_id``, it is looked up and
     never made part of a path, and whoever may not see the run gets the same answer as if it did not exist.
-    Methods without one are for the worker, which only knows ids that the store itself gave out.
+    Methods without one are for the worker, which only knows ids that the store itself gave out. The files of all runs
+    lie in ``folder_of_runs``.
 
     Raises:
         NotFound: from every method with a ``run_id``, where there is no such run (any more) or the viewer may not see
@@ -55,15 +56,10 @@ class RunStore:
     """
 
     def __init__(self, home: Path) -> None:
-        self._runs = home / "runs"
+        self.folder_of_runs = home / "runs"
         self._database = Database(home / "senseapp.sqlite3")
-        with storage_errors(f"the folder {self._runs.name}"):
-            self._runs.mkdir(exist_ok=True)
-
-    @property
-    def folder_of_runs(self) -> Path:
-        """Where the files of all runs lie."""
-        return self._runs
+        with storage_errors(f"the folder {self.folder_of_runs.name}"):
+            self.folder_of_runs.mkdir(exist_ok=True)
 
     def create(self, spec: RunSpec, *, owner: str, title: str = "") -> RunRecord:
         """Enter a new queued run and make its folder; the id cannot be guessed."""
@@ -76,7 +72,7 @@ class RunStore:
                 (run_id, owner, _checked_title(title or spec.model.title), dumps(spec), RunState.QUEUED, now, now),
             )
         try:
-            folder = RunFolder(self._runs / run_id)
+            folder = RunFolder(self.folder_of_runs / run_id)
             folder.make()  # after the row, so that recover() never takes it for a stray
             folder.claim(spec)
         except StorageFailed:
@@ -140,7 +136,7 @@ class RunStore:
         """Remove a run and its files, whoever owns it."""
         known = self.record(run_id).run_id
         self._forget(known)
-        shutil.rmtree(self._runs / known, ignore_errors=True)  # recover() sweeps what is left
+        shutil.rmtree(self.folder_of_runs / known, ignore_errors=True)  # recover() sweeps what is left
 
     def record(self, run_id: str) -> RunRecord:
         """Return a run whoever owns it."""
@@ -153,7 +149,7 @@ class RunStore:
 
     def folder(self, run_id: str) -> RunFolder:
         """Return the files of a run."""
-        return RunFolder(self._runs / self.record(run_id).run_id)
+        return RunFolder(self.folder_of_runs / self.record(run_id).run_id)
 
     def set_state(
         self, run_id: str, state: RunState, *, error: str = "", done: int | None = None, total: int | None = None
@@ -183,7 +179,7 @@ class RunStore:
 
     def update_size(self, run_id: str) -> None:
         """Keep how much disk space the files of a run take now; one that was deleted meanwhile is left out."""
-        num_bytes = RunFolder(self._runs / run_id).num_bytes() if _RUN_ID.fullmatch(run_id) else 0
+        num_bytes = RunFolder(self.folder_of_runs / run_id).num_bytes() if _RUN_ID.fullmatch(run_id) else 0
         with self._database.transaction() as connection:
             connection.execute("UPDATE runs SET num_bytes = ? WHERE run_id = ?", (num_bytes, run_id))
 
@@ -210,7 +206,9 @@ class RunStore:
         Returns:
             Ids of the runs that were interrupted, the oldest first.
         """
-        folders = [path for path in self._runs.iterdir() if _RUN_ID.fullmatch(path.name)]  # before the rows are read
+        folders = [
+            path for path in self.folder_of_runs.iterdir() if _RUN_ID.fullmatch(path.name)
+        ]  # before the rows are read
         unfinished = [state for state in RunState if not state.finished]
         with self._database.connection() as connection:
             rows = connection.execute(

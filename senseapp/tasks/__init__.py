@@ -23,11 +23,7 @@ register(CLASSIFICATION)
 
 
 def task_named(name: str) -> Task:
-    """Return the task of that name.
-
-    Raises:
-        InvalidSpec: there is none.
-    """
+    """Return the task of that name; raises InvalidSpec where there is none."""
     if name not in TASKS:
         raise InvalidSpec(f"The task must be one of {', '.join(TASKS)}, got {name!r}.")
     return TASKS[name]

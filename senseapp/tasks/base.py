@@ -1,7 +1,6 @@
 """What a task is: what a model's output means, what labels look like, and what people are told about both.
 
 The engine compresses layers, runs passes and adds up; whatever depends on the meaning of an output it asks of the task.
-
 Nothing here imports torch at load time: settings, pages and the command line read the facts of a task.
 """
 
@@ -27,7 +26,6 @@ class WrittenLabels:
     """What folders, a table ``file,label`` or an image set say of pictures, and what is known of the outputs.
 
     Attributes:
-        layout: where the labels come from.
         labels: of each picture, as written; empty where there are none.
         names: all labels, sorted, also of folders without pictures; those of an image set in its own order.
         num_outputs: numbers that the model gives for each image.
@@ -49,7 +47,6 @@ class LabelMapProposal:
         pairs: (label as written, index of the output), for those that were matched.
         how: what they were matched by.
         unmatched: labels that mean none of the model's outputs.
-        notes: sentences to read before confirming.
     """
 
     pairs: tuple[tuple[str, int], ...]
@@ -66,7 +63,6 @@ class Targets:
         values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
         kept: positions of the pictures that have one.
         names: of the model's outputs, as people read them; empty where unknown.
-        notes: sentences a person should read.
     """
 
     values: Tensor | None
@@ -132,11 +128,7 @@ class Task(ABC):
 
     @abstractmethod
     def check_output(self, model_output: object, num_images: int) -> None:
-        """Refuse a model whose output is not that of this task.
-
-        Raises:
-            UnsupportedModel: with what was expected and what came.
-        """
+        """Raise UnsupportedModel, with what was expected and what came, unless the output is that of this task."""
 
     def num_outputs(self, output: Tensor) -> int:
         """Return how many numbers there are for each image."""
@@ -163,14 +155,9 @@ class Task(ABC):
 
     @abstractmethod
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
-        """Return what labels mean to the metrics.
+        """Return what labels mean to the metrics; raises InvalidDataset where one means nothing to the model.
 
-        Args:
-            written: the labels.
-            confirmed: pairs (label, index of the output) that a person has confirmed; others are left out.
-
-        Raises:
-            InvalidDataset: a label means nothing to the model.
+        ``confirmed`` are pairs (label, index of the output) that a person has confirmed; others are then left out.
         """
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
@@ -182,24 +169,16 @@ class Task(ABC):
         return ()
 
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """Refuse targets that do not belong to the images or the model.
-
-        Raises:
-            InvalidInput: with what was wrong.
-        """
+        """Raise InvalidInput for targets that do not belong to the images or the model."""
         if len(targets) != num_images:
             raise InvalidInput(f"{num_images} images need as many labels, got {len(targets)}.")
 
     # ---- the quick scan and histograms
 
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
-        """Return at most ``most`` directions for each image, for tasks that have a divergence.
+        """Return at most ``most`` (at least 2) directions for each image, for tasks that have a divergence.
 
-        Args:
-            output: of the uncompressed model, on the CPU.
-            targets: of the images; None without labels.
-            signs: ±1 at random, like ``output``.
-            most: how many, at least 2.
+        ``output`` is that of the uncompressed model, on the CPU, and ``signs`` ±1 at random, alike in shape.
         """
         raise NotImplementedError
 

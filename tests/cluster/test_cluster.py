@@ -67,10 +67,10 @@ def opened(
 def test_two_nodes_find_what_one_machine_finds(name: str, joined: Offer) -> None:
     images = images_for(70)
     local, shared = opened(None, images, SETTINGS[name]), opened(joined, images, SETTINGS[name])
-    assert shared.yardstick.baseline.equal(local.yardstick.baseline)
+    assert shared.baseline.outputs.equal(local.baseline.outputs)
     assert len(shared.chunks()) >= 4
     assert shared.total == local.total
-    assert 0 < shared.predicted_seconds() < 600
+    assert 0 < shared.executor.predicted_seconds(shared) < 600
     parts, whole = list(shared.measure()), list(local.measure())
     assert len(parts) == len(whole)
     for key in {item.key for item in parts}:  # each measurement counts the images up to the end of its span

@@ -7,8 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.metrics import MetricChange
 from senseapp.records.jobs import RunState
-from senseapp.records.limits import Limits
-from senseapp.records.schedule import ResourceBudget, ValidationResult
+from senseapp.records.schedule import Limits, ResourceBudget, ValidationResult
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import Verification

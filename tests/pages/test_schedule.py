@@ -9,9 +9,8 @@ from senseapp.app.common.state import LayerEdits
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
-from senseapp.records.limits import Limits
 from senseapp.records.profile import CoupledAxis, CoupledGroup
-from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget
+from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service

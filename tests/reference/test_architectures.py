@@ -20,7 +20,7 @@ from senseapp.compressions.base import CompressionRequest
 from senseapp.compressions.pruning.groups import ChannelGroup
 from senseapp.compressions.pruning.pruning import PruningCompressor, read_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
-from senseapp.layers.profile import profile_of_trace, watched_pass
+from senseapp.layers.profile import profile_model, watched_pass
 from senseapp.layers.trace import CallTrace
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
@@ -54,11 +54,16 @@ class Network:
 
     @cached_property
     def profile(self) -> ModelProfile:
-        return profile_of_trace(self.model, self.x, self.trace)
+        return profile_model(self.model, self.x, trace=self.trace)
 
     @cached_property
     def groups(self) -> dict[str, ChannelGroup]:
         return groups_of(self.model, self.x, self.trace)
+
+    @cached_property
+    def watched_pruner(self) -> PruningCompressor:
+        """The pruning compressor over all layers, given what the pass has shown."""
+        return self.pruner(self.trace)
 
     def pruner(self, trace: CallTrace | None) -> PruningCompressor:
         """Return the pruning compressor over all layers, which may be given what a pass has shown."""
@@ -69,7 +74,7 @@ class Network:
 
 
 def groups_of(model: nn.Module, x: Tensor, trace: CallTrace) -> dict[str, ChannelGroup]:
-    profiles = {layer.name: layer for layer in profile_of_trace(model, x, trace).layers}
+    profiles = {layer.name: layer for layer in profile_model(model, x, trace=trace).layers}
     return find_groups(model, profiles, x, trace, 0)[0]
 
 
@@ -89,7 +94,7 @@ def test_replay_equals_the_plain_loop(network: Network) -> None:
     """Layers spread over the depth of the network, which must be replayed and not run whole."""
     layers = sampled([layer.name for layer in network.profile.layers if layer.runs])
     sweep = assert_equals_plain_loop(network.model, labelled(network.four, NUM_CLASSES), layers)
-    assert sweep.bench.unsafe == ""
+    assert sweep.context.replay_obstacle is None
 
 
 @over(ALL)
@@ -98,7 +103,7 @@ def test_undoing_a_prune_leaves_the_network_identical(network: Network) -> None:
     with torch.no_grad():
         baseline = model(x)
     state, values = footprint(model), {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    compressor = network.pruner(network.trace)
+    compressor = network.watched_pruner
     assert footprint(model) == state
     assert compressor.targets
     members = list(chain.from_iterable(target.members for target in compressor.targets))
@@ -125,13 +130,13 @@ def test_replayed_pruning_equals_whole_passes(network: Network) -> None:
     keep = set(sampled([item.target.layer for item in sweep.planned], 3))
     sweep.planned = [item for item in sweep.planned if item.target.layer in keep]
     values = measured(list(sweep.measure()))
-    assert sweep.bench.unsafe == ""
+    assert sweep.context.replay_obstacle is None
     assert len(values) == len(keep)
     assert images.labels is not None
     for item in sweep.planned:
         with torch.inference_mode(), sweep.compressor.compress(item.target, 0.5):
-            logits = sweep.bench.model(images.images)
-        assert_same(values[item.target.layer], logits, sweep.yardstick.baseline, images.labels)
+            logits = sweep.context.model(images.images)
+        assert_same(values[item.target.layer], logits, sweep.baseline.outputs, images.labels)
 
 
 def _some(groups: list[ChannelGroup]) -> list[ChannelGroup]:
@@ -161,7 +166,7 @@ def test_pruning_equals_a_clone_that_torch_pruning_prunes(network: Network) -> N
 def test_removal_equals_readers_that_ignore_the_channels(network: Network) -> None:
     """Without a norm over channels in between, a removed channel is one that every reader multiplies by zero."""
     model, x = network.model, network.x
-    compressor = network.pruner(network.trace)
+    compressor = network.watched_pruner
     independent = {
         layer: group
         for layer, group in network.groups.items()

@@ -11,7 +11,7 @@ import torch
 from senseapp.compressions.base import Target
 from senseapp.engine.cluster.plan import Plan, RunCosts, choose_plan
 from senseapp.engine.plan import plan_targets
-from senseapp.layers.profile import profile_of_trace, watched_pass
+from senseapp.layers.profile import profile_model, watched_pass
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def shares() -> tuple[float, ...]:
     """What follows each layer of ResNet-50, as a share of a forward pass."""
     model, image = timm.create_model("resnet50").eval(), torch.zeros(1, 3, 224, 224)
     trace = watched_pass(model, image)
-    layers = profile_of_trace(model, image, trace).layers
+    layers = profile_model(model, image, trace=trace).layers
     targets = [Target(layer=layer.name, members=(layer.name,), modules=(layer.name,)) for layer in layers]
     return tuple(item.suffix for item in plan_targets(targets, trace))
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import LayerMeasurement, SensitivityResult
-from senseapp.records.passes import PassSettings
+from senseapp.records.measurement import LayerMeasurement, PassSettings, SensitivityResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service

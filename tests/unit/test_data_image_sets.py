@@ -79,7 +79,7 @@ def test_each_set_is_downloaded_once_and_read(web, name):
 def test_a_download_that_ends_at_once_is_told_of_too(web, monkeypatch):
     def downloaded(name):
         download = Future()
-        fetching._settle(name, download)
+        fetching._run_download(name, download)
         return download
 
     web.publish("cifar10")

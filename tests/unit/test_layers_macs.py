@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.real.macs import architectures, compare_macs
 from scripts.architecture_survey import build_on_meta, count_macs
-from senseapp.layers.profile import profile_model
-from senseapp.layers.zeros import acting_zero_share
+from senseapp.layers.profile import acting_zero_share, profile_model
 from senseapp.models.catalogue import find_entry
 from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.curves import Accounting

@@ -10,8 +10,7 @@ import pytest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.records.measurement import SensitivityResult
-from senseapp.records.passes import PassSettings
+from senseapp.records.measurement import PassSettings, SensitivityResult
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.run_folder import RunFolder

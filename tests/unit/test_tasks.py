@@ -53,7 +53,7 @@ PICKED = PickedClassification(**{each.name: getattr(CLASSIFICATION, each.name) f
 
 def measured(model: nn.Module, task: Task, *, quick: bool) -> dict[tuple[str, float], dict[str, float]]:
     sweep = Sweep.open(model, images_for(), SPEC, task=task)
-    assert sweep.bench.unsafe == ""  # prefix replay copes with dictionaries
+    assert sweep.context.replay_obstacle is None  # prefix replay copes with dictionaries
 
     def key(item: LayerMeasurement) -> tuple[str, float]:
         return item.layer.removeprefix("network."), item.level

@@ -18,7 +18,7 @@ from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.catalogue import CatalogueEntry, find_entry, search
 from senseapp.records.spec import ModelSpec
-from senseapp.runs.checkpoint_report import CheckpointReport
+from senseapp.runs.model_cards import CheckpointReport
 
 if TYPE_CHECKING:
     from senseapp.models.recognise import Candidate

@@ -1,17 +1,14 @@
-"""What all layer charts share: rows of fixed height, names cut in the middle, tooltips, the click on a row.
+"""What all layer charts share: axes, tooltips, selections, marks, and layered charts that are quick to draw.
 
-Channels are objects here and in the charts of many rows: Altair takes milliseconds to find out what a text or a
-dictionary means.
-
-Layers of marks in one chart.
+Channels are objects in charts of many rows: Altair takes milliseconds to find out what a text or a dictionary means.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import altair as alt
 import numpy as np
@@ -58,27 +55,31 @@ def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
 
 
 def same_rows(*, field: str = "row") -> alt.Y:
-    """Return the y channel of further marks in the rows that :func:`layer_axis` lays out and names, once a chart."""
+    """Return the y channel of further marks in the rows that :func:`layer_axis` lays out."""
     return alt.Y(f"{field}:N", title=None)
 
 
 def layer_tooltip(metric: Metric) -> list[alt.Tooltip]:
     """Return the hover text of a measurement: the whole name, the change, its interval, where it comes from."""
-    return [alt.Tooltip(f"{field}:N", title=title) for field, title in _hover_lines(metric).items()]
+    return tooltips(**_hover_lines(metric))
+
+
+def tooltips(**titles: str) -> list[alt.Tooltip]:
+    """Return a line of hover text for each column of texts, with its title."""
+    return [alt.Tooltip(f"{column}:N", title=title) for column, title in titles.items()]
 
 
 def layer_hover(metric: Metric, *, members: str = "members") -> alt.ExprRef:
-    """Return :func:`layer_tooltip` for marks by the hundred: no value is tested for being text or missing.
+    """Return :func:`layer_tooltip` for marks by the hundred; ``members`` is the column with the whole name.
 
-    ``members`` is the column with the whole name.
+    No value is tested for being text or missing.
     """
-    fields = {"members": members}
-    lines = [f"{json.dumps(title)}: datum.{fields.get(name, name)}" for name, title in _hover_lines(metric).items()]
+    columns = {"members": members}
+    lines = [f"{json.dumps(title)}: datum.{columns.get(name, name)}" for name, title in _hover_lines(metric).items()]
     return alt.ExprRef("{" + ", ".join(lines) + "}")
 
 
 def _hover_lines(metric: Metric) -> dict[str, str]:
-    """Return column to title."""
     return {
         "members": "Layer",
         "level_text": "Level",
@@ -99,19 +100,12 @@ def pick_layer(*, nearest: bool = False) -> alt.Parameter:
 def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") -> alt.Chart:
     """Return a frame from edge to edge around the row of the picked layer, or nothing.
 
-    It has data of its own: another pick exchanges that data and leaves the specification as it is, so that the browser
-    keeps what it has drawn.
-
-    Args:
-        rows: of the whole chart, with the columns ``layer`` and ``field``.
-        picked: the layer.
-        y: of the marks.
-        field: of ``y``.
+    ``rows`` have the columns ``layer`` and ``field``. The frame has data of its own: another pick exchanges that data
+    and leaves the specification as it is, so that the browser keeps what it has drawn.
     """
     own = rows.loc[rows["layer"] == picked, [field]].drop_duplicates()
     mark = alt.Chart(own).mark_rect(filled=False, stroke=INK, strokeWidth=2, aria=False, tooltip=None)
-    frame: alt.Chart = mark.encode(y=y, **EDGE_TO_EDGE)
-    return frame
+    return cast(alt.Chart, mark.encode(y=y, **EDGE_TO_EDGE))
 
 
 def hit_rows(base: alt.Chart, selection: alt.Parameter, *, tooltip: alt.ExprRef) -> alt.Chart:
@@ -120,24 +114,20 @@ def hit_rows(base: alt.Chart, selection: alt.Parameter, *, tooltip: alt.ExprRef)
     Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
     """
     rows = base.mark_rect(opacity=0, aria=False, tooltip=tooltip).encode(**EDGE_TO_EDGE)
-    hits: alt.Chart = rows.properties(name="hits").add_params(selection)  # unnamed, Altair prints its data for a name
-    return hits
+    # Unnamed, Altair prints its data for a name.
+    return cast(alt.Chart, rows.properties(name="hits").add_params(selection))
 
 
 def zero_line(*, vertical: bool = True) -> alt.Chart:
     """Return a rule at zero of the value axis."""
     rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)
-    line: alt.Chart = rule.encode(x=alt.X("zero:Q")) if vertical else rule.encode(y=alt.Y("zero:Q"))
-    return line
+    return cast(alt.Chart, rule.encode(x=alt.X("zero:Q")) if vertical else rule.encode(y=alt.Y("zero:Q")))
 
 
 def measured_ends(rows: pd.DataFrame, *columns: str, most: float = math.inf) -> dict[str, Any]:
     """Return ``domain`` of a scale where an estimate would widen it far beyond what is measured, else nothing.
 
-    Args:
-        rows: with the column ``source``.
-        columns: whose values the axis shows.
-        most: end of the axis where nothing is measured.
+    ``rows`` have ``source`` and the ``columns`` that the axis shows; where nothing is measured, it ends at ``most``.
     """
     measured = (rows["source"] == "measured").to_numpy()
     values = rows[list(columns)].to_numpy(dtype=float)
@@ -160,6 +150,13 @@ def source_opacity() -> alt.Opacity:
     return alt.Opacity("source:N", scale=scale, legend=None)
 
 
+def chart_parts(chart: Any) -> Iterator[Any]:
+    """Yield a chart, and all layers inside it."""
+    yield chart
+    for part in getattr(chart, "layer", ()):
+        yield from chart_parts(part)
+
+
 build_unchecked()
 
 
@@ -179,8 +176,7 @@ class LayeredChart(alt.LayerChart):
 
     def to_dict(self, validate: bool = False, **options: Any) -> dict[str, Any]:
         """Return the Vega-Lite specification."""
-        found: dict[str, Any] = super().to_dict(validate, **options)
-        return found
+        return super().to_dict(validate, **options)
 
 
 def _without(data: Any, layer: Any) -> Any:

@@ -1,18 +1,23 @@
-"""Curves: how what is lost of each layer grows with compression.
-
-One level as a line: the metric itself over all layers, with its best and worst marked.
-"""
+"""Lines: one curve per layer over the levels, and the metric over all layers at one level."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 import pandas as pd
 
-from senseapp.app.charts.axes import CUT_LABEL, LayeredChart, layer_tooltip, measured_ends, pick_layer, zero_line
+from senseapp.app.charts.axes import (
+    CUT_LABEL,
+    LayeredChart,
+    layer_tooltip,
+    measured_ends,
+    pick_layer,
+    tooltips,
+    zero_line,
+)
 from senseapp.app.palette import ACCENT, FRAGILITY, INK, curve_look
 from senseapp.metrics import Metric
 
@@ -38,15 +43,15 @@ def sensitivity_curves(
     """Return one line per layer over the levels, the strongest compression on the right.
 
     The axis spans what is measured; curves of estimates that leave it end with an arrow and their number. A layer has
-    its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart,
-    up to 8 have their interval as a band; pointing at a curve pales the others.
+    its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart, up to 8 have
+    their interval as a band; pointing at a curve pales the others, and that of the ``picked`` layer is thick.
 
     Args:
         rows: of :func:`senseapp.app.frames.levels.curve_rows`, for the layers to be drawn.
         all_layers: values of ``row`` of the whole run, in network order.
         x_title: of the axis of levels.
         y_title: of the value axis; None leaves it out.
-        picked: the layer whose curve is thick.
+        picked: a ``layer`` of ``rows``, or empty.
         falling: whether levels fall to the right, as bits do.
         zero: whether there is a line at zero.
         height: in pixels.
@@ -72,33 +77,26 @@ def sensitivity_curves(
     )
     layers = [zero_line(vertical=False)] if zero else []
     if len(drawn) <= _MOST_BANDS:
-        layers.append(
-            tinted.mark_area(opacity=0.12, clip=True, aria=False).encode(
-                y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")
-            )
-        )
+        bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
+        layers.append(bands.encode(y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")))
     if ends:
         layers.append(_outside(tinted, *ends["domain"]))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
-    chart: alt.LayerChart = whole.resolve_legend(
-        color="independent", stroke="independent", strokeDash="independent", shape="independent"
-    )
-    return chart
+    channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash", "shape"), "independent")
+    return cast(alt.LayerChart, whole.resolve_legend(**channels))
 
 
-def _outside(base: alt.Chart, low: float, high: float) -> alt.Chart:
+def _outside(base: alt.Chart, low: float, high: float) -> Any:
     """Mark where curves of estimates leave the axis, which is that of what is measured; their numbers are on hover."""
     beyond = base.transform_filter(f"datum.shown > {high} || datum.shown < {low}")
     edges = beyond.transform_calculate(edge=f"datum.shown > {high} ? {high} : {low}")
-    arrows = edges.mark_point(filled=True, size=70, opacity=1, aria=False)
-    up = f"datum.shown > {high}"
-    marks: alt.Chart = arrows.encode(
+    up = {"test": f"datum.shown > {high}", "value": "triangle-up"}
+    return edges.mark_point(filled=True, size=70, opacity=1, aria=False).encode(
         y="edge:Q",
-        shape=alt.ShapeValue("triangle-down", condition={"test": up, "value": "triangle-up"}),
-        tooltip=[alt.Tooltip("members:N", title="Layer"), alt.Tooltip("shown_text:N", title="Beyond the axis")],
+        shape=alt.ShapeValue("triangle-down", condition=up),
+        tooltip=tooltips(members="Layer", shown_text="Beyond the axis"),
     )
-    return marks
 
 
 def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
@@ -130,41 +128,37 @@ def _legend(drawn: Sequence[str]) -> alt.Legend:
     )
 
 
-def _under_pointer(*, others: float = 0.15) -> alt.OpacityValue:
+def _under_pointer(*, others: float) -> alt.OpacityValue:
     return alt.OpacityValue(**alt.condition({"param": HOVER}, alt.value(1.0), alt.value(others)))
 
 
-def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> alt.Chart:
+def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> Any:
     width = 1.2 if many else 2.0
     thick = alt.condition(alt.datum["layer"] == picked, alt.value(2.4 * width), alt.value(width))
-    lines: alt.Chart = base.mark_line(aria=False, clip=True).encode(
+    return base.mark_line(aria=False, clip=True).encode(
         y=value,
         detail=alt.Detail("layer:N"),
         opacity=_under_pointer(others=0.08 if many else 0.15),
         strokeWidth=alt.StrokeWidthValue(**thick),
     )
-    return lines
 
 
-def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> alt.Chart:
+def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> Any:
     hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
-    points: alt.Chart = (
-        base.mark_point(filled=True, size=18 if many else 55, clip=True)
-        .properties(name="points")
-        .encode(
-            y=value,
-            opacity=_under_pointer(others=0.05 if many else 0.15),
-            tooltip=[
-                alt.Tooltip("members:N", title="Layer"),
-                alt.Tooltip("level_text:N", title="Level"),
-                alt.Tooltip("shown_text:N", title=(y_title or "Drop").split(" (")[0]),
-                alt.Tooltip("interval_text:N", title="95 % interval of the drop"),
-                alt.Tooltip("source:N", title="Value"),
-            ],
-            description=alt.Description("description:N"),
-        )
+    points = base.mark_point(filled=True, size=18 if many else 55, clip=True).properties(name="points")
+    points = points.add_params(hover, pick_layer(nearest=True))
+    return points.encode(
+        y=value,
+        opacity=_under_pointer(others=0.05 if many else 0.15),
+        tooltip=tooltips(
+            members="Layer",
+            level_text="Level",
+            shown_text=(y_title or "Drop").split(" (")[0],
+            interval_text="95 % interval of the drop",
+            source="Value",
+        ),
+        description=alt.Description("description:N"),
     )
-    return points.add_params(hover, pick_layer(nearest=True))
 
 
 _MOST_NAMES = 40
@@ -173,20 +167,15 @@ _MOST_NAMES = 40
 def level_line(rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "") -> alt.LayerChart:
     """Return the metric of the network with each layer compressed alone, layers from left to right.
 
-    Args:
-        rows: of :func:`senseapp.app.frames.levels.marked`, in the order to be drawn.
-        metric: whose value it is.
-        baseline: of the uncompressed model, in display units, drawn as a dashed line; None leaves it out.
-        picked: the layer whose point is large.
+    ``rows`` are those of :func:`senseapp.app.frames.levels.marked`; ``baseline`` is the uncompressed model's, in
+    display units, drawn as a dashed line; the point of the ``picked`` layer is large.
     """
     names = list(rows["row"])
     labels = len(names) <= _MOST_NAMES
-    axis = alt.Axis(
-        labels=labels, ticks=labels, labelAngle=-40, labelExpr=CUT_LABEL, labelLimit=150, labelOverlap=False
-    )
+    look: dict[str, Any] = {"labelExpr": CUT_LABEL, "labelLimit": 150, "labelOverlap": False, "labelAngle": -40}
     title = None if labels else "Layers, from left to right as chosen above"
     base: alt.Chart = alt.Chart(rows.assign(place=range(len(names)))).encode(
-        x=alt.X("row:N", sort=names, title=title, axis=axis),
+        x=alt.X("row:N", sort=names, title=title, axis=alt.Axis(labels=labels, ticks=labels, **look)),
         y=alt.Y("value:Q", title=metric.value_axis, scale=alt.Scale(zero=False, **measured_ends(rows, "value"))),
     )
     line = base.mark_line(color=ACCENT, strokeWidth=1.5, clip=True, aria=False)
@@ -207,13 +196,9 @@ def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:
     ends = base.transform_filter("datum.extreme != ''")
     colour = alt.condition("datum.extreme == 'loses most'", alt.value(FRAGILITY[3]), alt.value(ACCENT))
     left = f"datum.place < {layers / 2}"
-    words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text").mark_text(
-        align=alt.expr(f"{left} ? 'left' : 'right'"),
-        dx=alt.expr(f"{left} ? 12 : -12"),
-        aria=False,
-        limit=260,
-    )
+    align, dx = alt.expr(f"{left} ? 'left' : 'right'"), alt.expr(f"{left} ? 12 : -12")
+    words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text")
     return (
         ends.mark_point(size=150, strokeWidth=2.5, aria=False).encode(color=colour),
-        words.encode(text="label:N", color=colour),
+        words.mark_text(align=align, dx=dx, aria=False, limit=260).encode(text="label:N", color=colour),
     )

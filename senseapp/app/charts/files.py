@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 import vl_convert
 
+from senseapp.app.charts.axes import chart_parts
 from senseapp.app.frames.fragility import LegendEntry
 
 _WIDTH = 760
 _PIXELS_PER_POINT = 2
 LANGUAGE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-_FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 LOOK: dict[str, Any] = {
     "background": "white",
-    "font": _FONT,
+    "font": "Arial, Helvetica, Liberation Sans, sans-serif",
     "axis": {"labelColor": "#31333F", "titleColor": "#31333F", "gridColor": "#E6E8EC", "titleFontWeight": "normal"},
     "legend": {"labelColor": "#31333F", "titleColor": "#31333F", "titleFontWeight": "normal"},
     "view": {"stroke": None},
@@ -62,24 +62,19 @@ def _add_legend(spec: dict[str, Any], legend: Sequence[LegendEntry]) -> None:
             }
 
 
-def picture_svg(
-    chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = (), legend: Sequence[LegendEntry] = ()
-) -> str:
-    """Return ``chart`` as a drawing that scales."""
-    return vl_convert.vegalite_to_svg(picture_spec(chart, title=title, lines=lines, legend=legend), vl_version=LANGUAGE)
+def picture_svg(chart: alt.TopLevelMixin, **options: Any) -> str:
+    """Return ``chart`` as a drawing that scales; ``options`` are those of :func:`picture_spec`."""
+    return vl_convert.vegalite_to_svg(picture_spec(chart, **options), vl_version=LANGUAGE)
 
 
-def picture_png(
-    chart: alt.TopLevelMixin, *, title: str, lines: Sequence[str] = (), legend: Sequence[LegendEntry] = ()
-) -> bytes:
-    """Return ``chart`` as an image of two pixels per point."""
-    spec = picture_spec(chart, title=title, lines=lines, legend=legend)
-    return vl_convert.vegalite_to_png(spec, vl_version=LANGUAGE, scale=_PIXELS_PER_POINT)
+def picture_png(chart: alt.TopLevelMixin, **options: Any) -> bytes:
+    """Return ``chart`` as an image of two pixels per point; ``options`` are those of :func:`picture_spec`."""
+    return vl_convert.vegalite_to_png(picture_spec(chart, **options), vl_version=LANGUAGE, scale=_PIXELS_PER_POINT)
 
 
 def drawn_rows(chart: alt.TopLevelMixin) -> pd.DataFrame:
     """Return the frame that ``chart`` draws; of several, the longest."""
-    frames = [part.data for part in _parts(chart) if isinstance(part.data, pd.DataFrame)]
+    frames = [part.data for part in chart_parts(chart) if isinstance(part.data, pd.DataFrame)]
     return max(frames, key=len, default=pd.DataFrame())
 
 
@@ -90,13 +85,7 @@ def _with_data_inside(chart: Any) -> Any:
     while it draws for somebody else.
     """
     copied = chart.copy()
-    for part in _parts(copied):
+    for part in chart_parts(copied):
         if isinstance(part.data, pd.DataFrame):
             part.data = alt.InlineData(values=json.loads(part.data.to_json(orient="records", double_precision=15)))
     return copied
-
-
-def _parts(chart: Any) -> Iterator[Any]:
-    yield chart
-    for part in getattr(chart, "layer", ()):
-        yield from _parts(part)

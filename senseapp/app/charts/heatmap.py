@@ -31,16 +31,11 @@ def sensitivity_heatmap(
 ) -> alt.LayerChart:
     """Return a grid of layers and levels, coloured like the bars; a ring marks cells not told from zero.
 
-    Args:
-        rows: all rows of :func:`senseapp.app.frames.results.measurement_frame`.
-        metric: whose drop it is.
-        order: values of ``row`` from top to bottom.
-        level_texts: the levels from left to right.
-        picked: the layer to outline.
+    ``rows`` are all of :func:`senseapp.app.frames.results.measurement_frame`, ``order`` their ``row`` from top to
+    bottom.
     """
-    x = alt.X(
-        "level_text:O", scale=alt.Scale(domain=list(level_texts)), title=None, axis=alt.Axis(orient="top", labelAngle=0)
-    )
+    scale, axis = alt.Scale(domain=list(level_texts)), alt.Axis(orient="top", labelAngle=0)
+    x = alt.X("level_text:O", scale=scale, title=None, axis=axis)
     rows = rows[np.isfinite(rows["drop"])]
     row, members = (_lean(rows, column) for column in ("row", "members"))
     described = _described(rows)

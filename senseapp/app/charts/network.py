@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from typing import Any, cast
 
 import altair as alt
 import pandas as pd
 
-from senseapp.app.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, LayeredChart, outline
+from senseapp.app.charts.axes import EDGE_TO_EDGE, PICK, ROW_STEP, LayeredChart, outline, tooltips
 from senseapp.app.frames.fragility import fragility_colour
 from senseapp.app.palette import INK
 from senseapp.metrics import Metric
@@ -16,6 +16,7 @@ from senseapp.metrics import Metric
 _SIZES = {"params_text": "Parameters", "macs_text": "MACs"}
 _NAME_WIDTH, _SIZE_WIDTH = 180, 108
 _PLACE = alt.Y("node:N", axis=None)
+_PLAIN: dict[str, Any] = {"labelOverlap": False, "labelFlush": False, "ticks": False, "domain": False}
 
 
 def network_bars(
@@ -23,59 +24,38 @@ def network_bars(
 ) -> alt.LayerChart:
     """Return the visible tree, parents above their children, with parameters and MACs of each and their shares.
 
-    A click selects ``layer``, ``node`` and ``is_block`` of its row.
-
-    Args:
-        rows: of :func:`senseapp.app.frames.network.network_frame`.
-        metric: whose drop the colour is.
-        share_title: of the axis of lengths.
-        sizes: whether parameters and MACs are known.
-        picked: the layer to outline.
+    ``rows`` are those of :func:`senseapp.app.frames.network.network_frame`; ``sizes`` says whether parameters and MACs
+    are known. A click selects ``layer``, ``node`` and ``is_block`` of its row.
     """
     base: alt.Chart = alt.Chart(rows).encode(tooltip=_tooltip(metric))
     names = alt.Axis(
         title=None,
-        labelExpr=_looked_up(_texts(rows, "row")),
+        labelExpr=_text_of_node(rows, "row"),
         labelAlign="left",
         labelPadding=_NAME_WIDTH,
         labelLimit=_NAME_WIDTH - 5,
-        labelOverlap=False,
-        labelFlush=False,
-        ticks=False,
-        domain=False,
+        **_PLAIN,
     )
     columns = [
         base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
         for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
     ]
-    bars = _bars(base, share_title)
+    click = alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click")
+    hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **EDGE_TO_EDGE)
+    bars = base.mark_bar(minBandSize=3, stroke=INK, strokeWidth=0.5).encode(
+        y=_PLACE,
+        x=alt.X("share:Q", title=share_title, axis=alt.Axis(orient="top", format="%", tickCount=4)),
+        color=fragility_colour(),
+        description=alt.Description("description:N"),
+    )
     frame = outline(rows, picked, _PLACE, field="node")
-    layers = [_hit_rows(base).encode(y=_rows(rows, names)), *columns, bars, frame]
-    tree: alt.LayerChart = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
-    return tree
+    layers = [hits.properties(name="hits").add_params(click), *columns, bars, frame]
+    tree = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
+    return cast(alt.LayerChart, tree)
 
 
 def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:
     return alt.Y("node:N", scale=alt.Scale(domain=tuple(rows["node"])), axis=axis)
-
-
-def _hit_rows(base: alt.Chart) -> alt.Chart:
-    """Make the whole row answer to click and hover."""
-    row = base.mark_rect(opacity=0, aria=False).encode(**EDGE_TO_EDGE)
-    click = alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click")
-    hits: alt.Chart = row.properties(name="hits").add_params(click)
-    return hits
-
-
-def _bars(base: alt.Chart, share_title: str) -> alt.Chart:
-    axis = alt.Axis(orient="top", format="%", tickCount=4)
-    bars: alt.Chart = base.mark_bar(minBandSize=3, stroke=INK, strokeWidth=0.5).encode(
-        y=_PLACE,
-        x=alt.X("share:Q", title=share_title, axis=axis),
-        color=fragility_colour(),
-        description=alt.Description("description:N"),
-    )
-    return bars
 
 
 def _size_axis(rows: pd.DataFrame, field: str, title: str, number: int) -> alt.Axis:
@@ -89,31 +69,22 @@ def _size_axis(rows: pd.DataFrame, field: str, title: str, number: int) -> alt.A
         titleAnchor="start",
         titleX=_SIZE_WIDTH,
         titleY=-14,
-        labelExpr=_looked_up(_texts(rows, field)),
+        labelExpr=_text_of_node(rows, field),
         labelAlign="right",
         labelPadding=_SIZE_WIDTH,
-        labelOverlap=False,
-        labelFlush=False,
-        ticks=False,
-        domain=False,
+        **_PLAIN,
     )
 
 
-def _texts(rows: pd.DataFrame, field: str) -> dict[str, str]:
-    return {str(node): str(text) for node, text in zip(rows["node"], rows[field], strict=True)}
-
-
-def _looked_up(texts: Mapping[str, str]) -> str:
-    """Show a text for each node; Vega looks it up by the node's whole name."""
+def _text_of_node(rows: pd.DataFrame, field: str) -> str:
+    """Return the expression by which Vega looks up the text of each node, by the node's whole name."""
+    texts = {str(node): str(text) for node, text in zip(rows["node"], rows[field], strict=True)}
     return f"({json.dumps(texts)})[datum.label]"
 
 
 def _tooltip(metric: Metric) -> list[alt.Tooltip]:
     return [
-        alt.Tooltip("node:N", title="Module"),
-        alt.Tooltip("kind:N", title="Kind"),
-        alt.Tooltip("change_text:N", title=metric.change_title),
-        alt.Tooltip("worst_text:N", title="Most fragile layer"),
+        *tooltips(node="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
         alt.Tooltip("params:Q", title="Parameters", format=",d"),
         alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),
         alt.Tooltip("macs:Q", title="MACs", format=".3~s"),

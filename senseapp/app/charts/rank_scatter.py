@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from senseapp.app.charts.axes import pick_layer
+from senseapp.app.charts.axes import pick_layer, tooltips
 from senseapp.app.charts.bars import side_colour
 from senseapp.app.palette import INK
 from senseapp.metrics import Metric
@@ -24,12 +24,8 @@ def rank_scatter(
 ) -> alt.LayerChart:
     """Return the points with their intervals, the diagonal, and the names of the layers that moved most.
 
-    Args:
-        rows: of :func:`senseapp.app.frames.comparison.scatter_frame`.
-        metric: whose drop it is.
-        labels: of all sides, in their order.
-        ranks: whether to draw ranks, the most fragile layers at the upper right, rather than values.
-        picked: the layer whose point is larger.
+    ``rows`` are those of :func:`senseapp.app.frames.comparison.scatter_frame`, ``labels`` those of all sides. With
+    ``ranks`` in place of values, the most fragile layers are at the upper right. The ``picked`` point is larger.
     """
     suffix = "_rank" if ranks else ""
     domain = _domain(rows, ranks=ranks)
@@ -58,9 +54,8 @@ def _domain(rows: pd.DataFrame, *, ranks: bool) -> list[float]:
     return [low - margin, high + margin]
 
 
-def _diagonal(domain: list[float], scale: alt.Scale) -> alt.Chart:
-    ends = pd.DataFrame({"place": domain})
-    line: alt.Chart = alt.Chart(ends).mark_line(color=INK, strokeDash=[4, 3], strokeWidth=1, aria=False)
+def _diagonal(domain: list[float], scale: alt.Scale) -> Any:
+    line = alt.Chart(pd.DataFrame({"place": domain})).mark_line(color=INK, strokeDash=[4, 3], strokeWidth=1, aria=False)
     return line.encode(x=alt.X("place:Q", scale=scale), y=alt.Y("place:Q", scale=scale))
 
 
@@ -72,21 +67,16 @@ def _intervals(base: alt.Chart, scale: alt.Scale) -> list[alt.Chart]:
     ]
 
 
-def _points(base: alt.Chart, x: alt.X, y: alt.Y, labels: Sequence[str], picked: str) -> alt.Chart:
-    points: alt.Chart = base.mark_point(filled=True, opacity=0.85, clip=True).encode(
+def _points(base: alt.Chart, x: alt.X, y: alt.Y, labels: Sequence[str], picked: str) -> Any:
+    points = base.mark_point(filled=True, opacity=0.85, clip=True).add_params(pick_layer())
+    return points.encode(
         x=x,
         y=y,
         color=side_colour(labels, drawn=labels[1:]),
         size=alt.condition(alt.datum["layer"] == picked, alt.value(220), alt.value(60)),
-        tooltip=[
-            alt.Tooltip("members:N", title="Layer"),
-            alt.Tooltip("x_text:N", title="Across"),
-            alt.Tooltip("y_text:N", title="Up"),
-            alt.Tooltip("side:N", title="Up is"),
-        ],
+        tooltip=tooltips(members="Layer", x_text="Across", y_text="Up", side="Up is"),
         description="description:N",
     )
-    return points.add_params(pick_layer())
 
 
 def _apart(rows: pd.DataFrame, suffix: str, domain: list[float]) -> pd.DataFrame:
@@ -101,8 +91,8 @@ def _apart(rows: pd.DataFrame, suffix: str, domain: list[float]) -> pd.DataFrame
     return rows.loc[chosen]
 
 
-def _names(rows: pd.DataFrame, x: alt.X, y: alt.Y, *, left: bool = False) -> alt.Chart:
+def _names(rows: pd.DataFrame, x: alt.X, y: alt.Y, *, left: bool = False) -> Any:
     """Write the names of the points on the side where there is room for them."""
     side: dict[str, Any] = {"align": "right", "dx": -7} if left else {"align": "left", "dx": 7}
-    text: alt.Chart = alt.Chart(rows).mark_text(dy=-5, color=INK, fontSize=11, aria=False, **side)
+    text = alt.Chart(rows).mark_text(dy=-5, color=INK, fontSize=11, aria=False, **side)
     return text.encode(x=x, y=y, text="row:N")

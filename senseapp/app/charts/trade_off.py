@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -28,8 +29,8 @@ def trade_off_chart(
         predicted: columns ``source``, ``figure``, ``damage``, ``description``.
         measured: the same, and ``low``, ``high``; may be empty.
         now: the figure of the present schedule.
-        x_title: of the axis of savings, with its unit.
-        y_title: of the axis of damage, with its unit.
+        x_title: of the axis of savings.
+        y_title: of the axis of damage.
         notable: damage that is worth a look; well below it the scale is straight, above it logarithmic.
     """
     sources = [name for name in _LINES if name in set(predicted["source"])]
@@ -38,7 +39,8 @@ def trade_off_chart(
     scale = alt.Scale(type="symlog", constant=_STRAIGHT * notable, domain=[0, 1.05 * float(top)], nice=False)
     y = alt.Y("damage:Q", title=y_title, scale=scale, axis=alt.Axis(values=_ticks(float(top)), format="~g"))
     lines: alt.Chart = alt.Chart(predicted).encode(x=x, y=y)
-    layers = [_now(now), _lines(lines, sources), _dots(lines)]
+    rule = alt.Chart(pd.DataFrame({"now": [now]})).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
+    layers = [rule.encode(x="now:Q"), _lines(lines, sources), _dots(lines)]
     if len(measured):
         present = set(measured["source"])
         names = [name for name in _MEASURED if name in present]
@@ -52,46 +54,35 @@ def _ticks(top: float) -> list[float]:
     return [0.0, *(10.0**power for power in range(greatest - 3, greatest + 1))]
 
 
-def _now(now: float) -> alt.Chart:
-    rule: alt.Chart = alt.Chart(pd.DataFrame({"now": [now]})).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
-    return rule.encode(x="now:Q")
-
-
-def _lines(base: alt.Chart, sources: list[str]) -> alt.Chart:
-    lines: alt.Chart = base.mark_line(strokeWidth=2, clip=True, aria=False).encode(
-        color=alt.Color(
-            "source:N",
-            scale=alt.Scale(domain=sources, range=[_LINES[name] for name in sources]),
-            legend=alt.Legend(title=None, orient="top", symbolType="stroke", columns=2),
-        ),
-        strokeDash=alt.StrokeDash(
-            "source:N", scale=alt.Scale(domain=sources, range=[_DASHES[name] for name in sources]), legend=None
-        ),
+def _lines(base: alt.Chart, sources: list[str]) -> Any:
+    colours = alt.Scale(domain=sources, range=[_LINES[name] for name in sources])
+    dashes = alt.Scale(domain=sources, range=[_DASHES[name] for name in sources])
+    legend = alt.Legend(title=None, orient="top", symbolType="stroke", columns=2)
+    return base.mark_line(strokeWidth=2, clip=True, aria=False).encode(
+        color=alt.Color("source:N", scale=colours, legend=legend),
+        strokeDash=alt.StrokeDash("source:N", scale=dashes, legend=None),
     )
-    return lines
 
 
-def _dots(base: alt.Chart) -> alt.Chart:
-    dots: alt.Chart = (
-        base.transform_filter(alt.datum["source"] == "Least damage")
-        .mark_point(filled=True, size=70, color=ACCENT, opacity=1)
-        .encode(tooltip=alt.Tooltip("description:N", title="Predicted"), description="description:N")
+def _dots(base: alt.Chart) -> Any:
+    dots = base.transform_filter(alt.datum["source"] == "Least damage").mark_point(
+        filled=True, size=70, color=ACCENT, opacity=1
     )
+    dots = dots.encode(tooltip=alt.Tooltip("description:N", title="Predicted"), description="description:N")
     return dots.add_params(alt.selection_point(name=PICK, fields=["figure"], on="click"))
 
 
-def _measured(base: alt.Chart, y: alt.Y, scale: alt.Scale, names: list[str]) -> list[alt.Chart]:
-    whiskers: alt.Chart = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(
-        y=alt.Y("low:Q", scale=scale), y2="high:Q"
-    )
-    marks: alt.Chart = base.mark_point(filled=True, size=110, color=CATEGORIES[5], opacity=1, clip=True).encode(
-        y=y,
-        shape=alt.Shape(
-            "source:N",
-            scale=alt.Scale(domain=names, range=[_MEASURED[name] for name in names]),
-            legend=alt.Legend(title=None, orient="bottom", columns=1),
+def _measured(base: alt.Chart, y: alt.Y, scale: alt.Scale, names: list[str]) -> list[Any]:
+    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False)
+    marks = base.mark_point(filled=True, size=110, color=CATEGORIES[5], opacity=1, clip=True)
+    shapes = alt.Scale(domain=names, range=[_MEASURED[name] for name in names])
+    legend = alt.Legend(title=None, orient="bottom", columns=1)
+    return [
+        whiskers.encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        marks.encode(
+            y=y,
+            shape=alt.Shape("source:N", scale=shapes, legend=legend),
+            tooltip=alt.Tooltip("description:N", title="Measured"),
+            description="description:N",
         ),
-        tooltip=alt.Tooltip("description:N", title="Measured"),
-        description="description:N",
-    )
-    return [whiskers, marks]
+    ]

@@ -20,9 +20,9 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runs.checkpoint_report import CheckpointReport
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.leaderboard import LeaderboardRow
+from senseapp.runs.model_cards import CheckpointReport
 from senseapp.runs.service import LOCAL_OWNER, Service
 
 

@@ -15,7 +15,7 @@ from senseapp.app.charts.axes import PICK, ROW_STEP
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
-from senseapp.app.common.state import pick
+from senseapp.app.common.state import kept, pick
 from senseapp.app.frames.fragility import LegendEntry
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import notes_of, provenance_text
@@ -160,6 +160,19 @@ def _legend_html(legend: Sequence[LegendEntry]) -> str:
 def _take_pick(key: str, run_id: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     pick(run_id, str(picked[0]["layer"]) if picked else "")
+
+
+def choose_one(row: st.delta_generator.DeltaGenerator, label: str, options: tuple[str, str], *, key: str) -> str:
+    """Show a switch between ways to draw a chart, the first at first; its ``label`` is for screen readers."""
+    chosen = row.segmented_control(
+        label,
+        options,
+        default=options[0],
+        required=True,
+        **kept(key),
+        label_visibility="collapsed",
+    )
+    return str(chosen)
 
 
 def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:

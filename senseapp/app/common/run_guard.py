@@ -12,8 +12,7 @@ from senseapp.app.common.notices import complain, empty_state
 from senseapp.app.common.state import RUN_PARAMETER, current_run, session
 from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
-from senseapp.app.words.states import STATES
-from senseapp.app.words.wording import compression_text
+from senseapp.app.words.wording import STATES, compression_text
 from senseapp.core.errors import SenseError
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult

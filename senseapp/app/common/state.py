@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import streamlit as st
 
@@ -134,3 +134,8 @@ def drop_pick(run_id: str) -> None:
     """Pick no layer, and let the charts forget their clicks."""
     pick(run_id, "")
     session().pick_round += 1
+
+
+def kept(key: str) -> dict[str, Any]:
+    """Return the arguments of a widget of this ``key`` whose value lasts for the session."""
+    return {"key": key, "persist_state": "session"}

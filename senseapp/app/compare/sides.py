@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
@@ -82,25 +83,20 @@ def _parts_of(one: _Found, level: float) -> list[Side]:
 def _levels(found: Sequence[_Found]) -> list[float]:
     """Return the level of each run: the URL's, else the usual one, the same in runs of one compression if possible."""
     linked = dict(zip(session().compared, st.query_params.get_all(LEVEL_PARAMETER), strict=False))
-    shared = _shared_levels(found)
-    return [_level(one, linked.get(one.record.run_id, ""), shared) for one in found]
-
-
-def _level(one: _Found, linked: str, shared: Sequence[float]) -> float:
-    known = {_level_parameter(level): level for level in one.result.levels}
-    scale = one.result.spec.sensitivity.compression.scale
-    return known.get(linked, scale.nearest_usual(shared or one.result.levels))
+    kinds = {one.result.spec.sensitivity.compression.kind for one in found}
+    common = [level for level in found[0].result.levels if all(level in one.result.levels for one in found)]
+    levels = []
+    for one in found:
+        known = {_level_parameter(level): level for level in one.result.levels}
+        usual = one.result.spec.sensitivity.compression.scale.nearest_usual(
+            common if common and len(kinds) == 1 else one.result.levels
+        )
+        levels.append(known.get(linked.get(one.record.run_id, ""), usual))
+    return levels
 
 
 def _level_parameter(level: float) -> str:
     return f"{level:g}"
-
-
-def _shared_levels(found: Sequence[_Found]) -> tuple[float, ...]:
-    kinds = {one.result.spec.sensitivity.compression.kind for one in found}
-    if len(kinds) > 1:
-        return ()
-    return tuple(level for level in found[0].result.levels if all(level in one.result.levels for one in found))
 
 
 def _card(one: _Found, index: int, level: float, *, count: int) -> None:
@@ -115,16 +111,14 @@ def _card(one: _Found, index: int, level: float, *, count: int) -> None:
 
 def _choose_level(head: st.delta_generator.DeltaGenerator, one: _Found, level: float, *, narrow: bool) -> None:
     """Let the level be chosen, from chips where there is room for them."""
-    shown, levels = one.result.spec.sensitivity.compression.scale.text, ordered_levels(one.result)
-    key = _level_key(one.record.run_id)
+    levels, key = ordered_levels(one.result), _level_key(one.record.run_id)
     st.session_state[key] = level
-
+    look: dict[str, Any] = {"key": key, "label_visibility": "collapsed", "on_change": _keep_levels}
+    look["format_func"] = one.result.spec.sensitivity.compression.scale.text
     if narrow or len(levels) > _MOST_CHIPS:
-        head.selectbox("Level", levels, format_func=shown, key=key, label_visibility="collapsed",
-                       on_change=_keep_levels, width=110)  # fmt: skip
+        head.selectbox("Level", levels, width=110, **look)
     else:
-        head.segmented_control("Level", levels, required=True, format_func=shown, key=key,
-                               label_visibility="collapsed", on_change=_keep_levels, width="content")  # fmt: skip
+        head.segmented_control("Level", levels, required=True, width="content", **look)
 
 
 def _level_key(run_id: str) -> str:
@@ -146,10 +140,8 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
                         for side in sides)  # fmt: skip
         st.info(f"These runs have no metric in common. {had}.", icon=":material/info:")
         return None
-    linked = st.query_params.get(_METRIC_PARAMETER, "")
-    usual = sides[0].result.metric
-    finer = divergence_among(names)
-    st.session_state[_METRIC] = next(name for name in (linked, usual, finer, names[0]) if name in names)
+    preferred = (st.query_params.get(_METRIC_PARAMETER, ""), sides[0].result.metric, divergence_among(names), names[0])
+    st.session_state[_METRIC] = next(name for name in preferred if name in names)
     chosen = st.selectbox(
         "Metric",
         names,

@@ -1,8 +1,4 @@
-"""A comparison: its finding in one sentence, bars in pairs, the scatter of ranks, and what moved or was left out.
-
-Which runs to compare; the URL holds the choice, so that it can be shared.
-Tables of a comparison of runs: which columns, in which words, with which number formats.
-"""
+"""A comparison of runs: the finding in one sentence, bars in pairs, the scatter of ranks, what moved or is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import streamlit as st
 from senseapp.app.charts.bars import pair_step, paired_bars
 from senseapp.app.charts.rank_scatter import rank_scatter
 from senseapp.app.common import backend
-from senseapp.app.common.figure import figure, rows_height
+from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import show_table
@@ -39,17 +35,6 @@ from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
 
 
-def agreement_columns() -> dict[str, Any]:
-    """Return the columns of the rank correlations between runs."""
-    return {
-        "pair": st.column_config.TextColumn("Runs"),
-        "spearman": st.column_config.NumberColumn(
-            "Spearman", format="%.2f", help="1 is the same order, −1 the opposite."
-        ),
-        "layers": st.column_config.NumberColumn("Layers"),
-    }
-
-
 def moves_columns(sides: int) -> dict[str, Any]:
     """Return the columns of the layers whose rank moved between ``sides`` runs."""
     columns: dict[str, Any] = {
@@ -65,13 +50,8 @@ def moves_columns(sides: int) -> dict[str, Any]:
     return columns
 
 
-def unmatched_columns(sides: int) -> dict[str, Any]:
-    """Return the columns of the layers that lack a value in one of ``sides`` runs."""
-    reasons = {name: st.column_config.TextColumn(f"In {name}", width="large") for name in map(letter, range(sides))}
-    return {"layer": st.column_config.TextColumn("Layer", pinned=True), **reasons}
-
-
 _PICKS = "compare"
+_SPEARMAN = "1 is the same order, −1 the opposite."
 _NETWORK, _MOVED = "Network order", "Moved most first"
 _RANKS, _VALUES = "Ranks", "Values"
 
@@ -102,7 +82,7 @@ def _picked(comparison: Comparison) -> str:
 
 
 def _bars(comparison: Comparison) -> None:
-    order = _choose("Order", (_NETWORK, _MOVED), key="order")
+    order = choose_one(st.container(), "Order", (_NETWORK, _MOVED), key="compare.order")
     rows = pair_frame(comparison, by_shift=order == _MOVED)
     labels = side_labels(comparison.sides)
     metric = METRICS[comparison.metric]
@@ -120,7 +100,7 @@ def _bars(comparison: Comparison) -> None:
 
 
 def _scatter(comparison: Comparison) -> None:
-    shown = _choose("Axes", (_RANKS, _VALUES), key="axes")
+    shown = choose_one(st.container(), "Axes", (_RANKS, _VALUES), key="compare.axes")
     labels = side_labels(comparison.sides)
     picked = _picked(comparison)
     figure(
@@ -164,7 +144,11 @@ def _agreements(comparison: Comparison) -> None:
     st.markdown("## Rank correlation of each pair")
     show_table(
         agreement_frame(comparison),
-        agreement_columns(),
+        {
+            "pair": st.column_config.TextColumn("Runs"),
+            "spearman": st.column_config.NumberColumn("Spearman", format="%.2f", help=_SPEARMAN),
+            "layers": st.column_config.NumberColumn("Layers"),
+        },
         alt_text="Spearman's rank correlation of each pair of runs",
         key="compare.agreement",
     )
@@ -192,25 +176,16 @@ def _unmatched(comparison: Comparison) -> None:
     rows = unmatched_frame(comparison)
     if rows.empty:
         return
+    columns = {"layer": st.column_config.TextColumn("Layer", pinned=True)}
+    for side in map(letter, range(len(comparison.sides))):
+        columns[side] = st.column_config.TextColumn(f"In {side}", width="large")
     with st.expander(f"{fmt.plural(len(rows), 'layer')} without a value in every run", expanded=not comparison.layers):
         show_table(
             rows,
-            unmatched_columns(len(comparison.sides)),
+            columns,
             alt_text="Layers that lack a value in a run, with the reason",
             key="compare.unmatched",
         )
-
-
-def _choose(label: str, options: tuple[str, str], *, key: str) -> str:
-    return st.segmented_control(
-        label,
-        options,
-        default=options[0],
-        required=True,
-        key=f"compare.{key}",
-        label_visibility="collapsed",
-        persist_state="session",
-    )
 
 
 MOST_RUNS = 4

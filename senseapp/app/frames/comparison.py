@@ -1,13 +1,9 @@
-"""Data frames of a comparison of runs; its charts, tables and downloads are drawn from these.
-
-The leaderboard as a frame: one row per finished run, numbers as numbers, so that every column sorts.
-What a comparison of runs found, in sentences; the page and the command line say the same.
-"""
+"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, and the leaderboard."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -41,32 +37,33 @@ def letter(index: int) -> str:
 
 def side_labels(sides: Sequence[Side]) -> list[str]:
     """Return a label for each side that no other has: ``A · demo, 50 %``, or ``A · estimated`` within one run."""
-    name = _part_name if len({(side.title, side.level) for side in sides}) == 1 else _full_name
-    return [f"{letter(index)} · {name(side)}" for index, side in enumerate(sides)]
+    of_one_run = len({(side.title, side.level) for side in sides}) == 1
+    names = (_part_name(side.part) if of_one_run else _full_name(side) for side in sides)
+    return [f"{letter(index)} · {name}" for index, name in enumerate(names)]
 
 
-def _part_name(side: Side) -> str:
-    return "measured" if side.part is Part.MEASURED else "estimated"
+def _part_name(part: Part) -> str:
+    return "measured" if part is Part.MEASURED else "estimated"
 
 
 def _full_name(side: Side) -> str:
-    level = side.result.spec.sensitivity.compression.scale.text(side.level)
+    level = side.result.compression.scale.text(side.level)
     return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 
 def pair_frame(comparison: Comparison, *, by_shift: bool = False) -> pd.DataFrame:
-    """Return one row per matched layer and side, in network order or those first whose rank moved most."""
-    layers = sorted(comparison.layers, key=lambda layer: -layer.shift) if by_shift else comparison.layers
-    return pd.DataFrame(_pairs(comparison, layers), columns=list(_PAIR_COLUMNS))
+    """Return one row per matched layer and side, in network order or those first whose rank moved most.
 
-
-def _pairs(comparison: Comparison, layers: Sequence[MatchedLayer]) -> Iterator[dict[str, Any]]:
+    Columns are ``layer``, ``row``, ``side``, ``source``, ``drop``, ``low``, ``high``, ``change_text``,
+    ``interval_text``, ``rank_text``, ``members`` and ``description``.
+    """
     metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
-    for layer in layers:
+    rows = []
+    for layer in sorted(comparison.layers, key=lambda layer: -layer.rank_change) if by_shift else comparison.layers:
         for index, (change, label) in enumerate(zip(layer.changes, labels, strict=True)):
             figures = change_figures(change, metric, estimated=layer.estimated[index])
-            source = _source(layer, index)
-            yield figures | {
+            source = "estimated" if layer.estimated[index] else "measured"
+            own = {
                 "layer": layer.layer,
                 "row": row_name(layer),
                 "side": label,
@@ -75,10 +72,8 @@ def _pairs(comparison: Comparison, layers: Sequence[MatchedLayer]) -> Iterator[d
                 "members": ", ".join(layer.members),
                 "description": f"{layer.layer}, {label}: {figures['change_text']}, {source}",
             }
-
-
-def _source(layer: MatchedLayer, index: int) -> str:
-    return "estimated" if layer.estimated[index] else "measured"
+            rows.append(figures | own)
+    return pd.DataFrame(rows, columns=list(_PAIR_COLUMNS))
 
 
 def _rank_text(layer: MatchedLayer, index: int, count: int) -> str:
@@ -89,36 +84,38 @@ def _rank_text(layer: MatchedLayer, index: int, count: int) -> str:
 
 
 def scatter_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return one row per matched layer and further side: ``x`` is of the first side, ``y`` of the further one."""
-    return pd.DataFrame(_points(comparison), columns=list(_SCATTER_COLUMNS))
+    """Return one row per matched layer and further side: ``x`` is of the first side, ``y`` of the further one.
 
-
-def _points(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
+    Columns are ``layer``, ``row``, ``members``, ``side``, ``x`` and ``y`` with ``_low``, ``_high``, ``_rank`` and
+    ``_text`` of each, ``shift`` (of the rank) and ``description``.
+    """
+    labels = side_labels(comparison.sides)
+    rows: list[dict[str, Any]] = []
     for layer in comparison.layers:
-        ends = [
-            change_figures(change, metric, estimated=estimated)
-            for change, estimated in zip(layer.changes, layer.estimated, strict=True)
-        ]
-        first = ends[0]
-        for index, other in enumerate(ends[1:], start=1):
-            x_text, y_text = (
-                f"{end['change_text']}, rank {layer.ranks[at]:g}" for at, end in ((0, first), (index, other))
-            )
-            yield {
+        first = _coordinate("x", comparison, layer, 0)
+        for index in range(1, len(labels)):
+            other = _coordinate("y", comparison, layer, index)
+            own = {
                 "layer": layer.layer,
                 "row": row_name(layer),
                 "members": ", ".join(layer.members),
                 "side": labels[index],
-                **{f"x{name}": first[key] for name, key in (("", "drop"), ("_low", "low"), ("_high", "high"))},
-                **{f"y{name}": other[key] for name, key in (("", "drop"), ("_low", "low"), ("_high", "high"))},
-                "x_rank": layer.ranks[0],
-                "y_rank": layer.ranks[index],
-                "x_text": x_text,
-                "y_text": y_text,
                 "shift": abs(layer.ranks[0] - layer.ranks[index]),
-                "description": f"{layer.layer}: {x_text} in A; {y_text} in {letter(index)}",
+                "description": f"{layer.layer}: {first['x_text']} in A; {other['y_text']} in {letter(index)}",
             }
+            rows.append(own | first | other)
+    return pd.DataFrame(rows, columns=list(_SCATTER_COLUMNS))
+
+
+def _coordinate(axis: str, comparison: Comparison, layer: MatchedLayer, side: int) -> dict[str, Any]:
+    figures = change_figures(layer.changes[side], METRICS[comparison.metric], estimated=layer.estimated[side])
+    return {
+        axis: figures["drop"],
+        f"{axis}_low": figures["low"],
+        f"{axis}_high": figures["high"],
+        f"{axis}_rank": layer.ranks[side],
+        f"{axis}_text": f"{figures['change_text']}, rank {layer.ranks[side]:g}",
+    }
 
 
 def moves_frame(comparison: Comparison) -> pd.DataFrame:
@@ -130,7 +127,7 @@ def moves_frame(comparison: Comparison) -> pd.DataFrame:
     metric, count = METRICS[comparison.metric], len(comparison.layers)
     sides = range(len(comparison.sides))
     rows = [
-        {"layer": layer.layer, "row": row_name(layer), "shift": layer.shift}
+        {"layer": layer.layer, "row": row_name(layer), "shift": layer.rank_change}
         | {"fragile_in": letter(min(sides, key=lambda side: layer.ranks[side])), "sure": _sure(layer)}
         | {f"rank_{letter(side)}": _rank_text(layer, side, count) for side in sides}
         | {f"change_{letter(side)}": metric.change_text(layer.changes[side].delta) for side in sides}
@@ -150,11 +147,7 @@ def _sure(layer: MatchedLayer) -> str:
 def agreement_frame(comparison: Comparison) -> pd.DataFrame:
     """Return the rank correlation of each pair of sides: columns ``pair`` (letters), ``spearman``, ``layers``."""
     rows = [
-        {
-            "pair": f"{letter(first)} and {letter(second)}",
-            "spearman": comparison.agreement(first, second),
-            "layers": len(comparison.layers),
-        }
+        (f"{letter(first)} and {letter(second)}", comparison.agreement(first, second), len(comparison.layers))
         for first, second in combinations(range(len(comparison.sides)), 2)
     ]
     return pd.DataFrame(rows, columns=["pair", "spearman", "layers"])
@@ -170,7 +163,11 @@ def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
 
 
 def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
-    """Return the rows of runs that are still there, in their order."""
+    """Return the rows of runs that are still there, in their order, figures as numbers so that every column sorts.
+
+    Columns are ``title``, ``link``, ``model``, ``compression``, ``levels``, ``removable`` (percent of the bytes),
+    ``told``, ``counted_in``, ``baseline``, ``metric``, ``params``, ``images`` and ``headline``.
+    """
     return pd.DataFrame(
         [
             {
@@ -206,26 +203,14 @@ def finding(comparison: Comparison) -> str:
     values = [comparison.agreement(0, other) for other in range(1, len(comparison.sides))]
     if any(math.isnan(value) for value in values):
         return "In one of the runs every layer loses the same, so there is no order to compare."
+    numbers = [number_text(value, digits=2) for value in values]
     if len(values) > 1:
-        found = ", ".join(f"{_number(value)} for {letter(side)}" for side, value in enumerate(values, start=1))
+        found = ", ".join(f"{number} for {letter(side)}" for side, number in enumerate(numbers, start=1))
         return f"Rank correlation with A over {count} layers: {found}.{_sure_moves(comparison)}"
-    return (
-        f"{_subject(comparison)} rank {count} layers {_alike(values[0])}: rank correlation {_number(values[0])}."
-        f"{_sure_moves(comparison)}"
-    )
-
-
-def _subject(comparison: Comparison) -> str:
     parts = {side.part for side in comparison.sides}
-    return "Estimate and measurement" if parts == {Part.ESTIMATED, Part.MEASURED} else "A and B"
-
-
-def _number(value: float) -> str:
-    return number_text(value, digits=2)
-
-
-def _alike(value: float) -> str:
-    return next((words for least, words in _WORDS if value >= least), _OPPOSITE)
+    subject = "Estimate and measurement" if parts == {Part.ESTIMATED, Part.MEASURED} else "A and B"
+    alike = next((words for least, words in _WORDS if values[0] >= least), _OPPOSITE)
+    return f"{subject} rank {count} layers {alike}: rank correlation {numbers[0]}.{_sure_moves(comparison)}"
 
 
 def _sure_moves(comparison: Comparison) -> str:

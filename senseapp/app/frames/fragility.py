@@ -1,8 +1,4 @@
-"""Which colour a loss has: bands by what is tolerable, the same in bars, heat map, tree, schedule and report.
-
-The bands of a metric are fixed, so a colour means the same loss in every view, at every level and in every run, and no
-single value shifts the others.
-"""
+"""Which colour a loss has: bands by what is tolerable, fixed for each metric, so the same in every view and run."""
 
 from __future__ import annotations
 
@@ -39,13 +35,9 @@ def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:
 
 
 def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric) -> np.ndarray:
-    """Return 0 (tolerable) to 4 (fragile) by ``drop``; :data:`CANNOT_TELL` where the interval leaves that open.
+    """Return 0 (tolerable) to 4 (fragile) by ``drop``; :data:`CANNOT_TELL` where the 95 % interval leaves that open.
 
-    Args:
-        low: lower ends of the 95 % intervals, in display units; for estimates the drop itself.
-        drop: losses.
-        high: upper ends.
-        metric: whose they are.
+    All are in display units; an estimate's ``low`` and ``high`` are its drop.
     """
     tolerable = metric.factor * metric.notable
     found = np.searchsorted(np.multiply(_STEPS, tolerable), drop)

@@ -1,12 +1,9 @@
-"""Frames of one level over all layers, and of one layer over all levels.
-
-What curves are drawn of: the drop of a metric, the metric itself, or the reward of accuracy against compute.
-"""
+"""Frames of one level over all layers, of one layer over all levels, and of the quantities that curves can show."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +36,7 @@ def drop_domain(rows: pd.DataFrame, metric: Metric, *, num_classes: int = 0) -> 
     """Return the ends of an axis that holds zero, all measured drops with their intervals, and words.
 
     Estimates are on it up to twice what is measured, for a single one that is far off would flatten all bars; the
-    chart marks those that end outside. Where all are estimates, they count up to
-    :meth:`Metric.largest_estimate`.
+    chart marks those that end outside. Where all are estimates, they count up to :meth:`Metric.largest_estimate`.
     """
     known = _measured_if_any(rows)
     drops = rows["drop"].to_numpy(dtype=float)
@@ -63,9 +59,7 @@ def near_measured(values: NDArray[np.float64], measured: NDArray[np.float64]) ->
 def cut_short(rows: pd.DataFrame, domain: tuple[float, float]) -> pd.DataFrame:
     """End the bars of estimates, and of losses without bound, where ``domain`` leaves room for words, which tell them.
 
-    Args:
-        rows: of :func:`marked`.
-        domain: of :func:`drop_domain`.
+    ``rows`` are those of :func:`marked`, ``domain`` is that of :func:`drop_domain`; ``extreme`` gets the words.
     """
     room = (domain[1] - domain[0]) * _ROOM_FOR_WORDS / (1 + _MARGIN + _ROOM_FOR_WORDS)
     ends = np.array([domain[0], domain[1] - room])
@@ -85,7 +79,7 @@ def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
 
 def reached_note(result: SensitivityResult) -> str:
     """Say how far levels can be reached where whole filters or channels go; empty where single weights do."""
-    what = result.spec.sensitivity.compression.whole_units
+    what = result.compression.whole_units
     if not what:
         return ""
     if not result.profile.sizes_known:
@@ -101,7 +95,7 @@ def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
 
     Columns: ``level_text``, ``reached_text``, ``NAME`` and ``NAME_change`` for each metric, ``source``, ``reason``.
     """
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     found = [item for item in result.shown if layer == item.layer or layer in item.members]
     rows = []
     for item in sorted(found, key=lambda item: scale.strength(item.level)):
@@ -117,24 +111,13 @@ def layer_frame(result: SensitivityResult, layer: str) -> pd.DataFrame:
             row[change.metric] = view.value_text(change.value)
             row[f"{change.metric}_change"] = view.change_text(change.delta)
         rows.append(row)
-    return pd.DataFrame(rows, columns=_layer_columns(metrics_of(result)))
-
-
-def _layer_columns(metrics: Sequence[str]) -> list[str]:
-    pairs = [column for name in metrics for column in (name, f"{name}_change")]
-    return ["level_text", "reached_text", *pairs, "source", "reason"]
+    pairs = [column for name in metrics_of(result) for column in (name, f"{name}_change")]
+    return pd.DataFrame(rows, columns=["level_text", "reached_text", *pairs, "source", "reason"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveAxis:
-    """One quantity that curves can show.
-
-    Attributes:
-        label: the name people see.
-        title: of the axis.
-        shown: from the rows of a metric to value, lower and upper end of its interval.
-        reading: the value as text.
-    """
+    """One quantity that curves can show; ``shown`` gives value, lower and upper end, ``reading`` a value as text."""
 
     label: str
     title: Callable[[Metric], str]
@@ -145,17 +128,13 @@ class CurveAxis:
 def curve_rows(rows: pd.DataFrame, metric: Metric, axis: CurveAxis, scale: LevelScale) -> pd.DataFrame:
     """Return ``rows`` of :func:`senseapp.app.frames.results.measurement_frame` with what ``axis`` shows of them.
 
-    Further columns: ``place``, the level in people's unit of ``scale``; ``shown`` with
-    ``shown_low`` and ``shown_high``; and ``shown_text``.
+    Further columns: ``place``, the level in people's unit of ``scale``; ``shown`` with ``shown_low`` and
+    ``shown_high``; and ``shown_text``.
     """
     shown, low, high = axis.shown(rows, metric)
-    return rows.assign(
-        place=(rows["level"] * scale.per_level).round(6),
-        shown=shown,
-        shown_low=low,
-        shown_high=high,
-        shown_text=[axis.reading(value, metric) for value in shown],
-    )
+    texts = [axis.reading(value, metric) for value in shown]
+    place = (rows["level"] * scale.per_level).round(6)
+    return rows.assign(place=place, shown=shown, shown_low=low, shown_high=high, shown_text=texts)
 
 
 def accuracy_reward(top1: float, macs_left: float) -> float:
@@ -200,13 +179,13 @@ def _value(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd
 
 
 def _reward(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
-    found = [_rewards(values, rows["macs_left"], metric) for values in _value(rows, metric)]
-    return found[0], found[1], found[2]
+    def rewards(top1: pd.Series) -> pd.Series:
+        pairs = zip(top1 / metric.factor, rows["macs_left"], strict=True)
+        found = [accuracy_reward(value, macs) if macs > 0 else np.nan for value, macs in pairs]
+        return pd.Series(found, index=rows.index)
 
-
-def _rewards(top1: pd.Series, macs_left: pd.Series, metric: Metric) -> pd.Series:
-    pairs = zip(top1 / metric.factor, macs_left, strict=True)
-    return pd.Series([accuracy_reward(value, macs) if macs > 0 else np.nan for value, macs in pairs], index=top1.index)
+    value, low, high = _value(rows, metric)
+    return rewards(value), rewards(low), rewards(high)
 
 
 CURVE_AXES = {

@@ -60,9 +60,9 @@ def network_frame(
 ) -> pd.DataFrame:
     """Return one row per block and layer that can be seen, each block before what it holds.
 
-    A block loses what its layers lose on average, weighed by what ``share`` counts; its ``layer``, which a click picks,
-    is its most fragile one.
-    ``share`` is that of the MACs or parameters of all layers, or of the number of layers where sizes are unknown.
+    Columns are :data:`COLUMNS` and ``band``. A block loses what its layers lose on average, weighted by what ``share``
+    counts; its ``layer``, which a click picks, is its most fragile one. ``share`` is that of the MACs or parameters of
+    all layers, or of the number of layers where sizes are unknown.
 
     Args:
         profile: the model.
@@ -72,9 +72,9 @@ def network_frame(
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
-    values = _values_by_layer(rows)
+    values = {member: record for record in rows.to_dict("records") for member in str(record["members"]).split(", ")}
     nodes = [
-        _node(name, layers, profile, metric, values, _mark(name, layers, opened, block), by_macs)
+        _node(name, layers, profile, metric, values, by_macs) | {"row": _mark(name, layers, opened, block)}
         for name, layers in _visible(profile, block, opened).items()
     ]
     frame = pd.DataFrame(nodes, columns=list(COLUMNS))
@@ -114,50 +114,39 @@ def _mark(name: str, layers: Sequence[LayerProfile], opened: AbstractSet[str], b
     return _KEPT + _INDENT * (len(below) - 1) + arrow + below[-1]
 
 
-def _values_by_layer(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
-    wanted = ["layer", "drop", "low", "high", "change_text", "level_text", "interval_text", "source", "members"]
-    found: dict[str, dict[Hashable, Any]] = {}
-    for record in rows[wanted].to_dict("records"):
-        for member in str(record["members"]).split(", "):
-            found[member] = record
-    return found
-
-
 def _node(
     name: str,
     layers: Sequence[LayerProfile],
     profile: ModelProfile,
     metric: Metric,
     values: dict[str, dict[Hashable, Any]],
-    mark: str,
     by_macs: bool,
 ) -> dict[Hashable, Any]:
     is_layer = layers[0].name == name
     known = [layer for layer in layers if layer.name in values]
-    shares = _shares(layers, profile)
-    params, macs = sum(layer.num_params for layer in layers), sum(layer.macs for layer in layers)
-    value = _weighed(known, values, metric, by_macs=by_macs, is_layer=is_layer)
+    (params, param_share), (macs, mac_share) = (_share(size, layers, profile) for size in ("num_params", "macs"))
+    value = _loss(known, values, metric, by_macs=by_macs, is_layer=is_layer)
     return {
         "layer": layers[0].name,
         **value,
         "node": name,
-        "row": mark,
         "is_block": not is_layer,
         "kind": (layers[0].layer_type or "layer") if is_layer else f"block of {len(layers)}",
         "layers": len(layers),
         "params": params,
         "macs": macs,
-        "params_text": _amount(params, shares["param_share"]),
-        "macs_text": _amount(macs, shares["mac_share"]),
-        "share": shares["mac_share" if by_macs else "param_share"],
-        **shares,
+        "params_text": _amount(params, param_share),
+        "macs_text": _amount(macs, mac_share),
+        "share": mac_share if by_macs else param_share,
+        "param_share": param_share,
+        "mac_share": mac_share,
         "members": name,
         "known": bool(known),
         "description": f"{name}: {value['change_text']}",
     }
 
 
-def _weighed(
+def _loss(
     known: Sequence[LayerProfile],
     values: dict[str, dict[Hashable, Any]],
     metric: Metric,
@@ -165,7 +154,7 @@ def _weighed(
     by_macs: bool,
     is_layer: bool,
 ) -> dict[Hashable, Any]:
-    """Return what a layer loses, or the layers of a block on average: weighed by what lengths count, ends alike.
+    """Return what a layer loses, or the layers of a block on average: weighted by what lengths count, ends alike.
 
     The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
     """
@@ -189,12 +178,7 @@ def _amount(number: int, share: float) -> str:
     return f"{fmt.count(number)} · {fmt.percent(share, digits=1)}" if number else "–"
 
 
-def _shares(layers: Sequence[LayerProfile], profile: ModelProfile) -> dict[Hashable, Any]:
-    """Return the node's shares of the parameters and MACs of all layers; by number of layers if sizes are unknown."""
-    params = sum(layer.num_params for layer in profile.layers)
-    macs = sum(layer.macs for layer in profile.layers)
-    alike = len(layers) / len(profile.layers)
-    return {
-        "param_share": sum(layer.num_params for layer in layers) / params if params else alike,
-        "mac_share": sum(layer.macs for layer in layers) / macs if macs else alike,
-    }
+def _share(size: str, layers: Sequence[LayerProfile], profile: ModelProfile) -> tuple[int, float]:
+    """Return the size of ``layers`` and its share of all layers'; by number of layers if sizes are unknown."""
+    part, whole = (sum(int(getattr(layer, size)) for layer in each) for each in (layers, profile.layers))
+    return part, part / whole if whole else len(layers) / len(profile.layers)

@@ -30,41 +30,39 @@ COLUMNS = (
 
 def ordered_levels(result: SensitivityResult) -> tuple[float, ...]:
     """Return the run's levels from the mildest to the strongest."""
-    return tuple(result.spec.sensitivity.compression.scale.sorted(result.levels))
+    return tuple(result.compression.scale.sorted(result.levels))
 
 
 def metrics_of(result: SensitivityResult) -> tuple[str, ...]:
     """Return the metrics that have values, the ranking one first."""
-    seen = result.shown_metrics
-    return tuple(name for name in METRICS if name == result.metric and name in seen) + tuple(
-        name for name in METRICS if name != result.metric and name in seen
-    )
+    seen = [name for name in METRICS if name in result.shown_metrics]
+    return tuple(sorted(seen, key=lambda name: name != result.metric))
 
 
 def measurement_frame(result: SensitivityResult, metric: str) -> pd.DataFrame:
     """Return one row per layer (or coupled group) and level that has a value of ``metric``.
 
-    ``drop``, ``low``, ``high`` and ``value`` are in the units of the metric's axes; ``unclear`` says that the 95 %
-    interval holds zero, ``band`` is the colour (:mod:`senseapp.app.frames.fragility`); ``rank`` is 1 for the most
-    fragile at a level and shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``.
-    Rows are in execution order, then by strength.
+    Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
+    the metric's axes; ``unclear`` says that the 95 % interval holds zero, ``band`` is the colour
+    (:mod:`senseapp.app.frames.fragility`); ``rank`` is 1 for the most fragile at a level and shared by layers that
+    cannot be told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
     """
     view = METRICS[metric]
     frame = pd.DataFrame(_rows(result, view), columns=list(COLUMNS))
-    frame = _with_ranks(frame.sort_values("order", kind="stable", ignore_index=True))
-    return frame.assign(band=row_bands(frame, view))
+    frame = frame.sort_values("order", kind="stable", ignore_index=True)
+    return frame.assign(rank=_ranks(frame), band=row_bands(frame, view))
 
 
-def _with_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add ``rank`` within each level; layers whose intervals cannot be told apart share one, estimates have none."""
+def _ranks(frame: pd.DataFrame) -> pd.Series:
+    """Return ranks within each level; layers whose intervals cannot be told apart share one, estimates have none."""
     ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")
     for _, rows in frame[frame["ranked"].astype(bool)].groupby("level"):
         ranks[rows.index] = shared_ranks(rows["drop"].tolist(), rows["low"].tolist(), rows["high"].tolist())
-    return frame.assign(rank=ranks)
+    return ranks
 
 
 def _rows(result: SensitivityResult, metric: Metric) -> Iterator[dict[str, Any]]:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     layers = {layer.name: layer for layer in result.profile.layers}
     for item in sorted(result.shown, key=lambda item: scale.strength(item.level)):
         change = item.change(metric.name)
@@ -131,7 +129,7 @@ def apart_frame(result: SensitivityResult) -> pd.DataFrame:
 
     ``partly`` tells that a layer has values at other levels, and so has bars there.
     """
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
     words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
     groups: dict[tuple[str, str, str, str], list[float]] = {}
@@ -139,14 +137,7 @@ def apart_frame(result: SensitivityResult) -> pd.DataFrame:
         if item.status in words:
             groups.setdefault((item.layer, row_name(item), words[item.status], item.reason), []).append(item.level)
     rows = [
-        {
-            "layer": layer,
-            "row": row,
-            "levels": scale.texts(found),
-            "status": status,
-            "reason": reason,
-            "partly": layer in valued,
-        }
+        (layer, row, scale.texts(found), status, reason, layer in valued)
         for (layer, row, status, reason), found in groups.items()
     ]
     return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason", "partly"]).astype({"partly": bool})
@@ -154,13 +145,14 @@ def apart_frame(result: SensitivityResult) -> pd.DataFrame:
 
 def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
     """Return the weights that belong to no layer: columns ``module``, ``module_type``, ``weights``, ``share_text``."""
+    total = max(1, profile.num_params)
     rows = [
-        {
-            "module": item.module or "(the network itself)",
-            "module_type": item.module_type,
-            "weights": ", ".join(item.parameters),
-            "share_text": fmt.percent(item.num_params / max(1, profile.num_params), digits=2),
-        }
+        (
+            item.module or "(the network itself)",
+            item.module_type,
+            ", ".join(item.parameters),
+            fmt.percent(item.num_params / total, digits=2),
+        )
         for item in profile.unlisted
     ]
     return pd.DataFrame(rows, columns=["module", "module_type", "weights", "share_text"])
@@ -175,13 +167,13 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
     """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
 
     ``drop`` is what the layer loses on its own at the middle level, 0 where that is unknown, and ``band`` its colour.
+    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description``.
     """
     metric = METRICS[schedule.metric]
-    levels = ordered_levels(result)
-    alone = at_level(measurement_frame(result, metric.name), levels[len(levels) // 2]).set_index("layer")
+    alone = {str(row["layer"]): row for row in _at_middle_level(result, metric.name).to_dict("records")}
     rows = []
     for entry in schedule.entries:
-        known = entry.layer in alone.index
+        own = alone.get(entry.layer)
         amount, text = _amount(entry, result)
         rows.append(
             {
@@ -190,16 +182,19 @@ def schedule_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFram
                 "members": ", ".join(entry.members),
                 "amount": amount,
                 "amount_text": text,
-                "drop": float(alone["drop"][entry.layer]) if known else 0.0,
-                "band": int(alone["band"][entry.layer]) if known else NO_VALUE,
-                "drop_text": f"{alone['change_text'][entry.layer]} at {alone['level_text'][entry.layer]}"
-                if known
-                else "–",
+                "drop": float(own["drop"]) if own else 0.0,
+                "band": int(own["band"]) if own else NO_VALUE,
+                "drop_text": f"{own['change_text']} at {own['level_text']}" if own else "–",
                 "damage_text": metric.change_text(entry.predicted_damage),
                 "description": f"{entry.layer}: {text}",
             }
         )
     return pd.DataFrame(rows)
+
+
+def _at_middle_level(result: SensitivityResult, metric: str) -> pd.DataFrame:
+    levels = ordered_levels(result)
+    return at_level(measurement_frame(result, metric), levels[len(levels) // 2])
 
 
 def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
@@ -209,7 +204,9 @@ def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     """
     rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
     for layer in rows.index:
-        parts = _parts(schedule, layer)
+        entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
+        applied = [(compressions.get(entry.compression), entry.level) for entry in entries]
+        parts = sorted(applied, key=lambda part: part[0].order)
         weights = result.profile.layer(layer).num_params
         left = weight_bytes(
             weights,
@@ -224,14 +221,6 @@ def mixed_frame(schedule: Schedule, result: SensitivityResult) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def _parts(schedule: Schedule, layer: str) -> list[tuple[compressions.CompressionDescription, float]]:
-    """Return what a layer gets, and how much of it, in the order in which it is applied."""
-    entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
-    return sorted(
-        ((compressions.get(entry.compression), entry.level) for entry in entries), key=lambda part: part[0].order
-    )
-
-
 def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
     """Return what bars of a schedule are drawn of: the rows, and title and end of the axis of amounts.
 
@@ -239,7 +228,7 @@ def amount_bars(schedule: Schedule, result: SensitivityResult, *, mixed: bool) -
     """
     if mixed:
         return mixed_frame(schedule, result), "Bytes left if stored compactly (%)", 100.0
-    rows, scale = schedule_frame(schedule, result), result.spec.sensitivity.compression.scale
+    rows, scale = schedule_frame(schedule, result), result.compression.scale
     if not scale.stronger_is_lower:
         return rows, scale.axis, scale.per_level
     most = max(scale.choices)
@@ -255,13 +244,12 @@ def editing_frame(
 ) -> pd.DataFrame:
     """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
 
-    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; they are missing where
-    there is no schedule and nothing was set. ``loss`` is what the layer loses alone at the middle level, ``share`` its
-    part of all compressible weights in percent.
+    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``loss`` (alone, at the middle level),
+    ``alone`` (the same in words), ``share`` (of all compressible weights, in percent) and ``damage``. ``amount``,
+    ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was set.
     """
     metric = damage_metric(result)
-    levels = ordered_levels(result)
-    frame = at_level(measurement_frame(result, metric), levels[len(levels) // 2])
+    frame = _at_middle_level(result, metric)
     scale = result.spec.sensitivity.compression.scale
     entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
     total = max(1, sum(layer.num_params for layer in result.profile.layers))
@@ -291,7 +279,7 @@ def editing_frame(
 
 
 def _amount(entry: ScheduleEntry, result: SensitivityResult) -> tuple[float, str]:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     if entry.compression == "none":
         return scale.shown(scale.untouched), "left alone"
     return scale.shown(entry.level), scale.reached_text(entry.level)

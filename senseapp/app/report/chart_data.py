@@ -1,7 +1,4 @@
-"""Charts as specifications whose rows lie apart, each frame once, in one compressed text.
-
-What a report is made of.
-"""
+"""What a report is made of: a run's records, and charts as specifications whose rows are kept once for all of them."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from senseapp.app.charts.axes import chart_parts
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule, ValidationResult
@@ -28,12 +26,7 @@ _IN_EXPRESSIONS = re.compile(r"""datum\.(\w+)|datum\[['"](\w+)['"]\]""")
 
 @dataclass(slots=True)
 class ChartData:
-    """The charts of a report.
-
-    Attributes:
-        specs: Vega-Lite specifications, in which data are names of frames.
-        frames: rows as JSON text, by a name made of their content.
-    """
+    """The charts of a report: specifications whose data are names of frames, and rows as JSON text by that name."""
 
     specs: list[dict[str, Any]] = field(default_factory=list)
     frames: dict[str, str] = field(default_factory=dict)
@@ -45,7 +38,7 @@ class ChartData:
         exchanges it while it draws for somebody else.
         """
         drawn: Any = chart.copy()
-        parts = [part for part in _parts(drawn) if isinstance(part.data, pd.DataFrame)]
+        parts = [part for part in chart_parts(drawn) if isinstance(part.data, pd.DataFrame)]
         held = [part.data for part in parts]
         for place, part in enumerate(parts):
             part.data = alt.NamedData(name=str(place))
@@ -66,12 +59,6 @@ class ChartData:
         name = hashlib.sha256(rows.encode()).hexdigest()[:12]
         self.frames[name] = rows
         return name
-
-
-def _parts(chart: Any) -> Iterator[Any]:
-    yield chart
-    for part in getattr(chart, "layer", ()):
-        yield from _parts(part)
 
 
 def _fields(node: Any) -> set[str]:
@@ -101,17 +88,9 @@ def _rename(node: Any, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContents:
-    """A run and everything that was made of it.
+    """A run and everything that was made of it: unproven schedules, proofs, and histograms that somebody looked at.
 
-    Attributes:
-        title: what people call the run.
-        result: what it found, so far if it has not finished.
-        headline: the finding in one sentence.
-        schedules: those that are shown without a proof.
-        validations: the proofs of schedules.
-        histograms: those that somebody looked at.
-        finished: whether the run is.
-        made_seconds: when the report is made, Unix time.
+    ``made_seconds`` is when the report is made, in Unix time.
     """
 
     title: str

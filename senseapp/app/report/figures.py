@@ -19,9 +19,9 @@ from senseapp.app.frames.network import network_frame, opened_to
 from senseapp.app.frames.results import at_level, measurement_frame, ordered_levels, top_frame
 from senseapp.app.report.chart_data import ChartData
 from senseapp.app.words import format as fmt
+from senseapp.compressions import LevelScale
 from senseapp.metrics import Metric
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.profile import ModelProfile
 
 _LOOK = {
     "config": {
@@ -39,12 +39,9 @@ _MOST_NODES = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """One chart.
+    """One chart: its number in the report's :class:`ChartData`, and its text alternative.
 
-    Attributes:
-        label: tells it from the others of its figure.
-        chart: its number in the report's :class:`ChartData`.
-        words: its text alternative.
+    ``label`` tells it from the others of its figure.
     """
 
     label: str
@@ -54,16 +51,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One chart, or several of a kind to choose from.
-
-    Attributes:
-        question: that it answers.
-        reading: how to read it.
-        drawings: to choose from.
-        first: the place of the one shown at first.
-        what: what is chosen.
-        legend: of the colours.
-    """
+    """One chart under the question that it answers, or several to choose from by ``what``, the ``first`` at first."""
 
     question: str
     reading: str
@@ -78,60 +66,72 @@ def drawn(chart: alt.Chart | alt.LayerChart, data: ChartData, *, label: str, wor
     return Drawing(label=label, chart=data.take(chart, _LOOK), words=words)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What the figures of a result are drawn from: its rows in one metric, and the levels that have any."""
+
+    result: SensitivityResult
+    metric: Metric
+    data: ChartData
+    frame: pd.DataFrame
+    levels: list[float]
+
+    @property
+    def scale(self) -> LevelScale:
+        return self.result.spec.sensitivity.compression.scale
+
+    def each_level(self, draw: Callable[[pd.DataFrame, str], tuple[alt.LayerChart, str]]) -> tuple[Drawing, ...]:
+        """Return a drawing of each level, from its rows and its name."""
+        drawings = []
+        for level in self.levels:
+            label = self.scale.text(level)
+            chart, words = draw(at_level(self.frame, level), label)
+            drawings.append(drawn(chart, self.data, label=label, words=words))
+        return tuple(drawings)
+
+    @property
+    def first(self) -> int:
+        """The place of the level to show first."""
+        return self.levels.index(self.scale.nearest_usual(self.levels))
+
+    def worst(self, rows: pd.DataFrame, level: str) -> str:
+        """Say which of the rows lose most."""
+        layers = fmt.plural(rows["row"].nunique(), "layer")
+        most = rows.sort_values(["drop", "layer"], ascending=[False, True])["description"].head(3)
+        return f"{self.metric.change_title} of {layers} at {level}. Most fragile: {'; '.join(map(str, most))}."
+
+
 def result_figures(result: SensitivityResult, metric: Metric, data: ChartData) -> tuple[Figure, ...]:
     """Return the views of a result: bars at each level, curves, the heat map and the network."""
     frame = measurement_frame(result, metric.name)
     levels = [level for level in ordered_levels(result) if (frame["level"] == level).any()]
     if not levels:
         return ()
-    return (
-        _bars(result, frame, metric, levels, data),
-        _curves(result, frame, metric, levels, data),
-        _heatmap(result, frame, metric, levels, data),
-        _network(result, frame, metric, levels, data),
-    )
+    shown = _Shown(result=result, metric=metric, data=data, frame=frame, levels=levels)
+    return (_bars(shown), _curves(shown), _heatmap(shown), _network(shown))
 
 
-def _each_level(
-    result: SensitivityResult, levels: list[float], draw: Callable[[float, str], Drawing]
-) -> tuple[tuple[Drawing, ...], int]:
-    """Return a drawing of each level, and the place of the one to show first."""
-    scale = result.spec.sensitivity.compression.scale
-    drawings = tuple(draw(level, scale.text(level)) for level in levels)
-    return drawings, levels.index(scale.nearest_usual(levels))
+def _bars(shown: _Shown) -> Figure:
+    metric = shown.metric
 
+    def draw(rows: pd.DataFrame, label: str) -> tuple[alt.LayerChart, str]:
+        domain = drop_domain(rows, metric, num_classes=shown.result.profile.num_classes)
+        return sensitivity_bars(marked(rows), metric, x_domain=domain), shown.worst(rows, label)
 
-def _bars(
-    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
-) -> Figure:
-    def draw(level: float, label: str) -> Drawing:
-        rows = marked(at_level(frame, level))
-        domain = drop_domain(rows, metric, num_classes=result.profile.num_classes)
-        chart = sensitivity_bars(rows, metric, x_domain=domain)
-        return drawn(chart, data, label=label, words=_worst_in_words(frame[frame["level"] == level], metric, label))
-
-    drawings, first = _each_level(result, levels, draw)
     return Figure(
         question="What does each layer lose when it alone is compressed?",
         reading="Thin lines are 95 % intervals, a ring means no clear loss, grey that these images cannot tell "
         "whether it is tolerable; pale bars are estimates.",
-        drawings=drawings,
-        first=first,
+        drawings=shown.each_level(draw),
+        first=shown.first,
         legend=fragility_legend(metric),
     )
 
 
-def _worst_in_words(rows: pd.DataFrame, metric: Metric, level: str) -> str:
-    worst = rows.sort_values(["drop", "layer"], ascending=[False, True]).head(3)
-    found = "; ".join(str(words) for words in worst["description"])
-    return f"{metric.change_title} of {fmt.plural(rows['row'].nunique(), 'layer')} at {level}. Most fragile: {found}."
-
-
-def _curves(
-    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
-) -> Figure:
-    scale = result.spec.sensitivity.compression.scale
-    fragile = list(top_frame(at_level(frame, levels[-1], by_sensitivity=True), _CURVES, fragile=True)["row"])
+def _curves(shown: _Shown) -> Figure:
+    frame, metric, scale = shown.frame, shown.metric, shown.scale
+    ranked = at_level(frame, shown.levels[-1], by_sensitivity=True)
+    fragile = list(top_frame(ranked, _CURVES, fragile=True)["row"])
     chart = sensitivity_curves(
         curve_rows(frame[frame["row"].isin(fragile)], metric, CURVE_AXES["drop"], scale),
         all_layers=list(dict.fromkeys(frame["row"])),
@@ -139,68 +139,53 @@ def _curves(
         y_title=metric.axis,
         falling=scale.stronger_is_lower,
     )
-    words = f"{metric.change_title} of {', '.join(fragile)} over {scale.texts(levels)}."
+    words = f"{metric.change_title} of {', '.join(fragile)} over {scale.texts(shown.levels)}."
     return Figure(
         question="How fast does the loss grow with compression?",
         reading=f"The {fmt.plural(len(fragile), 'most fragile layer')} at the strongest level; bands are 95 % "
         "intervals. A flat curve can be compressed far.",
-        drawings=(drawn(chart, data, label="Curves", words=words),),
+        drawings=(drawn(chart, shown.data, label="Curves", words=words),),
     )
 
 
-def _heatmap(
-    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
-) -> Figure:
-    scale = result.spec.sensitivity.compression.scale
-    chart = sensitivity_heatmap(
-        frame,
-        metric,
-        order=list(dict.fromkeys(frame["row"])),
-        level_texts=[scale.text(level) for level in levels],
-    )
+def _heatmap(shown: _Shown) -> Figure:
+    frame, texts = shown.frame, [shown.scale.text(level) for level in shown.levels]
+    chart = sensitivity_heatmap(frame, shown.metric, order=list(dict.fromkeys(frame["row"])), level_texts=texts)
     return Figure(
         question="Where in the network, and from which level on, does compression hurt?",
         reading="Rows are layers from input to output, columns levels from mild to strong; a ring means no clear "
         "loss, grey that these images cannot tell whether it is tolerable.",
-        drawings=(drawn(chart, data, label="Heat map", words=_worst_in_words(frame, metric, "every level")),),
-        legend=fragility_legend(metric),
+        drawings=(drawn(chart, shown.data, label="Heat map", words=shown.worst(frame, "every level")),),
+        legend=fragility_legend(shown.metric),
     )
 
 
-def _network(
-    result: SensitivityResult, frame: pd.DataFrame, metric: Metric, levels: list[float], data: ChartData
-) -> Figure:
-    profile = result.profile
-    opened = _opened(profile, metric)
+def _network(shown: _Shown) -> Figure:
+    profile, metric = shown.result.profile, shown.metric
+    opened = _opened(shown)
     by_macs = bool(profile.macs)
     share = "Share of the MACs" if by_macs else "Share of the parameters" if profile.sizes_known else "Share of layers"
 
-    def draw(level: float, label: str) -> Drawing:
-        rows = network_frame(profile, at_level(frame, level), metric, opened=opened, by_macs=by_macs)
-        chart = network_bars(rows, metric, share_title=share, sizes=profile.sizes_known)
-        words = f"{share} of {fmt.plural(len(rows), 'module')}, coloured by {metric.change_inside} at {label}."
-        return drawn(chart, data, label=label, words=words)
+    def draw(rows: pd.DataFrame, label: str) -> tuple[alt.LayerChart, str]:
+        nodes = network_frame(profile, rows, metric, opened=opened, by_macs=by_macs)
+        words = f"{share} of {fmt.plural(len(nodes), 'module')}, coloured by {metric.change_inside} at {label}."
+        return network_bars(nodes, metric, share_title=share, sizes=profile.sizes_known), words
 
-    drawings, first = _each_level(result, levels, draw)
     return Figure(
         question="Where does the network hold its weight, and what does it lose there?",
         reading="Long and blue: much to save at little cost. A block loses the average of its layers, weighed by their "
         f"{'MACs' if by_macs else 'parameters'}.",
-        drawings=drawings,
-        first=first,
+        drawings=shown.each_level(draw),
+        first=shown.first,
         legend=fragility_legend(metric, no_value=True),
     )
 
 
-def _opened(profile: ModelProfile, metric: Metric) -> frozenset[str]:
+def _opened(shown: _Shown) -> frozenset[str]:
     """Open the tree as deep as it stays readable."""
+    profile, no_rows = shown.result.profile, shown.frame.head(0)
     for depth in range(_DEPTH, 1, -1):
         opened = opened_to(profile, depth)
-        if len(network_frame(profile, _NO_VALUES, metric, opened=opened)) <= _MOST_NODES:
+        if len(network_frame(profile, no_rows, shown.metric, opened=opened)) <= _MOST_NODES:
             return opened
     return opened_to(profile, 1)
-
-
-_NO_VALUES = pd.DataFrame(
-    columns=["layer", "drop", "low", "high", "change_text", "level_text", "interval_text", "source", "members"]
-)

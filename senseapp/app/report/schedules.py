@@ -12,7 +12,7 @@ from senseapp.app.report.chart_data import ChartData
 from senseapp.app.report.figures import Figure, drawn
 from senseapp.app.report.tables import Table, is_mixed, schedule_table
 from senseapp.app.words import format as fmt
-from senseapp.app.words.proof import delivery, size_changes
+from senseapp.app.words.wording import delivery, size_changes
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.schedule import Schedule, ValidationResult
@@ -29,16 +29,7 @@ _BUDGETS = {"params": "weights", "macs": "MACs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSection:
-    """One schedule.
-
-    Attributes:
-        title: how it was made, for which budget.
-        facts: its figures; each says predicted or measured.
-        figure: its amounts.
-        proof: what was measured; None without a proof.
-        amounts: the table of its layers.
-        notes: sentences to be read with it.
-    """
+    """One schedule, with what was measured of it; its ``facts`` each say predicted or measured."""
 
     title: str
     facts: dict[str, str]

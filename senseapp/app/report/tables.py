@@ -1,18 +1,13 @@
-"""The tables of a report: every layer at every level, what could not be measured, and the layers of a schedule.
-
-The quantization histograms of a report: those that somebody looked at in the app.
-"""
+"""The tables of a report (layers at every level, layers without a value, amounts), and its quantization histograms."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from senseapp.app.charts.quantization_bars import quantization_bars
-from senseapp.app.frames.histograms import bin_frame, mark_frame
+from senseapp.app.charts.quantization_bars import histogram_chart
 from senseapp.app.frames.results import (
     apart_frame,
     measurement_frame,
@@ -36,15 +31,7 @@ _MOST_CELLS = 12_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of texts.
-
-    Attributes:
-        title: what it shows.
-        columns: heads.
-        rows: cells, in the order of the columns; the first names the row.
-        note: how to read it.
-        figures: whether its cells are figures, which stand to the right, rather than words.
-    """
+    """A table of texts whose first column names the row; cells that are ``figures``, not words, stand to the right."""
 
     title: str
     columns: tuple[str, ...]
@@ -65,7 +52,7 @@ def layer_tables(result: SensitivityResult) -> tuple[tuple[Table, ...], str]:
 
 def _layer_table(result: SensitivityResult, name: str) -> Table:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
-    metric, scale = METRICS[name], result.spec.sensitivity.compression.scale
+    metric, scale = METRICS[name], result.compression.scale
     frame = measurement_frame(result, name)
     levels = [scale.text(level) for level in ordered_levels(result)]
     sized = result.profile.sizes_known
@@ -87,8 +74,8 @@ def _layer_table(result: SensitivityResult, name: str) -> Table:
 
 def _facts(layer_type: str, members: str, layers: Mapping[str, LayerProfile]) -> tuple[str, str, str]:
     """Return type and cost, summed over the members of a coupled group."""
-    together = [layers[name] for name in members.split(", ") if name in layers]
-    params, macs = sum(layer.num_params for layer in together), sum(layer.macs for layer in together)
+    coupled = [layers[name] for name in members.split(", ") if name in layers]
+    params, macs = sum(layer.num_params for layer in coupled), sum(layer.macs for layer in coupled)
     return layer_type, fmt.count(params), fmt.count(macs)
 
 
@@ -142,9 +129,6 @@ def schedule_table(schedule: Schedule, result: SensitivityResult) -> Table:
     )
 
 
-_SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
-
-
 def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartData) -> tuple[Figure, ...]:
     """Return one figure with all histograms to choose from; none where nobody looked at any."""
     drawings = tuple(_drawing(histogram, data) for histogram in histograms)
@@ -161,15 +145,9 @@ def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartDa
 def _drawing(histogram: QuantizationHistogram, data: ChartData) -> Drawing:
     spec = histogram.spec
     label = f"{spec.layer}, {spec.tensor}, {spec.bits} bits" + (", per channel" if spec.per_channel else "")
-    chart = quantization_bars(
-        bin_frame(histogram),
-        mark_frame(histogram),
-        x_title="Place on the channel's grid (steps from 0)" if math.isnan(histogram.scale) else "Value",
-        sensitivity_title=_SENSITIVITY.get(spec.objective),
-    )
     words = (
         f"{label}: {fmt.percent(histogram.zero_share, digits=1)} of the values become zero, "
         f"{fmt.percent(histogram.clamped_share, digits=3)} are clamped; seen on "
         f"{fmt.plural(histogram.num_images, 'image')}."
     )
-    return drawn(chart, data, label=label, words=words)
+    return drawn(histogram_chart(histogram), data, label=label, words=words)

@@ -1,23 +1,18 @@
-"""The Histograms tab: one tensor on its quantization grid, and what each part of the grid means to the output.
-
-Which tensor is looked at, on which grid.
-"""
+"""The Histograms tab: one tensor on its quantization grid, and what each part of the grid means to the output."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from senseapp.app.charts.quantization_bars import cell_profile_chart, quantization_bars
+from senseapp.app.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure, figures_row
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import may_start
-from senseapp.app.frames.histograms import bin_frame, mark_frame, profile_frame
-from senseapp.app.frames.results import top_frame
+from senseapp.app.common.state import kept
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
-from senseapp.core.errors import SenseError
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.runs.tasks import HistogramTask
@@ -33,39 +28,33 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     tensor = row.segmented_control(
         "Values", list(_TENSORS), default="weights", required=True, format_func=_TENSORS.__getitem__,
-        key=f"histogram.tensor.{run_id}", persist_state="session",
+        **kept(f"histogram.tensor.{run_id}"),
     )  # fmt: skip
     bits = row.select_slider(
-        "Bits", range(2, 9), 4, key=f"histogram.bits.{run_id}", help="Of the grid; 8 bits have 255 or 256 points.",
-        persist_state="session", width=150,
+        "Bits", range(2, 9), 4, **kept(f"histogram.bits.{run_id}"), width=150,
+        help="Of the grid; 8 bits have 255 or 256 points.",
     )  # fmt: skip
     score = task_named(view.result.spec.model.task).score_label
     titles = {"output": score, "loss": "Loss", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
-        "Sensitivity to", objectives, format_func=titles.__getitem__, key=f"histogram.objective.{run_id}",
+        "Sensitivity to", objectives, format_func=titles.__getitem__, **kept(f"histogram.objective.{run_id}"),
         help=f"What is back-propagated to the values: each image's {score.lower()}, or its loss. Nothing is "
         "fastest, and shows the values only.",
-        persist_state="session", width=160,
+        width=160,
     )  # fmt: skip
     switches = row.container(width="content", gap="xxsmall")
     per_channel = switches.toggle(
-        "One scale per channel", key=f"histogram.channel.{run_id}", persist_state="session",
+        "One scale per channel", **kept(f"histogram.channel.{run_id}"),
         help="Each channel gets a grid of its own; places are then in steps, not in values.",
     )  # fmt: skip
     fold = switches.toggle(
-        "Fold BatchNorm", key=f"histogram.fold.{run_id}", persist_state="session",
+        "Fold BatchNorm", **kept(f"histogram.fold.{run_id}"),
         help="Merges the BatchNorm that follows into the layer, as deployment does; the model's output stays.",
     )  # fmt: skip
     return HistogramSpec(
-        layer=_layer(view), tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
+        layer=view.usual_layer, tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
     )
-
-
-def _layer(view: RunView) -> str:
-    fragile = top_frame(view.ranked, 1, fragile=True)
-    usual = str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name
-    return view.picked or usual
 
 
 _POLL_SECONDS = 0.3
@@ -77,7 +66,6 @@ _READING = (
 _READING_PROFILE = (
     "Flat: rounding errors are spread evenly, as estimates assume. A peak in the middle: most values lie on the grid."
 )
-_SENSITIVITY = {"output": "|gradient| of the score", "loss": "|gradient| of the loss"}
 
 
 def histograms_tab(view: RunView) -> None:
@@ -85,21 +73,20 @@ def histograms_tab(view: RunView) -> None:
     if view.result.spec.model.library == "imported":
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
-    spec = choose_histogram(view)
-    try:
-        histogram = backend.service().work.outcome(HistogramTask(run_id=view.run_id, spec=spec))
+    task = HistogramTask(run_id=view.run_id, spec=choose_histogram(view))
+    with errors_here():
+        histogram = backend.service().work.outcome(task)
         if histogram is not None:
             _show(histogram, view)
         else:
-            _make(view.run_id, spec)
-    except SenseError as error:
-        complain(str(error))
+            _make(task)
 
 
-def _make(run_id: str, spec: HistogramSpec) -> None:
-    snapshot = backend.service().work.progress(HistogramTask(run_id=run_id, spec=spec))
+def _make(task: HistogramTask) -> None:
+    run_id, spec = task.run_id, task.spec
+    snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
-        st.fragment(_wait, run_every=_POLL_SECONDS)(run_id, spec)
+        st.fragment(_wait, run_every=_POLL_SECONDS)(task)
         return
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
@@ -111,12 +98,12 @@ def _make(run_id: str, spec: HistogramSpec) -> None:
         "Choose another layer above."
     )
     if st.button("Show histogram", key=f"histogram.start.{run_id}", type="primary"):
-        backend.service().work.start(HistogramTask(run_id=run_id, spec=spec))
+        backend.service().work.start(task)
         st.rerun()
 
 
-def _wait(run_id: str, spec: HistogramSpec) -> None:
-    snapshot = backend.service().work.progress(HistogramTask(run_id=run_id, spec=spec))
+def _wait(task: HistogramTask) -> None:
+    snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     waiting = "Waiting for the run before it" if snapshot.queue_place else "Starting"
@@ -126,15 +113,9 @@ def _wait(run_id: str, spec: HistogramSpec) -> None:
 def _show(histogram: QuantizationHistogram, view: RunView) -> None:
     spec = histogram.spec
     _figures(histogram)
-    one_scale = histogram.scale == histogram.scale
     figure(
         f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?",
-        quantization_bars(
-            bin_frame(histogram),
-            mark_frame(histogram),
-            x_title="Value" if one_scale else "Place on the channel's grid (steps from 0)",
-            sensitivity_title=_SENSITIVITY.get(spec.objective),
-        ),
+        histogram_chart(histogram),
         alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: "
         f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "
         f"{fmt.percent(histogram.clamped_share, digits=2)} are clamped.",

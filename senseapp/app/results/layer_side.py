@@ -1,8 +1,4 @@
-"""The choice of the layers whose curves are drawn: filters, and how many of what passes them.
-
-The side panel of one picked layer: its shape, cost, group and curve over the levels.
-Which layers of a run are drawn: those of a block or type, with a part of a name, and how many of them.
-"""
+"""What stands beside a chart: the choice of the layers whose curves are drawn, and the panel of the picked layer."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import streamlit as st
 
 from senseapp.app.charts.curves import sensitivity_curves
 from senseapp.app.common.figure import figure
-from senseapp.app.common.state import drop_pick
+from senseapp.app.common.state import drop_pick, kept
 from senseapp.app.common.tables import show_table, top_columns
 from senseapp.app.frames.levels import CURVE_AXES, curve_rows
 from senseapp.app.frames.network import blocks_of
@@ -28,15 +24,10 @@ from senseapp.records.profile import LayerProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFilter:
-    """What a layer must be like; an empty field asks for nothing.
-
-    Attributes:
-        name: a part of the name, or a pattern such as ``layer1.*.conv2``.
-        blocks: names of blocks, one of which holds the layer.
-        types: class names, one of which the layer has.
-    """
+    """What a layer must be like; an empty field asks for nothing, of several blocks or types one is enough."""
 
     name: str = ""
+    """A part of the name, or a pattern such as ``layer1.*.conv2``."""
     blocks: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
@@ -86,16 +77,14 @@ def choose_layers(view: RunView) -> list[str]:
 def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     """Return how many of the most fragile layers to draw, or which layers."""
     mode = st.segmented_control(
-        "Draw", [_FRAGILE, _ALL, _NAMED], default=_FRAGILE, required=True, key=f"curves.mode.{view.run_id}",
+        "Draw", [_FRAGILE, _ALL, _NAMED], default=_FRAGILE, required=True, **kept(f"curves.mode.{view.run_id}"),
         help="The most fragile ones, all, or those you name, of the layers that pass the filters.",
-        persist_state="session",
     )  # fmt: skip
     if mode == _ALL:
         return fitting
     if mode == _NAMED:
         return st.multiselect(
-            "Layers", fitting, key=f"curves.layers.{view.run_id}", placeholder="Type a part of a name",
-            persist_state="session",
+            "Layers", fitting, **kept(f"curves.layers.{view.run_id}"), placeholder="Type a part of a name",
         )  # fmt: skip
     most = max(1, view.frame["row"].nunique())
     number = st.number_input(
@@ -108,17 +97,13 @@ def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
 def _filter(view: RunView) -> LayerFilter:
     run_id, types = view.run_id, types_of(view.frame)
     name = st.text_input(
-        "Search", key=f"curves.search.{run_id}", placeholder="Part of a name, or layer1.*.conv2",
-        persist_state="session",
+        "Search", **kept(f"curves.search.{run_id}"), placeholder="Part of a name, or layer1.*.conv2",
     )  # fmt: skip
     blocks = st.multiselect(
-        "Blocks", blocks_of(view.result.profile), key=f"curves.blocks.{run_id}", placeholder="All blocks",
-        persist_state="session",
+        "Blocks", blocks_of(view.result.profile), **kept(f"curves.blocks.{run_id}"), placeholder="All blocks",
     )  # fmt: skip
     chosen = (
-        st.pills("Types", types, selection_mode="multi", key=f"curves.types.{run_id}", persist_state="session")
-        if len(types) > 1
-        else []
+        st.pills("Types", types, selection_mode="multi", **kept(f"curves.types.{run_id}")) if len(types) > 1 else []
     )
     return LayerFilter(name=name, blocks=tuple(blocks), types=tuple(chosen))
 

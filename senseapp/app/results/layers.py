@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from senseapp.app.charts.bars import sensitivity_bars
 from senseapp.app.charts.curves import level_line
-from senseapp.app.common.figure import figure, place_of, rows_height
-from senseapp.app.common.state import session
+from senseapp.app.common.figure import choose_one, figure, place_of, rows_height
+from senseapp.app.common.state import kept, session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.levels import drop_domain, marked, reached_note
@@ -36,41 +37,26 @@ def layers_tab(view: RunView) -> None:
     """Show how much each layer loses at the chosen level."""
     chart, side = st.columns([5, 3], gap="medium")
     row = side.container(horizontal=True, gap="small")
-    by_sensitivity = _choose(row, view, "Order", (_NETWORK, _SENSITIVITY)) == _SENSITIVITY
-    as_line = _choose(row, view, "Draw as", (_BARS, _LINE)) == _LINE
+    key = f"layers.{{}}.{view.run_id}"
+    by_sensitivity = choose_one(row, "Order", (_NETWORK, _SENSITIVITY), key=key.format("order")) == _SENSITIVITY
+    as_line = choose_one(row, "Draw as", (_BARS, _LINE), key=key.format("draw")) == _LINE
     rows = marked(view.ranked if by_sensitivity else view.rows)
 
     def draw() -> None:
-        with chart:
-            if as_line:
-                _line_figure(view, rows)
-            else:
-                bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
+        if as_line:
+            _line_figure(view, rows)
+        else:
+            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
 
     def beside() -> None:
-        with side:
-            if view.picked:
-                layer_panel(view)
-            _top_tables(view)
+        if view.picked:
+            layer_panel(view)
+        _top_tables(view)
 
-    answer_first(view, chart=draw, side=beside)
+    answer_first(view, chart=(chart, draw), side=(side, beside))
     with chart:
         values_table(view, rows)
     _layers_apart(view)
-
-
-def _choose(row: st.delta_generator.DeltaGenerator, view: RunView, label: str, options: tuple[str, str]) -> str:
-    return str(
-        row.segmented_control(
-            label,
-            options,
-            default=options[0],
-            required=True,
-            key=f"layers.{label.split()[0].lower()}.{view.run_id}",
-            label_visibility="collapsed",
-            persist_state="session",
-        )
-    )
 
 
 def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True) -> None:
@@ -94,15 +80,11 @@ def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = Tr
 
 
 def _line_figure(view: RunView, rows: pd.DataFrame) -> None:
-    baseline = view.result.baseline.get(view.metric.name, math.nan)
+    baseline = view.metric.factor * view.result.baseline.get(view.metric.name, math.nan)
+    known = baseline if math.isfinite(baseline) else None
     figure(
         f"How well does the network do {view.at}?",
-        level_line(
-            rows,
-            view.metric,
-            baseline=view.metric.factor * baseline if math.isfinite(baseline) else None,
-            picked=view.picked_row,
-        ),
+        level_line(rows, view.metric, baseline=known, picked=view.picked_row),
         alt_text=_bars_in_words(view),
         key=f"line.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
@@ -121,13 +103,10 @@ def values_table(view: RunView, rows: pd.DataFrame) -> None:
     note = reached_note(view.result)
     if note:
         st.caption(note)
+    reached = bool(note) and view.result.profile.sizes_known
     show_table(
         rows,
-        level_columns(
-            view.metric,
-            reached=bool(note) and view.result.profile.sizes_known,
-            mixed=rows["source"].nunique() > 1,
-        ),
+        level_columns(view.metric, reached=reached, mixed=rows["source"].nunique() > 1),
         alt_text=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
         key=f"layers.values.{view.run_id}",
     )
@@ -154,9 +133,8 @@ def _top_tables(view: RunView) -> None:
         min_value=1,
         max_value=total,
         value=min(5, total),
-        key=f"layers.top.{view.run_id}",
+        **kept(f"layers.top.{view.run_id}"),
         help="How many of the most fragile and of the most robust layers the two tables name.",
-        persist_state="session",
         width=180,
     )
     for title, fragile in (("Most fragile", True), ("Most robust", False)):
@@ -172,36 +150,36 @@ def _top_tables(view: RunView) -> None:
 def _layers_apart(view: RunView) -> None:
     rows = apart_frame(view.result)
     apart, partly = rows[~rows["partly"]], rows[rows["partly"]]
-    if not apart.empty:
-        st.markdown(f"## {fmt.plural(apart['layer'].nunique(), 'layer')} without a value")
-        st.caption("They are not robust and not fragile: nothing could be measured, for the reason given.")
-        show_table(
-            apart, apart_columns(), alt_text="Layers without a value, with the reason", key=f"apart.{view.run_id}"
-        )
-    if not partly.empty:
-        st.markdown(f"## {fmt.plural(partly['layer'].nunique(), view.target_noun)} without a value at some levels")
-        st.caption("They have values at the other levels.")
-        show_table(
-            partly,
-            apart_columns(),
-            alt_text="Layers and groups without a value at some levels, with the reason",
-            key=f"partly.{view.run_id}",
-        )
-    _unlisted_weights(view)
-
-
-def _unlisted_weights(view: RunView) -> None:
-    rows = unlisted_frame(view.result.profile)
-    if rows.empty:
-        return
-    st.markdown(f"## {fmt.plural(len(rows), 'module')} with weights that are not analysed")
-    st.caption(
-        "These weights are used without a convolution or linear layer, so no compression here touches them. "
-        "Position embeddings, attention with inputs of several widths and recurrent layers have such weights."
+    unlisted = unlisted_frame(view.result.profile)
+    _listed(
+        apart,
+        f"{fmt.plural(apart['layer'].nunique(), 'layer')} without a value",
+        "They are not robust and not fragile: nothing could be measured, for the reason given.",
+        apart_columns(),
+        alt_text="Layers without a value, with the reason",
+        key=f"apart.{view.run_id}",
     )
-    show_table(
-        rows,
+    _listed(
+        partly,
+        f"{fmt.plural(partly['layer'].nunique(), view.target_noun)} without a value at some levels",
+        "They have values at the other levels.",
+        apart_columns(),
+        alt_text="Layers and groups without a value at some levels, with the reason",
+        key=f"partly.{view.run_id}",
+    )
+    _listed(
+        unlisted,
+        f"{fmt.plural(len(unlisted), 'module')} with weights that are not analysed",
+        "These weights are used without a convolution or linear layer, so no compression here touches them. "
+        "Position embeddings, attention with inputs of several widths and recurrent layers have such weights.",
         unlisted_columns(),
         alt_text="Weights that belong to no layer, with their share",
         key=f"unlisted.{view.run_id}",
     )
+
+
+def _listed(rows: pd.DataFrame, title: str, note: str, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
+    if not rows.empty:
+        st.markdown(f"## {title}")
+        st.caption(note)
+        show_table(rows, columns, alt_text=alt_text, key=key)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import streamlit as st
 
 from senseapp.app.common.download import download
 from senseapp.app.common.tables import layer_columns, measurement_columns, show_table
 from senseapp.app.frames.levels import layer_frame, reached_note
-from senseapp.app.frames.results import metrics_of, top_frame
+from senseapp.app.frames.results import metrics_of
 from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
 from senseapp.metrics import METRICS
@@ -26,8 +29,7 @@ def table_tab(view: RunView) -> None:
 
 def _one_layer(view: RunView) -> None:
     """Show every metric of the picked layer at every level; without a pick, of the most fragile one."""
-    fragile = top_frame(view.ranked, 1, fragile=True)
-    layer = view.picked or (str(fragile["layer"].iloc[0]) if len(fragile) else view.result.profile.layers[0].name)
+    layer = view.usual_layer
     rows = layer_frame(view.result, layer)
     st.markdown(f"## {layer} at every level")
     st.caption(
@@ -62,35 +64,27 @@ def _all_layers(view: RunView) -> None:
 
 def _files(view: RunView) -> None:
     row = st.container(horizontal=True)
-    row.download_button(
-        "Download CSV",
-        download(lambda: sensitivity_csv(view.result)),
-        file_name="sensitivity.csv",
-        mime="text/csv",
-        key=f"table.csv.{view.run_id}",
-        on_click="ignore",
-        icon=":material/download:",
-        help="One row per layer, level and metric; opens in any spreadsheet.",
-    )
-    row.download_button(
-        "Download JSON",
-        download(lambda: dumps(view.result.without_folders())),
-        file_name="result.json",
-        mime="application/json",
-        key=f"table.json.{view.run_id}",
-        on_click="ignore",
-        icon=":material/download:",
-        help="Everything this run found, with its settings; senseapp reads it back. Of files "
-        "on this server it has the names alone.",
-    )
-    if can_be_distiller_csv(view.result):
+
+    def offer(kind: str, name: str, make: Callable[[], str | bytes], mime: str, about: str) -> None:
         row.download_button(
-            "Download Distiller CSV",
-            download(lambda: write_distiller_csv(view.result)),
-            file_name="distiller_sensitivity.csv",
-            mime="text/csv",
-            key=f"table.distiller.{view.run_id}",
+            f"Download {kind}",
+            download(make),
+            file_name=name,
+            mime=mime,
+            key=f"table.{kind.split()[0].lower()}.{view.run_id}",
             on_click="ignore",
             icon=":material/download:",
-            help="Columns parameter, sparsity, top1, top5, loss, as Distiller writes them; the Runs page reads it.",
+            help=about,
         )
+
+    rows_about = "One row per layer, level and metric; opens in any spreadsheet."
+    offer("CSV", "sensitivity.csv", lambda: sensitivity_csv(view.result), "text/csv", rows_about)
+    whole_about = (
+        "Everything this run found, with its settings; senseapp reads it back. Of files on this server it has the "
+        "names alone."
+    )
+    offer("JSON", "result.json", lambda: dumps(view.result.without_folders()), "application/json", whole_about)
+    if can_be_distiller_csv(view.result):
+        about = "Columns parameter, sparsity, top1, top5, loss, as Distiller writes them; the Runs page reads it."
+        table = partial(write_distiller_csv, view.result)
+        offer("Distiller CSV", "distiller_sensitivity.csv", table, "text/csv", about)

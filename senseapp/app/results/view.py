@@ -1,19 +1,17 @@
-"""What every view of a run is given: the result, the metric and level in question, and the frame of its numbers.
-
-What to do with a result next: a schedule, a comparison, a report.
-"""
+"""What every view of a run is given: the result, the metric and level in question, and the frame of its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.run_guard import report_button
-from senseapp.app.common.state import RUN_PARAMETER, pick, picked_layer
+from senseapp.app.common.state import RUN_PARAMETER, kept, pick, picked_layer
 from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.app.words.wording import compression_text, provenance_text
 from senseapp.compressions import CompressionDescription
@@ -23,20 +21,16 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.runs.leaderboard import shown_metric
 
 _KEPT_FRAMES = 32
+_Part = tuple[st.delta_generator.DeltaGenerator, Callable[[], None]]
 _MOST_BUTTONS = 7  # more levels are slid through
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """One run seen through one metric at one level, for one pass over the page: what follows is worked out once.
+    """One run seen through one metric at one level (in engine units), for one pass over the page.
 
-    Attributes:
-        run_id: of the run; part of every widget key.
-        result: what was found.
-        metric: what is drawn.
-        level: the level in question, in engine units.
-        frame: all rows of the metric, from :func:`senseapp.app.frames.results.measurement_frame`.
-        opened: whether the tab was opened just now, rather than something clicked in it.
+    ``frame`` has all rows of the metric, from :func:`senseapp.app.frames.results.measurement_frame`; ``opened`` says
+    that the tab was opened just now, rather than something clicked in it.
     """
 
     run_id: str
@@ -49,7 +43,7 @@ class RunView:
     @property
     def compression(self) -> CompressionDescription:
         """What is known of the run's compression."""
-        return self.result.spec.sensitivity.compression.description
+        return self.result.compression.description
 
     @property
     def target_noun(self) -> str:
@@ -91,33 +85,31 @@ class RunView:
         compressed = compression_text(self.result.spec.sensitivity)
         return f"{self.result.profile.title} · {compressed}", provenance_text(self.result).replace("**", "")
 
-    def frame_of(self, metric: Metric) -> pd.DataFrame:
-        """Return the frame of another metric."""
-        return kept_frame(self.run_id, self.result, metric.name)
-
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows of the level, in network order."""
-        return self._kept_rows(by_sensitivity=False)
+        return at_level(self.frame, self.level)
 
     @cached_property
     def ranked(self) -> pd.DataFrame:
         """The rows of the level, the most fragile first."""
-        return self._kept_rows(by_sensitivity=True)
+        return at_level(self.frame, self.level, by_sensitivity=True)
 
-    def _kept_rows(self, *, by_sensitivity: bool) -> pd.DataFrame:
-        state = _state(self.result)
-        return _made_rows(self.run_id, self.metric.name, state, self.level, by_sensitivity, self.frame)
+    @property
+    def usual_layer(self) -> str:
+        """The picked layer, or the most fragile one while none is."""
+        fragile = [str(layer) for layer in self.ranked["layer"].head(1)]
+        return self.picked or next(iter(fragile), self.result.profile.layers[0].name)
 
 
-def answer_first(view: RunView, *, chart: Callable[[], None], side: Callable[[], None]) -> None:
+def answer_first(view: RunView, *, chart: _Part, side: _Part) -> None:
     """Draw what was asked for before the rest: browsers show what comes while the rest is still made.
 
     That is the chart of a tab that was just opened; afterwards it is what stands beside it, for a click in a chart.
     """
-    first, second = (chart, side) if view.opened else (side, chart)
-    first()
-    second()
+    for column, draw in (chart, side) if view.opened else (side, chart):
+        with column:
+            draw()
 
 
 def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bool = False) -> RunView | None:
@@ -133,9 +125,8 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
         metrics,
         index=metrics.index(_best_covered(result, metrics)),
         format_func=lambda metric: METRICS[metric].label,
-        key=f"{page}.metric.{run_id}",
+        **kept(f"{page}.metric.{run_id}"),
         help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
-        persist_state="session",
         width=200,
     )
     if layers:
@@ -147,24 +138,14 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
 
 def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
     """Return :func:`senseapp.app.frames.results.measurement_frame`, made once per state of a run; not to be changed."""
-    return _made_frame(run_id, metric, _state(result), result)
+    # What changes with every measurement that a run adds.
+    state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
+    return _made_frame(run_id, metric, state, result)
 
 
 @st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
 def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: SensitivityResult) -> pd.DataFrame:
     return measurement_frame(_result, metric)
-
-
-@st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
-def _made_rows(
-    run_id: str, metric: str, state: tuple[float, ...], level: float, by_sensitivity: bool, _frame: pd.DataFrame
-) -> pd.DataFrame:
-    return at_level(_frame, level, by_sensitivity=by_sensitivity)
-
-
-def _state(result: SensitivityResult) -> tuple[float, ...]:
-    """Return what changes with every measurement that a run adds."""
-    return (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
 
 
 def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult) -> None:
@@ -192,31 +173,14 @@ def _best_covered(result: SensitivityResult, metrics: tuple[str, ...]) -> str:
 
 def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: SensitivityResult, page: str) -> float:
     """Let a level be chosen: pressed, or slid to where there are many."""
-    compression = result.spec.sensitivity.compression
+    compression = result.compression
     options, scale = ordered_levels(result), compression.scale
     usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
+    look: dict[str, Any] = {"format_func": scale.text, "help": about, **kept(key)}
     if len(options) > _MOST_BUTTONS:
-        chosen = row.select_slider(
-            "Level",
-            options,
-            value=usual,
-            format_func=scale.text,
-            key=key,
-            help=about,
-            persist_state="session",
-            width=230,
-        )
+        chosen = row.select_slider("Level", options, value=usual, width=230, **look)
     else:
-        chosen = row.segmented_control(
-            "Level",
-            options,
-            default=usual,
-            required=True,
-            format_func=scale.text,
-            key=key,
-            help=about,
-            persist_state="session",
-        )
+        chosen = row.segmented_control("Level", options, default=usual, required=True, **look)
     return chosen if chosen in options else usual
 
 

@@ -16,8 +16,7 @@ from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
 from senseapp.app.words import format as fmt
-from senseapp.app.words.states import STATES
-from senseapp.app.words.wording import compression_text
+from senseapp.app.words.wording import STATES, compression_text
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.runs.disk_space import DiskUse
 from senseapp.store.run_file import RUN_FILE_SUFFIX

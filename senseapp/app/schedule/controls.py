@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import streamlit as st
 
-from senseapp.app.common.state import layer_edits
+from senseapp.app.common.state import kept, layer_edits
 from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.compressions import BudgetKind, LevelScale
 from senseapp.metrics import METRICS, divergence_among
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import hides_losses
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.tasks import DropLimit
 
 _METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
@@ -41,7 +40,7 @@ _ROOM_LEFT = 2 / 3
 
 def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     """Show the controls that fit the run's compression."""
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     method = _choose_method(run_id, scale)
     partner = choose_partner(run_id) if method == "optimal" else None
     kind = "bytes" if partner is not None else _choose_budget(run_id, result)
@@ -66,7 +65,7 @@ def take_target(run_id: str, result: SensitivityResult, kind: str, figure: float
     if st.session_state.get(method) != "optimal":
         st.session_state[method] = "optimal"
     if kind == "bits":
-        choices = result.spec.sensitivity.compression.scale.choices
+        choices = result.compression.scale.choices
         st.session_state[f"schedule.bits.{run_id}"] = min(max(choices), max(min(choices), round(figure, 1)))
     else:
         st.session_state[f"schedule.target.{run_id}"] = min(99, max(1, int(100 * figure + 1e-6)))
@@ -80,43 +79,40 @@ def _choose_method(run_id: str, scale: LevelScale) -> str:
         default="optimal",
         required=True,
         format_func=_METHODS.__getitem__,
-        key=f"schedule.method.{run_id}",
+        **kept(f"schedule.method.{run_id}"),
         help=_METHOD_HELP,
-        persist_state="session",
     )
     return chosen if chosen in methods else "optimal"
 
 
 def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
-    kinds = result.spec.sensitivity.compression.description.budgets
+    kinds = result.compression.description.budgets
     chosen = st.selectbox(
         "Budget",
         kinds,
         format_func=_BUDGETS.__getitem__,
-        key=f"schedule.budget.{run_id}",
+        **kept(f"schedule.budget.{run_id}"),
         help=_BUDGET_HELP,
-        persist_state="session",
     )
     return chosen if chosen in kinds else kinds[0]
 
 
 def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
-    percent: int = st.slider(
+    percent = st.slider(
         "Target",
         1,
         99,
         _first_percent(result),
         format="%d %%",
-        key=f"schedule.target.{run_id}",
+        **kept(f"schedule.target.{run_id}"),
         help="How much must go, of what the budget counts.",
-        persist_state="session",
     )
-    return percent / 100
+    return float(percent) / 100
 
 
 def _first_percent(result: SensitivityResult) -> int:
     """Return a target to begin with: no layer is taken further than it was measured, so neither are all of them."""
-    if result.spec.sensitivity.compression.description.sets_bits:
+    if result.compression.description.sets_bits:
         return _USUAL_PERCENT
     strongest = 100 * max(result.levels)
     return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
@@ -125,17 +121,16 @@ def _first_percent(result: SensitivityResult) -> int:
 def _choose_bits(run_id: str, result: SensitivityResult) -> float:
     measured = [int(level) for level in result.levels]
     choices = result.spec.sensitivity.compression.scale.choices
-    found: float = st.slider(
+    found = st.slider(
         "Average bits",
         min(choices),
         max(choices),
         float(min(max(4, min(measured)), max(measured))),
         0.1,
-        key=f"schedule.bits.{run_id}",
+        **kept(f"schedule.bits.{run_id}"),
         help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
-        persist_state="session",
     )
-    return found
+    return float(found)
 
 
 def _fraction_limits(run_id: str) -> Limits:
@@ -145,23 +140,21 @@ def _fraction_limits(run_id: str) -> Limits:
         99,
         (0, 90),
         format="%d %%",
-        key=f"schedule.limits.{run_id}",
+        **kept(f"schedule.limits.{run_id}"),
         help="No layer gets less than the first or more than the second. The table below limits single layers.",
-        persist_state="session",
     )
     return _with_edits(run_id, low / 100, high / 100)
 
 
 def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
-    scale = result.spec.sensitivity.compression.scale
+    scale = result.compression.scale
     untouched = int(scale.untouched)
     low, high = st.select_slider(
         "Fewest and most bits per layer",
         [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched],
         (min(int(level) for level in result.levels), untouched),
-        key=f"schedule.limits.{run_id}",
+        **kept(f"schedule.limits.{run_id}"),
         help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
-        persist_state="session",
     )
     return _with_edits(run_id, float(low), float(high))
 
@@ -172,17 +165,16 @@ def _with_edits(run_id: str, low: float, high: float) -> Limits:
 
 
 def _choose_gamma(run_id: str) -> float:
-    found: float = st.slider(
+    found = st.slider(
         "Gamma",
         0.0,
         5.0,
         1.5,
         0.1,
-        key=f"schedule.gamma.{run_id}",
+        **kept(f"schedule.gamma.{run_id}"),
         help="0 treats all layers alike; larger values spare fragile layers more.",
-        persist_state="session",
     )
-    return found
+    return float(found)
 
 
 def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
@@ -194,8 +186,7 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
         metrics,
         index=metrics.index(finer) if finer and hides_losses(result, metrics[0]) else 0,
         format_func=lambda name: METRICS[name].label,
-        key=f"schedule.drop_metric.{run_id}",
-        persist_state="session",
+        **kept(f"schedule.drop_metric.{run_id}"),
     )
     view = METRICS[metric if metric in metrics else metrics[0]]
     if hidden := hides_losses(result, view.name):
@@ -206,16 +197,14 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
         value=1.0 if view.is_share else 0.05,
         step=0.5 if view.is_share else 0.01,
         format="%.1f" if view.is_share else "%.3f",
-        key=f"schedule.drop.{view.name}.{run_id}",
+        **kept(f"schedule.drop.{view.name}.{run_id}"),
         help="A schedule that is measured to lose more is not taken.",
-        persist_state="session",
     )
     repair = st.toggle(
         "Repair where it helps",
         value=True,
-        key=f"schedule.drop_repair.{run_id}",
+        **kept(f"schedule.drop_repair.{run_id}"),
         help="Each schedule tried is repaired without training, where it measures better so.",
-        persist_state="session",
     )
     return DropLimit(
         kind="params", allowed_drop=allowed / view.factor, metric=view.name, repair=repair, limits=Limits()

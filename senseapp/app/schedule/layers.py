@@ -1,7 +1,4 @@
-"""The table of layers on the Schedule page: set a layer's amount, lock it, limit it; all others are solved again.
-
-Which layers a schedule spares, and why, in sentences.
-"""
+"""Single layers on the Schedule page: the table that sets, locks and limits them, and which are spared and why."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def layer_table(run_id: str, schedule: Schedule | None, result: SensitivityResul
     """Show one row per layer or coupled group; without a schedule, what was set stays to be changed."""
     edits = layer_edits(run_id)
     rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-    compression = result.spec.sensitivity.compression.description
+    compression = result.compression.description
     st.caption(
         "Type an amount to lock a layer at it, or tick Locked to keep what it has; all other layers are solved again. "
         "At least and At most limit one layer."
@@ -114,26 +111,18 @@ _SMALL = 0.5  # of an even share of the weights
 def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[str]:
     """Return one sentence for each of the ``most`` layers that are spared most, with what speaks for it.
 
-    Args:
-        rows: of :func:`senseapp.app.frames.results.editing_frame`, with a schedule, and ``loss``, each alone.
-        scale: of the amounts.
-        most: how many layers.
+    ``rows`` are those of :func:`senseapp.app.frames.results.editing_frame` for a schedule.
     """
     if rows.empty:
         return []
-    typical = _typical(rows)
+    weights = rows["share"].clip(lower=1e-9)
+    typical = float((rows["amount"] * weights).sum() / weights.sum())
     more_spares = scale.stronger_is_lower
     spares = rows["amount"] >= typical + _BIT_STEPS if more_spares else rows["amount"] <= _CLEARLY * typical
     spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(most)
     usual = median(rows["loss"])
     even = 100.0 / len(rows)
     return [f"**{row['row']}** {_kept(row, scale)}: {_why(row, usual, even)}" for row in spared.to_dict("records")]
-
-
-def _typical(rows: pd.DataFrame) -> float:
-    """Return the mean amount, weighted by weights."""
-    weight = rows["share"].clip(lower=1e-9)
-    return float((rows["amount"] * weight).sum() / weight.sum())
 
 
 def _kept(row: Mapping[Hashable, object], scale: LevelScale) -> str:

@@ -29,8 +29,6 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.resolution import baseline_warning
 from senseapp.records.schedule import Schedule, StrongestFound
 
-_MIXED_SIZE = "Size if stored sparse, as integers"
-
 
 @st.fragment
 def schedule_panel(run_id: str, result: SensitivityResult) -> None:
@@ -61,7 +59,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
 
 def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:
     """Return what shrinks together when channels go, empty for other compressions; and False while it is found out."""
-    if not result.spec.sensitivity.compression.description.removes_channels:
+    if not result.compression.description.removes_channels:
         return (), True
     try:
         groups = backend.couplings_of(run_id)
@@ -89,13 +87,8 @@ def _schedule(
         return settings.solve(result, groups=groups)
     except InfeasibleBudget as error:
         complain(str(error))
-        kind, nearest = settings.budget.kind, error.nearest
-        st.button(
-            "Take the nearest target",
-            key=f"schedule.nearest.{run_id}",
-            on_click=take_target,
-            args=(run_id, result, kind, nearest),
-        )
+        target = (run_id, result, settings.budget.kind, error.nearest)
+        st.button("Take the nearest target", key=f"schedule.nearest.{run_id}", on_click=take_target, args=target)
     except SenseError as error:
         complain(str(error))
     return None
@@ -110,9 +103,9 @@ def _figures(
     measured: str,
 ) -> None:
     metric = METRICS[schedule.metric]
-    weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
     achieved, compression = schedule.achieved, result.spec.sensitivity.compression.description
-    compact = _MIXED_SIZE if settings.partner is not None else compression.size_label
+    weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
+    compact = "Size if stored sparse, as integers" if settings.partner is not None else compression.size_label
     if settings.partner is None and compression.sets_bits:
         changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
     elif not result.profile.sizes_known:
@@ -134,7 +127,12 @@ def _figures(
     if settings.partner is not None:
         figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
     elif schedule.budget is not None:
-        figures["Uniform would give"] = _uniform(settings, result, schedule, groups)
+        asked = replace(settings, budget=schedule.budget)
+        try:
+            uniform = asked.solve(result, method="uniform", groups=groups)
+            figures["Uniform would give"] = metric.change_text(uniform.predicted_damage)
+        except SenseError:  # no common level meets the budget, which the optimal choice can
+            figures["Uniform would give"] = "not possible"
     helps = {
         f"Predicted {metric.change_inside}": "Sum of what the layers lose alone, each measured at its level. "
         "Layers together may lose more or less: measure the compressed model before you rely on it.",
@@ -145,17 +143,6 @@ def _figures(
         "Uniform would give": "The prediction for the same level in every layer at the same budget.",
     }
     figures_row(figures, helps=helps, key="schedule_figures")
-
-
-def _uniform(
-    settings: ScheduleSettings, result: SensitivityResult, schedule: Schedule, groups: tuple[CoupledGroup, ...]
-) -> str:
-    asked = replace(settings, budget=schedule.budget or settings.budget)
-    try:
-        uniform = asked.solve(result, method="uniform", groups=groups)
-    except SenseError:  # no common level meets the budget, which the optimal choice can
-        return "not possible"
-    return METRICS[schedule.metric].change_text(uniform.predicted_damage)
 
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
@@ -173,17 +160,13 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
         frame_height=rows_height(len(rows)),
     )
     if settings.partner is None:
-        _spared(schedule, result, run_id)
+        edits = layer_edits(run_id)
+        layers = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
+        sentences = spared_sentences(layers, result.spec.sensitivity.compression.scale)
+        if sentences:
+            st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))
     elif settings.limits.fixed:
-        locked, kind = ", ".join(settings.limits.fixed), result.spec.sensitivity.compression.kind
+        locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
         st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
     for note in schedule.notes:
         st.caption(f":material/info: {note}")
-
-
-def _spared(schedule: Schedule, result: SensitivityResult, run_id: str) -> None:
-    edits = layer_edits(run_id)
-    rows = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
-    sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
-    if sentences:
-        st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))

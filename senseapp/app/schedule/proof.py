@@ -1,8 +1,4 @@
-"""Proof of a schedule: measure the compressed model in the background, and show it beside the prediction.
-
-What the proof of a schedule measured: beside the prediction, after repair, and a uniform schedule of equal cost.
-The search for the strongest schedule within a loss: ask for it, watch it, take what it found.
-"""
+"""What is measured of whole schedules on request: the proof of one, and the search for the strongest within a loss."""
 
 from __future__ import annotations
 
@@ -15,17 +11,18 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import complain, job_line
+from senseapp.app.common.notices import complain, errors_here, job_line
 from senseapp.app.common.run_guard import may_start
+from senseapp.app.common.state import kept
 from senseapp.app.schedule.trade_off import figure_text
 from senseapp.app.words import format as fmt
-from senseapp.app.words.proof import delivery, size_changes
+from senseapp.app.words.wording import delivery, size_changes
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.jobs import JobSnapshot
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.runs.finished_runs import TaskT
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
 
@@ -42,10 +39,10 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
     figures = {f"Predicted {METRICS[name].change_inside}": METRICS[name].change_text(validation.predicted)}
     figures |= _readings(name, {"measured": validation.changes, "repaired": validation.repaired})
     figures_row(figures | _gain(name, validation), key="schedule_proof_predicted")
-    for metric in _other_metrics(name, result, validation)[:1]:
-        own = change_in(validation.changes, metric)
-        before = {f"{METRICS[metric].label}, before": METRICS[metric].value_text(own.baseline)} if own else {}
-        shown = before | _readings(metric, rows, values=True) | _gain(metric, validation)
+    if (own := _other_metric(name, result, validation)) is not None:
+        metric = METRICS[own.metric]
+        before = {f"{metric.label}, before": metric.value_text(own.baseline)}
+        shown = before | _readings(own.metric, rows, values=True) | _gain(own.metric, validation)
         figures_row(shown, key="schedule_proof_metric")
     if delivered := delivery(validation):
         st.markdown(delivered)
@@ -54,10 +51,11 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
         st.caption(f":material/info: {note}")
 
 
-def _other_metrics(name: str, result: SensitivityResult, validation: ValidationResult) -> list[str]:
-    """Return the metrics besides the schedule's own that people ask for, the first one first."""
-    asked = dict.fromkeys((result.metric, *(metric.name for metric in METRICS.values() if metric.primary)))
-    return [metric for metric in asked if metric != name and change_in(validation.changes, metric) is not None]
+def _other_metric(name: str, result: SensitivityResult, validation: ValidationResult) -> MetricChange | None:
+    """Return the change in the first metric besides the schedule's own that people ask for."""
+    asked = (result.metric, *(metric.name for metric in METRICS.values() if metric.primary))
+    found = (change_in(validation.changes, metric) for metric in asked if metric != name)
+    return next(filter(None, found), None)
 
 
 def headline_of(validation: ValidationResult) -> str:
@@ -105,75 +103,44 @@ def proof_block(
         repair = st.toggle(
             "Repair without training",
             value=True,
-            key=f"schedule.repair.{run_id}",
+            **kept(f"schedule.repair.{run_id}"),
             help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
-            persist_state="session",
         )
-        other = partner.spec.sensitivity.compression if partner is not None else None
-        proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
-        try:
-            validation, snapshot = backend.service().work.outcome(proof), backend.service().work.progress(proof)
-        except SenseError as error:
-            complain(str(error))
-            return
-        if validation is not None:
-            proof_figures(validation, result)
-            _compressed_model(proof)
-        elif snapshot is not None and not snapshot.state.finished:
-            st.fragment(_progress, run_every=_POLL_SECONDS)(proof)
-        else:
-            _start(proof, snapshot)
+        proof = _verification(schedule, run_id, partner, repair=repair)
+        with errors_here():
+            validation = backend.service().work.outcome(proof)
+            if validation is not None:
+                proof_figures(validation, result)
+                _compressed_model(proof)
+            elif _may_begin(proof, "a proof of this schedule"):
+                st.markdown(
+                    "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
+                    "it."
+                )
+                if st.button("Verify", key=f"schedule.verify.{run_id}", icon=":material/science:"):
+                    _begin(proof)
+
+
+def _verification(schedule: Schedule, run_id: str, partner: SensitivityResult | None, *, repair: bool) -> Verification:
+    other = partner.spec.sensitivity.compression if partner is not None else None
+    return Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
 
 
 def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> str:
     """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
-    other = partner.spec.sensitivity.compression if partner is not None else None
     for repair in (True, False):
         with suppress(SenseError):  # the block of the proof says what is wrong with it
-            proof = Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
-            outcome = backend.service().work.outcome(proof)
+            outcome = backend.service().work.outcome(_verification(schedule, run_id, partner, repair=repair))
             if outcome is not None:
                 return headline_of(outcome)
     return ""
 
 
-def _start(proof: Verification, snapshot: JobSnapshot | None) -> None:
-    if snapshot is not None and snapshot.error:
-        complain(snapshot.error)
-    if not may_start(proof.run_id, "a proof of this schedule"):
-        return
-    st.markdown("A prediction adds up what layers lose alone. Measure what they lose together before you rely on it.")
-    if st.button("Verify", key=f"schedule.verify.{proof.run_id}", icon=":material/science:"):
-        try:
-            backend.service().work.start(proof)
-        except SenseError as error:
-            complain(str(error))
-        else:
-            st.rerun()
-
-
-def _progress(proof: Verification) -> None:
-    snapshot = backend.service().work.progress(proof)
-    if snapshot is None or snapshot.state.finished:
-        st.rerun()
-    job_line(snapshot)
-    st.button("Cancel", key=f"schedule.stop.{proof.run_id}", on_click=_cancel, args=(proof,))
-
-
-def _cancel(proof: Verification) -> None:
-    with suppress(NotFound):  # deleted meanwhile; the page says so
-        backend.service().work.cancel(proof)
-
-
 def _compressed_model(proof: Verification) -> None:
     owned = backend.service()
-    try:
-        files = owned.work.compressed_model(proof)
-    except SenseError as error:
-        complain(str(error))
-        return
+    files = owned.work.compressed_model(proof)
     row = st.container(horizontal=True)
     for path in files:
         form = model_file(path.name)
@@ -194,11 +161,7 @@ def _compressed_model(proof: Verification) -> None:
 
 
 def _model_file(owned: Service, proof: Verification, name: str) -> Path:
-    """Return where a file of the compressed model lies, if its visitor may still read the run.
-
-    Raises:
-        NotFound: they may not, or the file is gone.
-    """
+    """Return where a file of the compressed model lies, if its visitor may still read the run."""
     for path in owned.work.compressed_model(proof):
         if path.name == name:
             return path
@@ -207,50 +170,49 @@ def _model_file(owned: Service, proof: Verification, name: str) -> Path:
 
 def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
     """Return what a search for ``drop`` found; until it has, show how far it is, or the button that starts it."""
-    try:
-        found = backend.service().work.outcome(StrongestSearch(run_id=run_id, drop=drop))
-        snapshot = backend.service().work.progress(StrongestSearch(run_id=run_id, drop=drop))
-    except SenseError as error:
-        complain(str(error))
-        return None
-    if found is not None:
-        st.success(_sentence(found, drop), icon=":material/check_circle:")
-    elif snapshot is not None and not snapshot.state.finished:
-        st.fragment(_search_progress, run_every=_POLL_SECONDS)(run_id, drop)
-    else:
-        _start_search(run_id, drop, snapshot)
+    search, found = StrongestSearch(run_id=run_id, drop=drop), None
+    with errors_here():
+        found = backend.service().work.outcome(search)
+        if found is not None:
+            st.success(_sentence(found, drop), icon=":material/check_circle:")
+        elif _may_begin(search, "this search"):
+            st.markdown(
+                "Whole schedules are compressed and measured on the images of the run, each halfway between what still "
+                "held and what lost too much."
+            )
+            if st.button("Search", key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
+                _begin(search)
     return found
 
 
-def _start_search(run_id: str, drop: DropLimit, snapshot: JobSnapshot | None) -> None:
+def _may_begin(task: TaskT, what: str) -> bool:
+    """Return whether ``task`` can be started by this visitor; while it is on its way, watch it instead."""
+    snapshot = backend.service().work.progress(task)
+    if snapshot is not None and not snapshot.state.finished:
+        st.fragment(_watch, run_every=_POLL_SECONDS)(task)
+        return False
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
-    if not may_start(run_id, "this search"):
-        return
-    st.markdown(
-        "Whole schedules are compressed and measured on the images of the run, each halfway between what still held "
-        "and what lost too much."
-    )
-    if st.button("Search", key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
-        try:
-            backend.service().work.start(StrongestSearch(run_id=run_id, drop=drop))
-        except SenseError as error:
-            complain(str(error))
-        else:
-            st.rerun()
+    return may_start(task.run_id, what)
 
 
-def _search_progress(run_id: str, drop: DropLimit) -> None:
-    snapshot = backend.service().work.progress(StrongestSearch(run_id=run_id, drop=drop))
+def _begin(task: TaskT) -> None:
+    backend.service().work.start(task)
+    st.rerun()
+
+
+def _watch(task: TaskT) -> None:
+    snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     job_line(snapshot)
-    st.button("Cancel", key=f"schedule.search_stop.{run_id}", on_click=_cancel_search, args=(run_id, drop))
+    name = "stop" if isinstance(task, Verification) else "search_stop"
+    st.button("Cancel", key=f"schedule.{name}.{task.run_id}", on_click=_cancel, args=(task,))
 
 
-def _cancel_search(run_id: str, drop: DropLimit) -> None:
+def _cancel(task: TaskT) -> None:
     with suppress(NotFound):  # deleted meanwhile; the page says so
-        backend.service().work.cancel(StrongestSearch(run_id=run_id, drop=drop))
+        backend.service().work.cancel(task)
 
 
 def _sentence(found: StrongestFound, drop: DropLimit) -> str:

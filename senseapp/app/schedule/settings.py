@@ -1,8 +1,4 @@
-"""What a person asked for on the Schedule page, and the schedule that answers it.
-
-Another run of the same model, whose compression is chosen together with this run's.
-A schedule that a person brings as a file, shown and verified in place of one that is solved.
-"""
+"""What a person asked for on the Schedule page, the schedule that answers it, and one from a file in its place."""
 
 from __future__ import annotations
 
@@ -14,13 +10,12 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
-from senseapp.records.jobs import RunRecord
-from senseapp.records.limits import Limits
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.methods import make_schedule, mixed_schedule
@@ -51,17 +46,15 @@ class ScheduleSettings:
     def solve(self, result: SensitivityResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
         """Return the schedule, by another ``method`` on request.
 
-        Args:
-            result: of the run.
-            method: in place of the one asked for.
-            groups: what shrinks together when channels go; with them, budgets of pruning are truly met.
+        With ``groups``, what shrinks together when channels go, budgets of pruning are truly met.
 
         Raises:
             InfeasibleBudget: nothing meets the budget; names the nearest target that does.
             InvalidInput: the settings contradict each other, or nothing was measured.
         """
         if self.partner is not None and not method:
-            return self._mixed(result, self.partner)
+            limits = {result.spec.sensitivity.compression.kind: self.limits}
+            return mixed_schedule(result, self.partner, budget=self.budget, limits=limits)
 
         def make(target: float) -> Schedule:
             budget = replace(self.budget, target=target)
@@ -70,26 +63,19 @@ class ScheduleSettings:
 
         return truly_sized(make, result.profile, groups, self.budget) if groups else make(self.budget.target)
 
-    def _mixed(self, result: SensitivityResult, partner: SensitivityResult) -> Schedule:
-        own = result.spec.sensitivity.compression.kind
-        return mixed_schedule(result, partner, budget=self.budget, limits={own: self.limits})
-
-
-_NONE = ""
-
 
 def choose_partner(run_id: str) -> SensitivityResult | None:
     """Offer to combine sparsity and quantization where both were measured; return the other run's results, or None."""
-    partners = {record.run_id: record for record in backend.service().schedules.partners(run_id)}
-    if not partners:
+    records = backend.service().schedules.partners(run_id)
+    if not records:
         return None
+    partners = {record.run_id: f"{record.title}: {run_line(record)}" for record in records}
     chosen = st.selectbox(
         "Combine with",
-        [_NONE, *partners],
-        format_func=lambda name: _words(partners[name]) if name else "nothing: this compression alone",
-        key=f"schedule.partner.{run_id}",
+        ["", *partners],
+        format_func=lambda name: partners.get(name, "nothing: this compression alone"),
+        **kept(f"schedule.partner.{run_id}"),
         help="Each layer gets zeros, fewer bits, or both, whichever does the least damage for the bytes it saves.",
-        persist_state="session",
     )
     if chosen not in partners:
         return None
@@ -97,10 +83,6 @@ def choose_partner(run_id: str) -> SensitivityResult | None:
         return backend.result_of(chosen)
     except NotFound:  # deleted a moment ago in another window
         return None
-
-
-def _words(record: RunRecord) -> str:
-    return f"{record.title}: {run_line(record)}"
 
 
 _MOST_MEGABYTES = 5
@@ -125,16 +107,9 @@ def schedule_file(run_id: str, result: SensitivityResult) -> Schedule | None:
         if uploaded is not None:
             with errors_here():
                 content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-                opened = _measured_by(result, backend.service().inputs.read_schedule(content, result.profile))
+                schedule = backend.service().inputs.read_schedule(content, result.profile)
+                metric = schedule.metric or damage_metric(result)  # a file of rows alone has no figures
+                opened = replace(schedule, metric=metric, achieved=budget_of(schedule, result) | schedule.achieved)
                 st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
                 return opened
     return None
-
-
-def _measured_by(result: SensitivityResult, schedule: Schedule) -> Schedule:
-    """Return ``schedule`` with figures of this run; a file of rows alone has none."""
-    return replace(
-        schedule,
-        metric=schedule.metric or damage_metric(result),
-        achieved=budget_of(schedule, result) | schedule.achieved,
-    )

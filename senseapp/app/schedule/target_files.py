@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.state import kept
 from senseapp.core.errors import SenseError
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -40,9 +45,8 @@ def _choose_format(run_id: str) -> ExportFormat:
         "Format",
         names,
         format_func=lambda name: FORMATS[name].title,
-        key=f"schedule.format.{run_id}",
+        **kept(f"schedule.format.{run_id}"),
         help="The same schedule in the words of the tool that will read it.",
-        persist_state="session",
     )
     return FORMATS[name if name in names else names[0]]
 
@@ -66,47 +70,38 @@ def _graph(run_id: str) -> GraphFiles | None:
         wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
         return None
     service = backend.service()
-    st.download_button(
+    # Asks anew whether this visitor may read the run.
+    _offer(
         "Download the graph (.pt2)",
-        download(lambda: service.schedules.graph(run_id).path),  # asks anew whether this visitor may read the run
-        file_name=f"{_STEM}.model-explorer.pt2",
+        lambda: service.schedules.graph(run_id).path,
+        f"{_STEM}.model-explorer.pt2",
         key=f"schedule.graph.{run_id}",
         icon=":material/account_tree:",
-        on_click="ignore",
     )
     return graph
 
 
 def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str) -> None:
-    st.download_button(
-        f"Download {chosen.title}",
-        download(lambda: text),
-        file_name=_STEM + chosen.suffix,
-        key=f"schedule.download.{run_id}",
-        type="primary",
-        icon=":material/download:",
-        on_click="ignore",
-        disabled=not text,
-    )
+    name = _STEM + chosen.suffix
+    key = f"schedule.download.{run_id}"
+    _offer(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
     if chosen.companion is not None and text:
         name, content = chosen.companion
-        st.download_button(
-            f"Download {name}",
-            download(lambda: content),
-            file_name=name,
-            key=f"schedule.companion.{run_id}",
-            icon=":material/code:",
-            on_click="ignore",
-        )
+        key = f"schedule.companion.{run_id}"
+        _offer(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
-    st.download_button(
+    _offer(
         "Download every format (zip)",
-        download(lambda: service.schedules.target_zip(run_id, schedule)),
-        file_name=f"{_STEM}.zip",
-        mime="application/zip",
+        lambda: service.schedules.target_zip(run_id, schedule),
+        f"{_STEM}.zip",
         key=f"schedule.zip.{run_id}",
+        mime="application/zip",
         icon=":material/folder_zip:",
-        on_click="ignore",
         help="One file for each format that can hold this schedule, the graph for Model Explorer, and a manifest with "
         "their checksums. The first time this takes a few seconds.",
     )
+
+
+def _offer(label: str, make: Callable[[], str | bytes | Path], file_name: str, **look: Any) -> None:
+    look = {"icon": ":material/download:", "on_click": "ignore"} | look
+    st.download_button(label, download(make), file_name=file_name, **look)

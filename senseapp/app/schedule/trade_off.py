@@ -1,11 +1,8 @@
-"""The trade-off on the Schedule page: damage against savings, with a click that takes a point.
-
-Data frames of the trade-off, in display units: what is predicted over the whole range, and what was measured.
-"""
+"""The trade-off on the Schedule page, damage against savings: its data frames, and a chart to click."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,7 +18,7 @@ from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.app.words.wording import caveat_of
 from senseapp.compressions import BudgetKind
 from senseapp.core.errors import SenseError
-from senseapp.metrics import METRICS, Metric, MetricChange
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
@@ -47,12 +44,9 @@ def figure_text(kind: str, figure: float) -> str:
 
 
 def predicted_frame(curves: Iterable[tuple[str, Sequence[TradeOffPoint]]], metric: str) -> pd.DataFrame:
-    """Return one row per point of each named curve."""
-    view = METRICS[metric]
+    """Return one row per point of each named curve, with the columns of :func:`measured_frame`."""
     rows = [
-        _row(name, point.kind, point.figure, point.damage, point.damage, point.damage, view)
-        for name, points in curves
-        for point in points
+        _row(name, point.kind, point.figure, (point.damage,) * 3, metric) for name, points in curves for point in points
     ]
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
@@ -60,40 +54,27 @@ def predicted_frame(curves: Iterable[tuple[str, Sequence[TradeOffPoint]]], metri
 def measured_frame(
     validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: BudgetKind, metric: str
 ) -> pd.DataFrame:
-    """Return one row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known."""
+    """Return one row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known.
+
+    Columns are ``source``, ``figure``, ``damage``, ``low``, ``high`` and ``description``.
+    """
+    measured: list[tuple[str, float | None, MetricChange | None]] = []
+    for validation in validations:
+        figure = validation.schedule.achieved.get(kind)
+        measured.append(("Measured", figure, change_in(validation.changes, metric)))
+        measured.append(("Measured after repair", figure, change_in(validation.repaired, metric)))
+    if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
+        measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
     rows = [
-        *(row for validation in validations for row in _proven(validation, kind, metric)),
-        *(_tried(found, kind, metric) if found is not None else ()),
+        _row(name, kind, figure, (change.delta, change.ci_low, change.ci_high), metric)
+        for name, figure, change in measured
+        if figure is not None and change is not None
     ]
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
-def _proven(validation: ValidationResult, kind: BudgetKind, metric: str) -> Iterator[dict[str, Any]]:
-    figure = validation.schedule.achieved.get(kind)
-    if figure is None:
-        return
-    for name, changes in (("Measured", validation.changes), ("Measured after repair", validation.repaired)):
-        if change := change_in(changes, metric):
-            yield _measured(name, kind, figure, change)
-
-
-def _tried(found: StrongestFound, kind: BudgetKind, metric: str) -> Iterator[dict[str, Any]]:
-    budget = found.schedule.budget
-    if budget is None or budget.kind != kind:
-        return
-    for tried in found.tried:
-        change = tried.change(metric)
-        if change is not None:
-            yield _measured("Tried in a search", kind, tried.figure, change)
-
-
-def _measured(name: str, kind: BudgetKind, figure: float, change: MetricChange) -> dict[str, Any]:
-    return _row(name, kind, figure, change.delta, change.ci_low, change.ci_high, METRICS[change.metric])
-
-
-def _row(
-    source: str, kind: BudgetKind, figure: float, damage: float, low: float, high: float, view: Metric
-) -> dict[str, Any]:
+def _row(source: str, kind: BudgetKind, figure: float, ends: tuple[float, float, float], metric: str) -> dict[str, Any]:
+    view, (damage, low, high) = METRICS[metric], ends
     interval = f" ({view.interval_text(low, high)})" if high > low else ""
     return {
         "source": source,
@@ -108,7 +89,6 @@ def _row(
 
 _NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Classic rule"}
 _POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
-_STEPS = {"bits": 0.1}
 _TITLES = {
     "params": "Weights removed (%)",
     "bytes": "Bytes saved if stored compactly (%)",
@@ -180,7 +160,7 @@ def _curves(
         *(tuple(sorted(limits.layers.items())), tuple(sorted(limits.fixed.items()))),
     )
     methods = ["optimal", "uniform"]
-    if result.spec.sensitivity.compression.scale.any_between:
+    if result.compression.scale.any_between:
         methods.append("gamma")
     return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
 
@@ -203,7 +183,7 @@ def _curve(
             method=method,
             limits=_settings.limits,
             gamma=_settings.gamma,
-            step=_STEPS.get(kind, 0.01),
+            step=0.1 if kind == "bits" else 0.01,
             groups=_groups,
         )
     except SenseError:

@@ -1,10 +1,16 @@
-"""Sentences about a run that stand on its pages and in its report alike: where its numbers come from."""
+"""What pages and reports say of a run alike: its state, where its numbers come from, what a proof of it measured."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from senseapp.app.words import format as fmt
 from senseapp.compressions import LevelScale
+from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.model_files import CHECKPOINT, model_file
+from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import SensitivitySpec
 
 
@@ -61,7 +67,7 @@ def notes_of(result: SensitivityResult) -> list[str]:
     """Return the notes on the run and its model, and how well the estimate agreed with the measurement."""
     notes = list(result.notes) + list(result.profile.notes)
     if result.agreement and result.measurements:
-        scale = result.spec.sensitivity.compression.scale
+        scale = result.compression.scale
         found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in result.agreement.items())
         notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
     return notes
@@ -77,3 +83,57 @@ def _level_text(scale: LevelScale, level: str) -> str:
 def compression_text(settings: SensitivitySpec) -> str:
     """Return compression and levels: ``Sparsity 25, 50, 75 %``."""
     return f"{settings.compression.description.label} {settings.compression.scale.texts(settings.levels)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateView:
+    """How a run's state is shown: a word, a badge colour and an icon as the second cue."""
+
+    label: str
+    color: str
+    icon: str
+
+
+STATES = {
+    RunState.QUEUED: StateView(label="Waiting", color="gray", icon=":material/hourglass_empty:"),
+    RunState.RUNNING: StateView(label="Running", color="blue", icon=":material/play_circle:"),
+    RunState.DONE: StateView(label="Finished", color="green", icon=":material/check_circle:"),
+    RunState.CANCELLED: StateView(label="Cancelled", color="gray", icon=":material/cancel:"),
+    RunState.FAILED: StateView(label="Failed", color="red", icon=":material/error:"),
+    RunState.INTERRUPTED: StateView(label="Interrupted", color="orange", icon=":material/pause_circle:"),
+}
+
+
+_SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "file_bytes": ("Checkpoint", fmt.bytes_size),
+    "bytes": ("If stored compactly (estimated, no such file)", fmt.bytes_size),
+    "zeros": ("Zeros", fmt.count),
+    "params": ("Parameters", fmt.count),
+    "macs": ("MACs", fmt.count),
+    "latency_seconds": ("Time of one image", lambda seconds: f"{1000 * seconds:.3g} ms"),
+}
+
+
+def size_changes(validation: ValidationResult) -> dict[str, str]:
+    """Return each size before and after, as label and text; sizes of files are those on the disk."""
+    found = {}
+    for kind, (title, write) in _SIZES.items():
+        before, after = validation.sizes.get(kind, (0.0, 0.0))
+        if before or after:
+            found[title] = f"{write(before)} → {write(after)}"
+        if kind == "file_bytes":
+            found |= {
+                model_file(suffix).label: fmt.bytes_size(count)
+                for suffix, count in validation.files.items()
+                if suffix != CHECKPOINT.suffix
+            }
+    return found
+
+
+def delivery(validation: ValidationResult) -> str:
+    """Return one sentence on which form of the model the file holds, and why; empty where no repair was asked for."""
+    return validation.delivered_reason or (
+        "The file holds the repaired model: this proof is older than the choice by measurement."
+        if validation.repaired and not validation.delivered
+        else ""
+    )

@@ -16,7 +16,7 @@ from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_
 from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.compressions.sparsity.sparsity import num_zeroed
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, first_line_of
-from senseapp.layers.profile import profile_of_trace, watched_pass
+from senseapp.layers.profile import profile_model, watched_pass
 from senseapp.records.profile import CoupledAxis, CoupledGroup, LayerProfile
 
 _EXAMPLE_IMAGES = 2
@@ -39,7 +39,7 @@ class PruningCompressor:
         with torch.inference_mode(False):
             example = request.calibration[0][:_EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
             trace = request.trace or watched_pass(request.model, example)
-            profile = profile_of_trace(request.model, example[: trace.batch_size], trace)
+            profile = profile_model(request.model, example[: trace.batch_size], trace=trace)
             self._other_macs = {name: macs // trace.batch_size for name, macs in trace.other_macs.items()}
             self._profiles = {layer.name: layer for layer in profile.layers}
             groups, reasons = find_groups(request.model, self._profiles, example, trace, request.seed)

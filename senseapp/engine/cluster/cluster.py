@@ -1,21 +1,13 @@
-"""Reaching a Ray cluster, counting its workers, and saying in one sentence what is wrong with it.
-
-What must be the same on every machine of a run, so that its figures belong together.
-"""
+"""Joining a Ray cluster: its workers, its errors in one sentence."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from senseapp.core.errors import ClusterFailed, InvalidSpec, first_line_of
 
@@ -33,14 +25,7 @@ def cluster_address() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a cluster offers.
-
-    Attributes:
-        workers: tasks that it does at the same time.
-        cpus, gpus: of each worker.
-        memory_bytes: for each worker, on the node that has least.
-        store_bytes: of the object store beside the machine that asks.
-    """
+    """What a cluster offers: workers at the same time, with the processors, cards and memory of each."""
 
     workers: int
     cpus: float
@@ -52,10 +37,6 @@ class Cluster:
 @contextmanager
 def connected(address: str, *, device: str) -> Iterator[Cluster]:
     """Join the cluster inside the block.
-
-    Args:
-        address: ``auto``, or ``host:port`` of its head.
-        device: of the run; workers get a graphics card each unless it is ``cpu`` or there is none.
 
     Raises:
         ClusterFailed: Ray is not installed, nobody answers there, or it has no free worker.
@@ -81,12 +62,7 @@ def connected(address: str, *, device: str) -> Iterator[Cluster]:
 
 
 def look(*, device: str) -> Cluster:
-    """Return what the joined cluster offers now.
-
-    Raises:
-        ClusterFailed: it has no worker.
-        InvalidSpec: the number of processors for each worker is no number.
-    """
+    """Return what the joined cluster offers now."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -157,43 +133,3 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ClusterFailed(f"No Ray cluster answers at {address}. {_CHOICE}") from error
-
-
-_PACKAGES = ("torch", "torchvision", "timm", "torch-pruning", "numpy")
-_ENGINE = (
-    *("compat", "compressions", "core", "data", "engine"),
-    *("layers", "metrics", "models", "records", "tasks"),
-)
-_DIGITS = 12
-
-
-@cache
-def versions_here() -> dict[str, str]:
-    """Return the versions of Python, of what computes, and of senseapp's own code."""
-    found = {"python": platform.python_version(), "senseapp": _digest(Path(__file__).parents[2])}
-    return found | {name: _version(name) for name in _PACKAGES}
-
-
-def differences(asked: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Name what differs, as ``torch 2.13.0 instead of 2.14.1``; empty if nothing does."""
-    return ", ".join(
-        f"{name} {here.get(name, 'none')} instead of {wanted}"
-        for name, wanted in asked.items()
-        if here.get(name) != wanted
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
-def _digest(package: Path) -> str:
-    """Return a fingerprint of the code that decides figures; it changes more often than its version."""
-    code = hashlib.sha256()
-    for path in sorted(path for part in _ENGINE for path in (package / part).rglob("*.py")):
-        code.update(path.relative_to(package).as_posix().encode())
-        code.update(path.read_bytes())
-    return code.hexdigest()[:_DIGITS]

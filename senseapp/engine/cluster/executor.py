@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import ClusterFailed
+from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.cluster import remote
 from senseapp.engine.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.engine.cluster.plan import Plan, choose_plan, costs_of
@@ -32,9 +33,7 @@ _HELD_SHARE, _STORE_SHARE = 4, 3  # of a worker's memory for kept outputs, of th
 class RayExecutor:
     """Shares a run out by a plan; a task whose worker was lost is done again by another.
 
-    Attributes:
-        cluster: that was joined.
-        progress: is told in one short sentence what is being done, at least once a second; it may raise.
+    ``progress`` is told in one short sentence what is being done, at least once a second; it may raise.
     """
 
     cluster: Cluster
@@ -49,7 +48,7 @@ class RayExecutor:
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Send the model to the cluster, and choose a plan unless the run has begun with one."""
         with cluster_errors():
-            self._store = ImageStore(sweep.bench.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
+            self._store = ImageStore(sweep.context.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
             self._setup = [ray.put(remote.setup_of(sweep))]
         if span_images is not None:
             return span_images
@@ -74,7 +73,7 @@ class RayExecutor:
         for part in parts.values():
             self._device = part.device
             sweep.notes.extend(note for note in part.notes if note not in sweep.notes)
-        sweep.bench.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.bench.images)
+        sweep.context.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.context.images)
         self._settle_plan(sweep, spans)
         return torch.cat([parts[number].output for number in range(len(spans))])
 
@@ -120,10 +119,10 @@ class RayExecutor:
         return 2 * self.cluster.workers  # one under way and one at hand for each, also once nodes have joined
 
     def _settle_plan(self, sweep: Sweep, spans: list[tuple[int, int]]) -> None:
-        """Cut the layers into blocks by the pace that the workers truly have."""
+        """Cut the layers into blocks by the speed that the workers were timed at."""
         size = spans[0][1] - spans[0][0]
-        together = size if sweep.spec.until_settled else len(sweep.bench.images)  # what is decided upon at a time
-        costs = costs_of(sweep, num_images=together)
+        num_images = size if sweep.spec.until_settled else len(sweep.context.images)  # decided upon at a time
+        costs = costs_of(sweep, num_images=num_images)
         self._plan = choose_plan(costs, self.cluster.workers, most_images=size, span_images=size)
         self.progress(f"The plan: {self._plan.sentence()}")
 
@@ -143,13 +142,13 @@ class RayExecutor:
             if task is None:
                 return
             start, stop = task.span
-            targets = sweep.yardstick.targets
-            reference = remote.Reference(
-                baseline=sweep.yardstick.baseline[start:stop].clone(),
-                targets=None if targets is None else targets[start:stop].clone(),
-                metrics=sweep.yardstick.metrics,
+            targets = sweep.baseline.targets
+            of_span = BaselineOutputs(
+                sweep.baseline.outputs[start:stop].clone(),
+                None if targets is None else targets[start:stop].clone(),
+                sweep.baseline.metrics,
             )
-            stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(reference), task.orders)
+            stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(of_span), task.orders)
             running[stream] = task
             order.add(task)
 

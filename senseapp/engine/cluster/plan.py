@@ -1,24 +1,22 @@
-"""Who does what: blocks of layers times spans of images, chosen so that everybody is done at about the same time.
-
-Cutting the layers into contiguous blocks that take similar time.
-How long a list of tasks takes on a number of workers, each taking the next task when it is free.
-What one run costs, piece by piece: the figures that a plan is made from.
-"""
+"""How a run is shared out: blocks of layers times spans of images, chosen by simulated time."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from senseapp.records.spec import RunSpec
+
 if TYPE_CHECKING:
     from senseapp.engine.sweep import Sweep
 
-
+_TIMED_IMAGES = 32
+_HELD_BYTES = 2 * 2**30
 _SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
 
 
@@ -28,15 +26,11 @@ class RunCosts:
 
     Attributes:
         shares: of a forward pass that runs from each target on, by position; never rising.
-        num_levels: levels measured on each target.
-        num_images: images measured on.
-        seconds_per_image: of one whole forward pass, on one worker.
         micro_batch: images of one pass; images are shared out in multiples of it.
         send_seconds_per_image: to prepare one image and bring it to a worker; one after the other, by the machine
             that asks.
         task_seconds: that a task takes besides its passes: to be handed out, to fetch its images.
         measurement_seconds: to compress a target once, and for its statistics, however few images there are.
-        start_seconds: until a worker has loaded the engine and the model, once.
         alone_seconds: of work that is not shared out: the trial of layouts and the quick scan.
     """
 
@@ -82,22 +76,42 @@ class RunCosts:
         sweep = self.num_images * self.seconds_per_image * (1 + self.passes(0, len(self.shares)))
         return self.alone_seconds + sweep + self.num_levels * len(self.shares) * self.measurement_seconds
 
-    def running_passes(self) -> list[float]:
-        """Return ``levels × Σ share`` over the first n targets, for n from 0."""
-        return [0.0, *accumulate(self.num_levels * share for share in self.shares)]
-
 
 def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
     """Return what ``sweep`` costs by its timed passes, on all its images unless a number is given."""
-    count, levels, pace = num_images or len(sweep.bench.images), len(sweep.spec.levels), sweep.bench.seconds_per_image
+    context, levels, count = sweep.context, len(sweep.spec.levels), num_images or len(sweep.context.images)
     return RunCosts(
-        shares=tuple(1.0 if sweep.bench.unsafe else item.suffix for item in sweep.planned) or (0.0,),
+        shares=tuple(1.0 if context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
         num_levels=levels,
         num_images=count,
-        seconds_per_image=pace,
-        micro_batch=sweep.bench.layout.micro_batch,
-        alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * pace),
+        seconds_per_image=context.seconds_per_image,
+        micro_batch=context.layout.micro_batch,
+        alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * context.seconds_per_image),
     )
+
+
+def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
+    """Time some passes over a few images, count the rest, and return the costs and the most images a worker can hold.
+
+    Raises:
+        SenseError: as for the run itself.
+    """
+    from senseapp.data.pictures import survey_images  # with all that follows, it needs torch
+    from senseapp.engine.plan import num_held_out
+    from senseapp.engine.session import Session
+    from senseapp.tasks import task_named
+
+    asked = spec.sensitivity.num_samples
+    listed = spec.data.kind in ("folder", "archive")
+    few = asked if asked is not None and asked <= _TIMED_IMAGES else _TIMED_IMAGES if asked or listed else None
+    settings = replace(spec.sensitivity, num_samples=few, mode="exact", until_settled=False)
+    session = Session.open(replace(spec, sensitivity=settings), progress=progress)
+    count, model = asked or len(session.images), session.model
+    if listed and not asked:
+        task = task_named(spec.model.task)
+        survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
+        count = survey.num_images - num_held_out(survey.num_images)
+    return costs_of(session.sweep, num_images=count), max(1, _HELD_BYTES // session.sweep.bytes_per_image())
 
 
 Block = tuple[int, int]
@@ -113,7 +127,7 @@ def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
     when a layer is added, so packing greedily up to a bound uses the fewest blocks; the least bound is found by
     halving.
     """
-    running = costs.running_passes()
+    running = [0.0, *accumulate(costs.num_levels * share for share in costs.shares)]
     low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above it, whatever the rounding
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -151,12 +165,6 @@ def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] =
     3.0
     >>> makespan([1, 1], 2, ready=[0, 5])
     6.0
-
-    Args:
-        seconds: of each task.
-        workers: that work at the same time.
-        ready: when each task may begin at the earliest; empty if at once.
-        start: when the workers begin.
     """
     free = [start] * min(workers, max(1, len(seconds)))
     last = start
@@ -176,18 +184,11 @@ _LONGEST_TASK_SECONDS = 600.0  # what a lost worker costs at most, where the lay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One way to share a run out.
+    """One way to share a run out: a task is one block on one span.
 
-    A task is one block on one span. Tasks are handed out span by span, so that the sums of a layer grow in the order
-    of the images, and an image that was sent is soon not needed any more.
-
-    Attributes:
-        costs: of the run.
-        workers: that work at the same time.
-        blocks: of targets, in order.
-        span_images: images of a span; the last may have fewer.
-        seconds: from the start to the last measurement, by simulation.
-        baseline_seconds: of these, until the uncompressed model is measured.
+    Tasks are handed out span by span, so that the sums of a layer grow in the order of the images, and an image that
+    was sent is soon not needed any more. ``seconds`` are simulated, of which ``baseline_seconds`` pass before
+    measurements.
     """
 
     costs: RunCosts = field(repr=False)
@@ -226,14 +227,7 @@ class Plan:
 
 
 def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images: int = 0) -> Plan:
-    """Return the plan that is done first.
-
-    Args:
-        costs: of the run.
-        workers: that work at the same time.
-        most_images: that a worker has memory for at once.
-        span_images: of the run that is resumed, which keeps its spans; 0 for a new one.
-    """
+    """Return the plan that is done first, with the spans of the run that is resumed where ``span_images`` says so."""
     best: Plan | None = None
     bar = (math.inf, math.inf)  # seconds by which the best plan's tasks are too long; what a better one must beat
     for images in [span_images] if span_images else _span_sizes(costs, most_images):
@@ -257,11 +251,10 @@ def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_im
     ready = [begin + costs.send_seconds_per_image * sum(sizes[: number + 1]) for number in range(len(sizes))]
     baseline = makespan([costs.baseline_seconds(size) for size in sizes], workers, ready=ready, start=begin)
     by_size = {size: [costs.block_seconds(*block, size) for block in blocks] for size in set(sizes)}
-    shift = baseline - begin
     end = makespan(
         [seconds for size in sizes for seconds in by_size[size]],
         workers,
-        ready=[moment + shift for moment in ready for _ in blocks],
+        ready=[moment + baseline - begin for moment in ready for _ in blocks],
         start=baseline,
     )
     return Plan(
@@ -278,7 +271,6 @@ def _least(costs: RunCosts, blocks: tuple[Block, ...], workers: int) -> float:
 
 @lru_cache(maxsize=8)
 def _cuts(costs: RunCosts) -> tuple[tuple[Block, ...], ...]:
-    """Return cuts of the layers into ever more blocks."""
     found = dict.fromkeys(balanced_blocks(costs, count) for count in _growing(len(costs.shares)))
     return tuple(found)
 

@@ -1,8 +1,4 @@
-"""What a worker does: prepare the model once, then measure blocks of targets on spans of images.
-
-Tasks of a shared run, and putting what they find back into the order of the images.
-Images on their way to the workers: each span is put into the object store once, and travels once to each node.
-"""
+"""What the workers of a shared run do, the tasks and images sent to them, and the order of their outcomes."""
 
 from __future__ import annotations
 
@@ -20,17 +16,15 @@ from torch import Tensor, nn
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.engine.cluster.cluster import differences, versions_here
 from senseapp.engine.cluster.plan import Block
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import PlannedTarget
-from senseapp.engine.probe import Order, Outcome, Probe
+from senseapp.engine.probe import Order, Outcome, Probe, Span
 from senseapp.engine.sweep import CALIBRATION_IMAGES, Sweep, bind_compression
+from senseapp.engine.versions import differences, versions_here
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import task_named
-
-Span = tuple[int, int]
 
 
 def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
@@ -44,12 +38,7 @@ def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
 
 
 class ImageStore:
-    """References to spans of ``images`` in Ray's object store; the ones used last are kept while there is room.
-
-    Args:
-        images: of the run.
-        most_bytes: that may be kept for tasks to come; those of tasks under way stay in any case.
-    """
+    """References to spans of images in Ray's object store; those used last are kept, up to ``most_bytes``."""
 
     def __init__(self, images: ImageSet, *, most_bytes: int) -> None:
         self._images = images
@@ -77,36 +66,16 @@ def _bytes(part: ImageSet) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSetup:
-    """All that a worker needs to know of a run, but for the images.
-
-    Attributes:
-        model: on the CPU, unchanged.
-        first_images: what data-driven criteria and activation ranges look at.
-        spec: what to measure.
-        task: what the model's output means.
-        layout: how passes run everywhere.
-        unsafe: why the model cannot be replayed; empty if it can.
-        targets: layers, members and position of each, as :func:`described`; every worker must find the same.
-        versions: of the machine that asks.
-    """
+    """All that a worker needs to know of a run, but for the images; all must find the same ``targets``."""
 
     model: nn.Module
     first_images: ImageSet
     spec: SensitivitySpec
     task: str
     layout: Layout
-    unsafe: str
+    replay_obstacle: str | None
     targets: tuple[tuple[tuple[str, ...], int], ...]
     versions: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """The uncompressed model's output on a span, float32 (n, ...), and the targets of the span's images, (n, ...)."""
-
-    baseline: Tensor
-    targets: Tensor | None
-    metrics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +94,14 @@ def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], 
 
 
 def measure_block(
-    probe: Probe, images: ImageSet, reference: Reference, orders: Sequence[Order]
+    probe: Probe, images: ImageSet, baseline: BaselineOutputs, orders: Sequence[Order]
 ) -> Iterator[Outcome | str]:
     """Yield the outcome of each order on the images of their span; sentences between them are notes."""
-    probe.bench.images = images
+    probe.context.images = images
     asked = {(order.index, order.level): order for order in orders}
     span = (0, len(images))
-    yardstick = BaselineOutputs(reference.baseline, reference.targets, reference.metrics)
     told = len(probe.notes)
-    for outcome in probe.measure((replace(order, span=span) for order in orders), yardstick):
+    for outcome in probe.measure((replace(order, span=span) for order in orders), baseline):
         yield from probe.notes[told:]
         told = len(probe.notes)
         yield replace(outcome, order=asked[outcome.order.index, outcome.order.level])
@@ -143,11 +111,9 @@ _prepared: dict[str, Probe] = {}
 
 
 def probe_of(key: str, setup: Any) -> Probe:
-    """Return this process's probe of a run, made on its first task; that of another run is let go.
+    """Return this process's probe of the run ``key``, made on its first task; that of another run is let go.
 
-    Args:
-        key: names the run.
-        setup: reference to its :class:`RunSetup`, in a list, so that it is fetched only where it is needed.
+    ``setup`` is a list of one reference to a :class:`RunSetup`, so that it is fetched only where it is needed.
     """
     if key not in _prepared:
         _prepared.clear()
@@ -158,18 +124,18 @@ def probe_of(key: str, setup: Any) -> Probe:
 def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
     """Return the uncompressed model's output for the images of a span, in a worker."""
     probe = probe_of(key, setup)
-    probe.bench.images = images
+    probe.context.images = images
     started = time.perf_counter()
     output = probe.baseline()
     seconds = time.perf_counter() - started
-    return BaselinePart(output=output, seconds=seconds, device=str(probe.bench.device), notes=tuple(probe.notes))
+    return BaselinePart(output=output, seconds=seconds, device=str(probe.context.device), notes=tuple(probe.notes))
 
 
 def block_task(
-    key: str, setup: Any, images: ImageSet, reference: Reference, orders: Sequence[Order]
+    key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, orders: Sequence[Order]
 ) -> Iterator[Outcome | str]:
     """Carry out :func:`measure_block` in a worker."""
-    yield from measure_block(probe_of(key, setup), images, reference, orders)
+    yield from measure_block(probe_of(key, setup), images, baseline, orders)
 
 
 def prepare(setup: RunSetup) -> Probe:
@@ -184,31 +150,31 @@ def prepare(setup: RunSetup) -> Probe:
             f"A worker has other versions than the machine that asks ({different}), so its figures would not belong to "
             "the same run. Install the same requirements on every node."
         )
-    bench = MeasurementContext.prepare(
+    context = MeasurementContext.prepare(
         setup.model, setup.first_images, device=setup.spec.device, own=True, task=task_named(setup.task)
     )
-    bench.take(setup.layout)
-    bench.unsafe = setup.unsafe
-    compressor, planned = bind_compression(bench, setup.spec, setup.first_images)
+    context.take(setup.layout)
+    context.replay_obstacle = setup.replay_obstacle
+    compressor, planned = bind_compression(context, setup.spec, setup.first_images)
     if described(planned) != setup.targets:
         raise ClusterFailed(
             "A worker runs the layers of this model in another order than the machine that asks, so their figures "
             "would not belong together. Measure this model on one machine."
         )
-    return Probe(bench, compressor, planned, [])
+    return Probe(context, compressor, planned, [])
 
 
 def setup_of(sweep: Sweep) -> RunSetup:
     """Return what workers need to know of ``sweep``, on the machine that asks."""
-    bench = sweep.bench
-    model = bench.model if bench.device.type == "cpu" else copy.deepcopy(bench.model).cpu()
+    context = sweep.context
+    model = context.model if context.device.type == "cpu" else copy.deepcopy(context.model).cpu()
     return RunSetup(
         model=model,
-        first_images=part_of(bench.images, 0, min(CALIBRATION_IMAGES, len(bench.images))),
+        first_images=part_of(context.images, 0, min(CALIBRATION_IMAGES, len(context.images))),
         spec=sweep.spec,
-        task=sweep.bench.task.name,
-        layout=bench.layout,
-        unsafe=bench.unsafe,
+        task=sweep.context.task.name,
+        layout=context.layout,
+        replay_obstacle=context.replay_obstacle,
         targets=described(sweep.planned),
         versions=versions_here(),
     )

@@ -25,12 +25,9 @@ _LEAST_SCALE, _LEAST_NOISE = 0.02, 0.3
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Images to make true passes over.
+    """Images to make true passes over, ascending, (k,); ``weights`` let sums over them stand for sums over all images.
 
-    Attributes:
-        indices: of the images, ascending, (k,).
-        weights: that make sums over the sample stand for sums over all images, relative, (k,), float64.
-        noise: variance over the images of the weighted estimates of each row, relative to its mean squared, (rows,).
+    ``noise`` is the variance of the weighted estimates of each row, relative to its mean squared, (rows,).
     """
 
     indices: Tensor
@@ -41,11 +38,8 @@ class Sample:
 def draw_sample(divergences: Tensor, count: int) -> Sample:
     """Choose ``count`` images that represent all: evenly along the order of their damage, hard ones more often.
 
-    Where few images take nearly all damage, a sample that misses them knows nothing. Nothing is random.
-
-    Args:
-        divergences: estimated, not negative, (rows, N).
-        count: at most N.
+    Where few images take nearly all damage, a sample that misses them knows nothing. Nothing is random. ``divergences``
+    are estimated, not negative, (rows, N).
     """
     means = divergences.mean(dim=1, keepdim=True)
     importance = _model_variance(means)
@@ -74,14 +68,10 @@ def _inclusion(sizes: Tensor, count: int) -> Tensor:
 
 
 def composite(estimates: Tensor, rows: Tensor, measured: Tensor, sample: Sample, num_images: int) -> Tensor:
-    """Return better estimates of the mean divergences, (rows,), never negative.
+    """Return better estimates of the mean divergences over all ``num_images``, (rows,), never negative.
 
-    Args:
-        estimates: means over all images, (rows,).
-        rows: that true passes were made for, (m,).
-        measured: what they found for each image of the sample, (m, k).
-        sample: those images.
-        num_images: in all.
+    ``estimates``, (rows,), are such means; ``measured``, (m, k), what true passes over the sample found for ``rows``,
+    (m,).
     """
     share = sample.weights / sample.weights.sum()
     direct = (measured * share).sum(dim=1)

@@ -1,7 +1,4 @@
-"""One differentiable pass that keeps what each watched layer took in and gave out, and the gradients there.
-
-Modules that a layer's output runs straight into, and nothing else does: what they do to its change is exact.
-"""
+"""A differentiable pass that keeps the inputs, outputs and gradients of watched layers."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +18,16 @@ from senseapp.layers.trace import Call, CallTrace, map_tensors, tensors_in
 
 @dataclass(slots=True, weakref_slot=True)
 class LayerCall:
-    """One call of one watched module.
+    """One call of one watched module, detached, and the gradients at its output or through it at its first argument.
 
-    Attributes:
-        args, kwargs: what it was called with, detached.
-        followers: modules that its output ran straight into.
-        output: what it, or the last of them, returned, detached.
-        versions: version counters of the arguments and of the output at the call, to notice later overwriting.
-        gradients: of the probes' pull with respect to the output, one per backward pass.
-        input_gradients: with respect to the first argument, through this module only.
+    ``output`` is that of the last of the ``downstream`` modules that it ran straight into; ``versions`` are the version
+    counters of arguments and output at the call, to notice later overwriting.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
-    followers: list[nn.Module] = field(default_factory=list)
+    downstream: list[nn.Module] = field(default_factory=list)
     versions: tuple[tuple[int, ...], int] = ((), 0)
     gradients: list[Tensor] = field(default_factory=list)
     input_gradients: list[Tensor] = field(default_factory=list)
@@ -68,12 +60,10 @@ Calls: TypeAlias = dict[str, list[LayerCall]]
 class Recorder:
     """Watches modules during differentiable passes; copies arguments that the model writes into later.
 
-    Args:
-        modules: by dotted name.
-        inputs: whether to keep gradients with respect to the input rather than the output.
-        followers: modules whose output is kept in place of that of a watched one, if they are called with nothing
-            but its output; by name, for each call.
-        norms: left out of the passes, folded into the layers of these names; as followers they return what they get.
+    Gradients are kept with respect to the output, or with ``inputs`` to the input. The output of a ``downstream``
+    module (by name of the watched one, for each call) takes the place of that before it, if it is called with nothing
+    but that. The passes do without ``norms``, folded into the layers of these names; as downstream modules they return
+    what they get.
     """
 
     def __init__(
@@ -81,12 +71,12 @@ class Recorder:
         modules: dict[str, nn.Module],
         *,
         inputs: bool,
-        followers: Mapping[str, Sequence[Sequence[nn.Module]]] | None = None,
+        downstream: Mapping[str, Sequence[Sequence[nn.Module]]] | None = None,
         norms: Mapping[str, nn.BatchNorm2d] | None = None,
     ) -> None:
         self._modules = modules
         self._inputs = inputs
-        self._followers = followers or {}
+        self._downstream = downstream or {}
         self.norms = norms or {}
         self._open = _Open()
         self._copied: set[str] = set()
@@ -106,15 +96,11 @@ class Recorder:
             return self.run(model, batch)
         return output, calls
 
-    def pull(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
+    def backward(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
         """Send each of ``directions``, like ``output``, back through the graph of ``output``.
 
-        Args:
-            output: what the model returned, or a tensor computed from it.
-            directions: one or more.
-            calls: on the way to ``output``.
-            seen: is told the name of each module once all its calls have all their gradients, last modules first.
-                Then these calls are emptied, which spares holding all gradients of the last direction.
+        ``seen`` is told the name of each module once all its calls have all their gradients, last modules first. Then
+        these calls are emptied, which spares holding all gradients of the last direction.
         """
         missing = {name: len(found) * len(directions) for name, found in calls.items()}
 
@@ -142,8 +128,8 @@ class Recorder:
                 if self._inputs:
                     handles.append(module.register_forward_pre_hook(self._branch(name), with_kwargs=False))
                 handles.append(module.register_forward_hook(self._keep(name), with_kwargs=True))
-            followers = {id(m): m for chains in self._followers.values() for chain in chains for m in chain}
-            handles += [m.register_forward_hook(self._pass_on, with_kwargs=True) for m in followers.values()]
+            downstream = {id(m): m for chains in self._downstream.values() for chain in chains for m in chain}
+            handles += [m.register_forward_hook(self._pass_on, with_kwargs=True) for m in downstream.values()]
             yield
         finally:
             for handle in handles:
@@ -173,7 +159,7 @@ class Recorder:
             if self._inputs:
                 self._catch(args[0], name, call, call.input_gradients)
                 return None
-            chains = self._followers.get(name, ())
+            chains = self._downstream.get(name, ())
             expected = tuple(chains[len(calls) - 1]) if len(calls) <= len(chains) else ()
             if not expected and not result.requires_grad:
                 begun = _graph_begins(result)
@@ -186,14 +172,13 @@ class Recorder:
         return hook
 
     def _pass_on(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Keep the output of a follower in place of what it was called with."""
         last = self._open
         if last.call is None or not last.expected or module is not last.expected[0]:
             return None
         if kwargs or len(args) != 1 or args[0] is not last.output or not isinstance(output, Tensor):
             self._open = _Open()
             return None
-        last.call.followers.append(module)
+        last.call.downstream.append(module)
         last.call.output = output.detach()
         last.call.versions = last.call.versions_now()
         if not last.expected[1:] and not output.requires_grad:
@@ -203,11 +188,11 @@ class Recorder:
         return output
 
     def _catch(self, tensor: Tensor, name: str, call: LayerCall, found: list[Tensor]) -> None:
-        """Add gradients with respect to ``tensor`` as it is now to ``found``, unless a follower takes its place."""
-        place = len(call.followers)
+        """Add gradients at ``tensor`` as it is now to ``found``, unless a downstream module takes its place."""
+        place = len(call.downstream)
 
         def catch(gradient: Tensor) -> None:
-            if len(call.followers) == place:
+            if len(call.downstream) == place:
                 found.append(gradient)
                 self._arrived(name)
 
@@ -261,26 +246,20 @@ _LINEAR = (
 """Affine in ``eval()`` mode: a chain that ends in one of these is as good without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DownstreamModule:
+class DownstreamModule(NamedTuple):
     """One module of a chain, and the shape of its output for one image."""
 
     module: nn.Module
     shape: tuple[int, ...]
 
 
-def followers_of(
+def downstream_modules(
     trace: CallTrace, model: nn.Module, norms: Mapping[str, nn.Module] = MappingProxyType({})
 ) -> dict[str, list[tuple[DownstreamModule, ...]]]:
-    """Return the chain of modules after each call, by module name and in order of calls.
+    """Return the chain of modules after each call, by module name and in order of calls, from the trace of one image.
 
     A chain goes on as long as the next call is all that reads the output, takes nothing else, and multiplies by no
-    weights.
-
-    Args:
-        trace: of one image.
-        model: the traced network.
-        norms: by layer, what will be folded into it: without these no chain of that layer is as good.
+    weights. ``norms`` will be folded into the layers of these names: without these no chain of that layer is as good.
     """
     layers = {parameter.rpartition(".")[0] for parameter, use in trace.uses.items() if use.macs}
     within = {name[:end] for name in layers for end in (*_dots(name), len(name))}  # they hold a layer, or are one

@@ -21,19 +21,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions.base import Applied
+from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
 from senseapp.engine.folding import foldable_norms
 from senseapp.engine.layout import micro_batches, precision_context
-from senseapp.engine.quick.protocol import Key, Responses
 from senseapp.engine.quick.recorder import Recorder
-from senseapp.engine.quick.responses import responses_of
+from senseapp.engine.quick.responses import ChannelResponses, Key, Responses
 from senseapp.engine.quick.true_passes import correct_by_true_passes
+from senseapp.engine.quick.weight_responses import WeightResponses
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
 
@@ -57,16 +57,16 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
     What the scan cannot see gets no estimate, and ``sweep.notes`` says how many those are.
     """
     started = time.perf_counter()
-    if not sweep.bench.task.divergence:
-        _note(sweep, f"There is no quick scan: {sweep.bench.task.label} has no divergence to estimate.")
+    if not sweep.context.task.divergence:
+        _note(sweep, f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
         return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
     norms = _norms_to_fold(sweep)
-    responses = responses_of(sweep.compressor, sweep.bench.model, sweep.bench.trace, norms)
+    responses = _responses(sweep, norms)
     try:
         prepared = responses.prepare([item.target for item in sweep.planned], sweep.spec.levels)
-        recorder = Recorder(responses.watched, inputs=responses.at_inputs, followers=responses.followers, norms=norms)
+        recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
         found = _scan(sweep, responses, recorder, list(prepared))
     except Exception as error:  # the scan is a preview: whatever the model raises under autograd, the run goes on
         _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
@@ -106,11 +106,18 @@ def _note(sweep: Sweep, sentence: str) -> None:
         sweep.notes.append(sentence)
 
 
+def _responses(sweep: Sweep, norms: Mapping[str, nn.BatchNorm2d]) -> Responses:
+    context, compressor = sweep.context, sweep.compressor
+    if isinstance(compressor, ChannelCompressor):
+        return ChannelResponses(compressor, context.model, context.trace)
+    return WeightResponses(cast(WeightCompressor, compressor), context.model, context.trace, norms)
+
+
 def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
     """Return the norms that recorded passes do without: a sixth of their time, a third of what they hold."""
-    if sweep.bench.layout.precision != "fp32":  # folded weights would be rounded in other places
+    if sweep.context.layout.precision != "fp32":  # folded weights would be rounded in other places
         return {}
-    return foldable_norms(sweep.bench.trace, sweep.bench.model)
+    return foldable_norms(sweep.context.trace, sweep.context.model)
 
 
 def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
@@ -118,22 +125,21 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     if not found:
         return {}
     try:
-        num_images, name = _num_scanned(found), sweep.bench.task.divergence
+        num_images, name = _num_scanned(found), sweep.context.task.divergence
         divergences = {key: changes[name] for key, changes in found.items()}
-        correction = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
+        factors, images_passed = correct_by_true_passes(sweep, divergences, num_images * _passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
         _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
         return {}
-    for key, factor in correction.factors.items():
+    for key, factor in factors.items():
         found[key][name] = found[key][name] * factor
-    return correction.images_passed
+    return images_passed
 
 
 def _baselines(sweep: Sweep, found: dict[Key, Changes]) -> dict[str, float]:
-    """Return the sum of each metric of the uncompressed model over the images that were scanned."""
     stop, names = _num_scanned(found), next(iter(found.values()), {})
-    return {name: sweep.yardstick.moments_of(name, sweep.yardstick.baseline[:stop], 0, stop)[1] for name in names}
+    return {name: sweep.baseline.moments_of(name, sweep.baseline.outputs[:stop], 0, stop)[1] for name in names}
 
 
 def _num_scanned(found: dict[Key, Changes]) -> int:
@@ -150,8 +156,8 @@ def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key
     stop = _num_images(sweep)
     # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
-    task = sweep.bench.task
-    shape = task.output(sweep.bench.trace.output).shape[1:]
+    task = sweep.context.task
+    shape = task.output(sweep.context.trace.output).shape[1:]
     signs = torch.randint(0, 2, (stop, *shape), generator=generator) * 2 - 1
     parts: dict[Key, list[Changes]] = {key: [] for key in keys}
     outputs = []
@@ -160,8 +166,8 @@ def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key
         output, found = _scan_batch(sweep, responses, recorder, signs[low:high], low)
         outputs.append(output)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
-    if not len(sweep.yardstick.baseline):  # what a quick run left to the scan
-        sweep.yardstick.baseline = torch.cat(outputs)
+    if not len(sweep.baseline.outputs):  # what a quick run left to the scan
+        sweep.baseline.outputs = torch.cat(outputs)
     most = task.largest_divergence(torch.cat(outputs))
     joined = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
     for changes in joined.values():
@@ -170,23 +176,22 @@ def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key
 
 
 def _num_images(sweep: Sweep) -> int:
-    macs = sum(use.macs for use in sweep.bench.trace.uses.values()) / sweep.bench.trace.batch_size
+    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
     affordable = int(_MOST_MACS / max(1, macs * _passes(sweep)))
-    return min(len(sweep.bench.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
+    return min(len(sweep.context.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
 
 
 def _passes(sweep: Sweep) -> int:
-    """Return how many passes through the network the scan of one image costs."""
     return 1 + _DIRECTIONS + len(sweep.spec.levels)
 
 
 def _graph_batch(sweep: Sweep, norms: Collection[str]) -> int:
     """Return how many images a pass may hold: it keeps each output, and gradients there of all directions but one."""
-    trace = sweep.bench.trace
+    trace = sweep.context.trace
     kept = (c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten)
     held = sum(call.output_bytes for call in kept if call.module not in norms) // trace.batch_size
     most = _GRAPH_BYTES // max(1, _DIRECTIONS * held)
-    return max(1, min(sweep.bench.layout.micro_batch * 2, most))
+    return max(1, min(sweep.context.layout.micro_batch * 2, most))
 
 
 def _scan_batch(
@@ -194,16 +199,16 @@ def _scan_batch(
 ) -> tuple[Tensor, dict[Key, Changes]]:
     """Return the uncompressed model's output, float32 (n, ...), and the changes of each key that was seen."""
     high = low + len(signs)
-    task, targets = sweep.bench.task, sweep.yardstick.targets
-    with precision_context(sweep.bench.layout.precision, sweep.bench.device):
-        raw, calls = recorder.run(sweep.bench.model, torch.cat(sweep.bench.batches(low, high)))
+    task, targets = sweep.context.task, sweep.baseline.targets
+    with precision_context(sweep.context.layout.precision, sweep.context.device):
+        raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(low, high)))
     output = task.output(raw)
     seen_output = output.detach().float().cpu()
     directions = task.directions(seen_output, None if targets is None else targets[low:high], signs, _DIRECTIONS)
 
     def seen(name: str) -> None:
-        with torch.inference_mode(), precision_context(sweep.bench.layout.precision, sweep.bench.device):
+        with torch.inference_mode(), precision_context(sweep.context.layout.precision, sweep.context.device):
             responses.observe(name, calls[name], high - low, len(directions.vectors))
 
-    recorder.pull(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
+    recorder.backward(output, [vector.to(output.device) for vector in directions.vectors], calls, seen)
     return seen_output, {key: dict(directions.changes(pulls)) for key, pulls in responses.collect().items()}

@@ -8,17 +8,17 @@ layer. A pass from the layer on, over a few images, sees all of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.engine.plan import PlannedTarget, telling_positions
+from senseapp.engine.plan import PlannedTarget, representative_positions
 from senseapp.engine.probe import Order, Probe
 from senseapp.engine.quick.composite import composite, draw_sample
-from senseapp.engine.quick.protocol import Key
+from senseapp.engine.quick.responses import Key
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement
 
@@ -35,12 +35,7 @@ _PREPARATION = 0.01  # of a whole pass, to compress a layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruePasses:
-    """Which passes are worth their time.
-
-    Attributes:
-        orders: by position; none where no estimate is large.
-        num_images: that each pass is made over.
-    """
+    """The passes that are worth their time, by position, and how many images each is made over."""
 
     orders: tuple[Order, ...]
     num_images: int
@@ -51,11 +46,8 @@ class TruePasses:
     ) -> TruePasses:
         """Take each layer's largest estimate first, from as many images as the budget has for these, then the others.
 
-        Args:
-            means: estimated divergences, in nats or so scaled that 0.02 is notable.
-            targets: of the run.
-            num_images: that were scanned.
-            budget: passes of one image through the whole network that all may cost together.
+        ``means`` are in nats, or so scaled that 0.02 is notable; ``budget`` counts passes of one image through the
+        network.
         """
         where = {item.target.layer: index for index, item in enumerate(targets)}
         large = sorted((key for key, mean in means.items() if mean >= _LARGE_NATS), key=lambda key: -means[key])
@@ -76,54 +68,41 @@ class _EachImage(BaselineOutputs):
     """Keeps the divergence of each image in place of sums over images."""
 
     def moments(self, output: Tensor, start: int, stop: int) -> dict[str, tuple[float, ...]]:
-        before, (name,) = self.baseline[start:stop].double(), self.metrics
+        before, (name,) = self.outputs[start:stop].double(), self.metrics
         return {name: tuple(METRICS[name].terms(before, output.double(), None)[1].tolist())}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """What true passes say of estimates.
-
-    Attributes:
-        factors: that estimates must be multiplied by; none where none is large.
-        images_passed: on how many images each estimate was corrected that a pass was made for.
-    """
-
-    factors: Mapping[Key, float] = field(default_factory=dict)
-    images_passed: Mapping[Key, int] = field(default_factory=dict)
+Correction = tuple[dict[Key, float], dict[Key, int]]
+"""Factors for estimates, none where none is large, and on how many images each one with a pass was corrected."""
 
 
 def correct_by_true_passes(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: float) -> Correction:
     """Pass a few images from the layers with large estimates on, and return how that corrects them.
 
-    Args:
-        sweep: whose compressor and model make the passes.
-        found: estimated divergence of each image that was scanned, (N,), float64.
-        scan_passes: passes of one image through the network that the scan has cost.
+    ``found`` holds the estimated divergence of each scanned image, (N,), float64; ``scan_passes`` are the passes of one
+    image through the network that the scan has cost.
     """
     keys = list(found)
     if not keys:
-        return Correction()
-    unit = METRICS[sweep.bench.task.divergence].notable / _NOTABLE_NATS
+        return {}, {}
+    unit = METRICS[sweep.context.task.divergence].notable / _NOTABLE_NATS
     found = {key: values / unit for key, values in found.items()}
     means = {key: float(values.mean()) for key, values in found.items()}
-    macs = sum(use.macs for use in sweep.bench.trace.uses.values()) / sweep.bench.trace.batch_size
+    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
     budget = max(_SHARE * scan_passes, _FREE_MACS / max(1, macs))
     num_images = len(found[keys[0]])
     passes = TruePasses.planned(means, _as_run(sweep), num_images, budget)
     if not passes.orders:
-        return Correction()
+        return {}, {}
     estimated = torch.stack([found[key] for key in keys])  # (keys, N)
     sample = draw_sample(estimated, passes.num_images)
     measured = {key: values / unit for key, values in _measured(sweep, sample.indices, passes).items()}
     if not measured:
-        return Correction()
+        return {}, {}
     rows = torch.tensor([keys.index(key) for key in measured])
     better = composite(estimated.mean(dim=1), rows, torch.stack(list(measured.values())), sample, num_images)
-    return Correction(
-        factors={key: float(value) / means[key] for key, value in zip(keys, better, strict=True) if means[key] > 0},
-        images_passed={key: len(values) for key, values in measured.items()},
-    )
+    factors = {key: float(value) / means[key] for key, value in zip(keys, better, strict=True) if means[key] > 0}
+    return factors, {key: len(values) for key, values in measured.items()}
 
 
 def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:
@@ -139,23 +118,22 @@ def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:
 
 
 def _as_run(sweep: Sweep) -> list[PlannedTarget]:
-    whole = bool(sweep.bench.unsafe)
+    whole = bool(sweep.context.replay_obstacle)
     return [replace(item, suffix=1.0) if whole else item for item in sweep.planned]
 
 
 def _measured(sweep: Sweep, indices: Tensor, passes: TruePasses) -> dict[Key, Tensor]:
     """Return the true divergence of each image of the sample, float64 (k,), where it is finite."""
-    layout = replace(sweep.bench.layout, levels_together=1)
-    bench = replace(sweep.bench, layout=layout)
-    if sweep.spec.mode == "quick" and not sweep.bench.unsafe:  # otherwise it was found out when the sweep was opened
-        bench.check_replay(telling_positions([sweep.planned[order.index] for order in passes.orders]))
-        if bench.unsafe:
-            sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {bench.unsafe}.")
-    few = replace(bench, images=bench.images.subset(indices.tolist()))
+    context = replace(sweep.context, layout=replace(sweep.context.layout, levels_per_pass=1))
+    if sweep.spec.mode == "quick" and not sweep.context.replay_obstacle:  # exact runs have checked it before
+        context.check_replay(representative_positions([sweep.planned[order.index] for order in passes.orders]))
+        if obstacle := context.replay_obstacle:
+            sweep.notes.append(f"The true passes of the quick scan ran through the whole model: {obstacle}.")
+    few = replace(context, images=context.images.subset(indices.tolist()))
     probe = Probe(few, sweep.compressor, sweep.planned, [])
     found: dict[Key, Tensor] = {}
-    name = sweep.bench.task.divergence
-    for outcome in probe.measure(passes.orders, _EachImage(sweep.yardstick.baseline[indices], None, (name,))):
+    name = sweep.context.task.divergence
+    for outcome in probe.measure(passes.orders, _EachImage(sweep.baseline.outputs[indices], None, (name,))):
         values = torch.tensor(outcome.moments.get(name, ()), dtype=torch.float64)
         if len(values) and bool(values.isfinite().all()):
             found[sweep.planned[outcome.order.index].target.layer, outcome.order.level] = values

@@ -1,7 +1,4 @@
-"""How far a layer's answer to compressed weights (and inputs) moves along a pull.
-
-Every level of a layer at once, where its answer at each position is its weight times what it took in there.
-"""
+"""Inner products of a layer's response to compressed weights or inputs with the gradients at its output."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.base import Applied, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
 from senseapp.engine.folding import folded, norm_scale
-from senseapp.engine.quick.protocol import Key, SeenCall, batch_axes, shapes_in
-from senseapp.engine.quick.recorder import LayerCall, followers_of
+from senseapp.engine.quick.recorder import LayerCall, downstream_modules
+from senseapp.engine.quick.responses import Key, SeenCall, batch_axes, shapes_in
 from senseapp.layers.trace import CallTrace, tensors_in
 
 # About as many weights are multiplied in the time that one is read from memory.
@@ -34,20 +31,15 @@ def weight_gradients(
 ) -> list[Tensor] | None:
     """Return, for each direction, the gradient of each image's pull with respect to the weight, (N, O, I).
 
-    Args:
-        module: was called.
-        call: what it took in.
-        order: axes of its output, the batch first, as those of ``gradients``.
-        gradients: at its output, (N, values) for each direction.
-        num_levels: how many compressed weights there are.
-        norm: was folded into the module, so that it is the call's first follower; None if none was.
+    ``gradients`` are those at the output, (N, values) for each direction, whose axes are in ``order``, the batch first.
+    ``norm`` was folded into the module, so that it is the call's first downstream module.
 
     Returns:
         None where the module is none that multiplies position by position, or a pass for each level costs less.
     """
     num_images, directions = len(gradients[0]), len(gradients)
     inputs = _by_position(module, call, order, num_images)
-    if inputs is None or call.followers != [each for each in (norm,) if each is not None]:
+    if inputs is None or call.downstream != [each for each in (norm,) if each is not None]:
         return None
     positions, width = inputs.shape[1:]
     held = 4 * width * sum(gradient.numel() for gradient in gradients) // positions
@@ -94,7 +86,7 @@ def _channel_axis(module: nn.Module) -> int | None:
 
 
 class WeightResponses:
-    """Runs the layer again with compressed weights (and inputs) on what it took in, and its followers on the answer.
+    """Runs the layer again with compressed weights (and inputs) on what it took in, and its downstream on the answer.
 
     Where nothing bends the answer, :mod:`senseapp.engine.quick.weight_responses` spares a pass for each level.
     """
@@ -116,12 +108,12 @@ class WeightResponses:
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
         self._modules = {target.layer: target.modules for target in compressor.targets}
-        chains = {name: found for name, found in followers_of(trace, model, norms).items() if name in names}
-        self.followers: Mapping[str, Sequence[Sequence[nn.Module]]] = {
+        chains = {name: found for name, found in downstream_modules(trace, model, norms).items() if name in names}
+        self.downstream: Mapping[str, Sequence[Sequence[nn.Module]]] = {
             name: [[link.module for link in chain] for chain in found] for name, found in chains.items()
         }
         own = shapes_in(trace, names, of_inputs=False)
-        # Of each call: the shape of its output for one image, then of each follower's.
+        # Of each call: the shape of its output for one image, then of each downstream module's.
         self._single = {
             name: [[shape, *(link.shape for link in chain)] for shape, chain in zip(own[name], found, strict=True)]
             for name, found in chains.items()
@@ -161,9 +153,9 @@ class WeightResponses:
 
     def _axes(self, name: str, found: Sequence[LayerCall], num_images: int) -> list[int] | None:
         shapes, norm = self._single.get(name, []), self._norms.get(name)
-        if len(shapes) != len(found) or (norm is not None and any(norm not in call.followers[:1] for call in found)):
+        if len(shapes) != len(found) or (norm is not None and any(norm not in call.downstream[:1] for call in found)):
             return None
-        single = [own[len(call.followers)] for own, call in zip(shapes, found, strict=True)]
+        single = [own[len(call.downstream)] for own, call in zip(shapes, found, strict=True)]
         return batch_axes(single, [call.output.shape for call in found], num_images)
 
     def _each(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor]:
@@ -204,7 +196,6 @@ class WeightResponses:
 
 
 def _followed(call: LayerCall, output: Tensor) -> Tensor:
-    """Return what the followers make of ``output``, which they may write into."""
-    for follower in call.followers:
-        output = follower(output)
+    for module in call.downstream:
+        output = module(output)
     return output

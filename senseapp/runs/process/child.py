@@ -1,6 +1,6 @@
 """The process that works for the app: ``python -m senseapp.runs.process.child``, started by the app.
 
-It carries out a task and tells what it finds line by line (``tasks.py``); then it waits for the next. The
+It carries out a task and tells what it finds line by line (``protocol.py``); then it waits for the next. The
 interpreter that makes the pages is not the one that measures, and what takes too much memory, or crashes in a library,
 takes only this process with it. So does Ray, which ends the process that asks when the head of its cluster is gone.
 It ends when the app does.
@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from senseapp.core.errors import SenseError
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.runs.memory import MemoryGuard
-from senseapp.runs.process.process import Line, read_line, write_line
-from senseapp.runs.process.tasks import AppObserver, carry_out_here
+from senseapp.runs.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
 from senseapp.runs.session import load_engine, runs_on_processor
 
 if TYPE_CHECKING:

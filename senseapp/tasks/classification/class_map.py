@@ -20,21 +20,11 @@ _WORDNET_ID = re.compile(r"n\d{8}")
 def propose_class_map(
     folder_names: Sequence[str], class_names: Sequence[str], num_classes: int, *, own_order: bool = False
 ) -> LabelMapProposal:
-    """Guess the class index of each folder name.
+    """Guess the class index of each folder name, in the way that matches the most names.
 
     Tried in this order: indices (``0``, ``1``, …), the model's class names (case, punctuation and spaces do not
     count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet (``n01440764``), and, if
-    there are as many folders as classes, their order.
-
-    Args:
-        folder_names: distinct names.
-        class_names: of the model, by index; empty where unknown.
-        num_classes: outputs of the model.
-        own_order: whether ``folder_names`` are the classes of an image set in its own order; else the alphabetical
-            order is taken.
-
-    Returns:
-        The way that matches the most names. ``unmatched`` is empty if all were.
+    there are as many folders as classes, their order: with ``own_order`` that of an image set, else the alphabetical.
     """
     names = list(folder_names) if own_order else sorted(folder_names)
     ways: tuple[tuple[MatchedBy, Callable[[], dict[str, int]]], ...] = (
@@ -101,16 +91,12 @@ def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
 
 
 def _notes(how: MatchedBy, matched: dict[str, int]) -> tuple[str, ...]:
-    if how == "order":
-        return (
-            "Folders were matched to the model's classes by their alphabetical order, because their number is right. "
-            "Check that accuracy is well above chance.",
-        )
-    if how == "own order":
-        return (
-            "The model's classes were taken to be those of the image set, in its order, because their number is right. "
-            "Check that accuracy is well above chance.",
-        )
+    by_order = {
+        "order": "Folders were matched to the model's classes by their alphabetical order",
+        "own order": "The model's classes were taken to be those of the image set, in its order",
+    }
+    if how in by_order:
+        return (f"{by_order[how]}, because their number is right. Check that accuracy is well above chance.",)
     if how == "indices" and any(int(name) == index + 1 for name, index in matched.items()):
         return ("Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",)
     return ()
@@ -127,10 +113,8 @@ def resolve_class_map(
 ) -> LabelMapProposal:
     """Return the mapping to measure with: the one that a person confirmed, else a proposal that fits every name.
 
-    Names in ``empty`` have no pictures and may mean nothing.
-
-    Raises:
-        InvalidDataset: a confirmed class does not exist, or some other name means no class of the model.
+    Names in ``empty`` have no pictures and may mean nothing. Any other name without a class, or a confirmed class that
+    does not exist, raises InvalidDataset.
     """
     if confirmed:
         return _confirmed(label_names, num_classes, dict(confirmed))

@@ -58,15 +58,11 @@ class ScoreDirections:
 def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most: int) -> ScoreDirections:
     """Return at most ``most`` directions for each image: its label, its most probable classes, and the rest's probe.
 
+    Shapes: ``logits`` and ``signs`` (±1) are (N, classes), ``labels`` (N,); see :meth:`senseapp.tasks.Task.directions`.
+
     Source: Martens (2020), New insights and perspectives on the natural gradient method, JMLR 21, section 9, for
     KL's second-order term; Hutchinson (1990) for the probe: with w the distribution within the rest and
     B = diag(√w) - w √wᵀ, the matrix B Bᵀ is the Fisher matrix of the rest, so v = B ε with random signs ε will do.
-
-    Args:
-        logits: (N, classes), at least two, on the CPU.
-        labels: (N,), int64; None without labels.
-        signs: ±1, (N, classes).
-        most: how many, at least 2.
     """
     scores = logits.detach().double().log_softmax(dim=1)  # (N, classes)
     classes = scores.shape[1]
@@ -91,10 +87,7 @@ def largest_divergence(logits: Tensor) -> Tensor:
     """Return the KL of each image's answer to the surest answer of all, given to the wrong classes, (N,), float64.
 
     It bounds the KL to any order of these scores, by the rearrangement inequality, so a compressed network goes beyond
-    it only where it is surer than the uncompressed one ever was on these images.
-
-    Args:
-        logits: of the uncompressed network, (N, classes).
+    it only where it is surer than the uncompressed one ever was on these images. ``logits`` are (N, classes).
     """
     scores = logits.detach().double().log_softmax(dim=1).sort(dim=1, descending=True).values
     surest = scores[scores[:, -1].argmin()].flip(0)

@@ -1,0 +1,127 @@
+"""One person's finished runs: proofs, searches and histograms of them, and what their schedules need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.profile import CoupledGroup
+from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.spec import RunSpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.disk_space import check_run_room, disk_use
+from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
+from senseapp.runs.model_cards import same_model
+from senseapp.runs.session import load_engine
+from senseapp.runs.settings import check_paths
+from senseapp.runs.tasks import FinishedRunTask, HistogramTask, StrongestSearch, Verification
+from senseapp.store.run_folder import RunFolder
+
+OutcomeT = TypeVar("OutcomeT", ValidationResult, StrongestFound, QuantizationHistogram)
+TaskT = TypeVar("TaskT", Verification, StrongestSearch, HistogramTask)
+
+
+class Work:
+    """Tasks name a run by its id, or, to look at what came of them, by its link.
+
+    Each call raises NotFound unless this person may read the run, or, to start and cancel, owns it.
+    """
+
+    def __init__(self, backend: Backend, owner: str) -> None:
+        self._backend = backend
+        self._store = backend.store
+        self._owner = owner
+
+    def start(self, task: TaskT) -> str:
+        """Put a task in the queue and return the id of its job; what was done before is not done again.
+
+        Raises:
+            QueueFull: too many jobs wait.
+            QuotaExceeded: there is no room for the files that it leaves.
+            RateLimited: this person asks for too much in a minute.
+        """
+        self._store.owned(task.run_id, self._owner)
+        if task.keeps_model:
+            check_run_room(disk_use(self._store, self._owner, self._backend.settings))
+        self._backend.carry_out(task)
+        return task.job_id
+
+    def progress(self, task: TaskT) -> JobSnapshot | None:
+        """Return this moment of a task; None if it was not asked for since the app started."""
+        return self._backend.runner.snapshot(self._readable(task).job_id)
+
+    def cancel(self, task: TaskT) -> None:
+        """Ask a task to stop."""
+        self._store.owned(task.run_id, self._owner)
+        self._backend.runner.cancel(task.job_id)
+
+    def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
+        """Return what came of a task, or None before it is done."""
+        return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
+
+    def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
+        """Return the files of the compressed model: its state dict, and where channels were removed the network."""
+        known = self._readable(proof)
+        return known.files(self._store.folder(known.run_id))
+
+    def _readable(self, task: TaskT) -> TaskT:
+        return replace(task, run_id=self._store.readable(task.run_id, self._owner))
+
+
+class Scheduling:
+    """What schedules of finished runs need to know, and their files.
+
+    Each call raises NotFound unless this person may read the run and it is finished; those that load its model raise
+    InvalidInput where that is no longer possible.
+    """
+
+    def __init__(self, backend: Backend, owner: str) -> None:
+        self._backend = backend
+        self._store = backend.store
+        self._owner = owner
+
+    def partners(self, run_id: str) -> tuple[RunRecord, ...]:
+        """Return this person's finished runs of the same network whose compression goes together with this run's."""
+        own = self._store.get(run_id, self._owner).spec
+        wanted = own.sensitivity.compression.description.partners
+        return tuple(
+            other
+            for other in map(self._backend.states.up_to_date, self._store.list(self._owner))
+            if other.state is RunState.DONE
+            and other.spec.sensitivity.compression.kind in wanted
+            and other.spec.model.library != "imported"
+            and same_model(other.spec.model, own.model)
+        )
+
+    def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
+        """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""
+        _, result = self._with_model(run_id)
+        load_engine()
+        from senseapp.models.load import load_model
+        from senseapp.schedules.strongest import couplings_of
+
+        return couplings_of(load_model(result.spec.model).module, result)
+
+    def graph(self, run_id: str) -> GraphFiles:
+        """Return the network of the run as a graph for Model Explorer; exporting it, once, may take seconds."""
+        return export_graph(*self._with_model(run_id))
+
+    def target_zip(self, run_id: str, schedule: Schedule) -> bytes:
+        """Return :func:`~senseapp.runs.graph_files.zipped_formats` of ``schedule``."""
+        _, result = self._readable_result(run_id)
+        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule))
+
+    def _readable_result(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
+        folder = self._store.folder(self._store.readable(run_id, self._owner))
+        return folder, folder.load_result()
+
+    def _with_model(self, run_id: str) -> tuple[RunFolder, SensitivityResult]:
+        """Return the folder and the result of a finished run whose model its owner may still read."""
+        folder, result = self._readable_result(run_id)
+        owner = self._store.record(self._store.readable(run_id, self._owner)).owner
+        check_paths(RunSpec(model=result.spec.model), self._backend.readable_folders(owner))
+        return folder, result

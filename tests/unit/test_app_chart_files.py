@@ -1,0 +1,83 @@
+"""Saved pictures of charts: what is written on them, and that nothing of the process changes them."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import altair as alt
+import pandas as pd
+import pytest
+from PIL import Image
+
+from senseapp.app.charts.bars import sensitivity_bars
+from senseapp.app.charts.curves import level_line
+from senseapp.app.charts.files import drawn_rows, picture_png, picture_spec, picture_svg
+from senseapp.app.charts.heatmap import sensitivity_heatmap
+from senseapp.app.charts.network import network_bars
+from senseapp.app.charts.quantization_bars import bin_frame, mark_frame, quantization_bars
+from senseapp.app.frames.levels import marked
+from senseapp.app.frames.network import network_frame
+from senseapp.app.frames.results import at_level, measurement_frame
+from senseapp.metrics import METRICS
+from tests.pages.records import NAMES, profile, result
+from tests.unit.test_app_histograms import a_histogram
+
+TOP1 = METRICS["top1"]
+FRAME = measurement_frame(result(), "top1")
+ROWS = marked(at_level(FRAME, 0.5))
+CHARTS = {
+    "bars": sensitivity_bars(ROWS, TOP1, x_domain=(-1.0, 9.0)),
+    "line": level_line(ROWS, TOP1, baseline=98.0),
+    "heat": sensitivity_heatmap(FRAME, TOP1, order=NAMES, level_texts=["25 %", "50 %", "75 %"]),
+    "network": network_bars(network_frame(profile(), ROWS, TOP1, opened=frozenset()), TOP1, share_title="Share"),
+    "histogram": quantization_bars(
+        bin_frame(a_histogram()), mark_frame(a_histogram()), x_title="Value", sensitivity_title="|gradient|"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_drawing_carries_its_question_and_where_its_numbers_come_from(name: str) -> None:
+    drawn = picture_svg(CHARTS[name], title="What is lost?", lines=["demo · 512 images", "95 % intervals"])
+    assert drawn.startswith("<svg")
+    for text in ("What is lost?", "demo · 512 images", "95 % intervals"):
+        assert text in drawn
+    assert 'fill="white"' in drawn
+    assert "http" not in drawn.replace("http://www.w3.org", "")
+
+
+def test_an_image_has_two_pixels_per_point() -> None:
+    drawn = picture_svg(CHARTS["bars"], title="Bars")
+    width = float(drawn.split('width="')[1].split('"')[0])
+    with Image.open(io.BytesIO(picture_png(CHARTS["bars"], title="Bars"))) as image:
+        assert image.width == pytest.approx(2 * width, abs=2)
+        assert image.getpixel((0, 0))[:3] == (255, 255, 255)
+
+
+def test_data_is_inside_whatever_the_process_does_with_frames() -> None:
+    alt.data_transformers.register("elsewhere", lambda data, **_: {"name": "gone"})
+    with alt.data_transformers.enable("elsewhere"):
+        spec = picture_spec(CHARTS["heat"], title="Heat map")
+    cells, rings, outline = spec["datasets"].values()
+    assert (len(cells), len(outline)) == (len(FRAME), 0)
+    assert len(rings) == FRAME["unclear"].sum()
+    left = [part.data for part in (CHARTS["heat"], *CHARTS["heat"].layer) if part.data is not alt.Undefined]
+    assert len(left) == 3
+    assert all(isinstance(data, pd.DataFrame) for data in left)  # the chart on the page is left as it is
+
+
+def test_what_is_unknown_becomes_null() -> None:
+    rows = ROWS.assign(low=math.nan)
+    spec = picture_spec(sensitivity_bars(rows, TOP1, x_domain=(-1.0, 9.0)), title="Bars")
+    assert any(row.get("low", 0) is None for rows in spec["datasets"].values() for row in rows)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("bars", 6), ("line", 6), ("heat", 18), ("histogram", 12)])
+def test_the_data_of_a_chart_is_the_longest_of_its_frames(name: str, rows: int) -> None:
+    assert len(drawn_rows(CHARTS[name])) == rows
+
+
+def test_every_chart_is_a_valid_specification() -> None:
+    for chart in CHARTS.values():
+        assert "vega-lite" in chart.to_dict(validate=True)["$schema"]

@@ -1,0 +1,140 @@
+"""Numbers and words as people read them."""
+
+import pytest
+
+from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import STATES
+from senseapp.compressions import QuantizationConfig, SparsityConfig, all_descriptions
+from senseapp.metrics import METRICS, number_text
+from senseapp.records.jobs import RunState
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (fmt.macs(1_822_177_768), "1.82 G MACs"),
+        (fmt.count(11_689_512), "11.7 M"),
+        (fmt.count(999), "999"),
+        (fmt.count(0), "0"),
+        (fmt.bytes_size(44_700_000), "44.7 MB"),
+        (fmt.bytes_size(25_600), "25.6 kB"),
+        (fmt.bytes_size(12), "12 bytes"),
+        (fmt.percent(0.5), "50 %"),
+        (SparsityConfig.scale.text(0.29), "29 %"),
+        (QuantizationConfig.scale.text(4.0), "4 bits"),
+        (SparsityConfig.scale.texts((0.75, 0.25)), "25, 75 %"),
+        (QuantizationConfig.scale.texts((2, 8, 4)), "8, 4, 2 bits"),
+        (fmt.duration(0.42), "0.4 s"),
+        (fmt.duration(40.2), "40 s"),
+        (fmt.duration(130), "2 min 10 s"),
+        (fmt.duration(120), "2 min"),
+        (fmt.duration(3 * 3600 + 300), "3 h 5 min"),
+        (fmt.about(3.1), "a few seconds"),
+        (fmt.about(41.6), "about 42 s"),
+        (fmt.clock(7), "0:07"),
+        (fmt.clock(3723), "1:02:03"),
+        (fmt.age(100, 130), "just now"),
+        (fmt.age(0, 7200), "2 h ago"),
+        (fmt.age(0, 86400), "1 day ago"),
+        (fmt.plural(1, "layer"), "1 layer"),
+        (fmt.plural(1200, "layer"), "1,200 layers"),
+        (fmt.shape((64, 3, 7, 7)), "64 × 3 × 7 × 7"),
+        (fmt.shape(()), "–"),
+    ],
+)
+def test_a_number_is_written_with_its_unit_and_the_right_digits(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_a_long_name_is_cut_in_the_middle_and_keeps_both_ends() -> None:
+    name = "encoder.layers.encoder_layer_11.self_attention.out_proj"
+    cut = fmt.cut_middle(name, 24)
+    assert len(cut) == 24
+    assert name.startswith(cut.split("…")[0])
+    assert name.endswith(cut.split("…")[1])
+
+
+def test_a_short_name_is_left_alone() -> None:
+    assert fmt.cut_middle("fc", 24) == "fc"
+
+
+def test_a_loss_is_above_zero_in_every_metric_and_a_gain_below() -> None:
+    assert METRICS["top1"].change_text(0.064) == "6.4 points"
+    assert METRICS["kl"].change_text(0.064) == "0.064 nats"
+    assert METRICS["top1"].change_text(-0.003) == "−0.3 points"
+    assert METRICS["sqnr"].change_text(0.0123) == "0.012"
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "expected"),
+    [
+        (0.0, 3, "0"),
+        (-0.0, 1, "0"),
+        (0.00049, 3, "< 0.001"),
+        (-0.00049, 3, "> −0.001"),
+        (0.00051, 3, "0.001"),
+        (0.04, 1, "< 0.1"),
+        (-0.04, 1, "> −0.1"),
+        (9.9996, 3, "10.000"),
+        (12.34, 3, "12.3"),
+        (99.94, 1, "99.9"),
+        (133.0, 3, "133"),
+        (float("inf"), 3, "∞"),
+    ],
+)
+def test_no_number_that_is_not_zero_reads_as_zero(value: float, digits: int, expected: str) -> None:
+    assert number_text(value, digits=digits) == expected
+
+
+def test_an_interval_is_in_the_unit_and_with_the_sign_of_the_loss() -> None:
+    assert METRICS["top1"].interval_text(0.02, 0.05) == "2.0 to 5.0"
+    assert METRICS["loss"].interval_text(-0.01, 0.05) == "−0.010 to 0.050"
+    assert METRICS["kl"].interval_text(0.0, 0.0001) == "0 to < 0.001"
+
+
+def test_charts_tables_and_the_command_line_call_a_loss_by_the_same_unit() -> None:
+    for metric in METRICS.values():
+        assert metric.change_unit in metric.axis
+        assert metric.value_unit in metric.value_axis
+        assert metric.change_text(0.5).endswith(metric.change_unit)
+        assert metric.factor == (100 if metric.change_unit == "points" else 1)
+
+
+def test_a_reading_of_the_metric_itself_has_no_sign() -> None:
+    assert METRICS["top1"].value_text(0.978) == "97.8 %"
+    assert METRICS["loss"].value_text(0.0814) == "0.081 nats"
+
+
+def test_every_metric_and_state_of_the_engine_has_words() -> None:
+    assert all(metric.label and metric.change_title and metric.help for metric in METRICS.values())
+    assert set(STATES) == set(RunState)
+
+
+def test_the_levels_offered_are_valid_and_run_from_mild_to_strong() -> None:
+    for compression in all_descriptions():
+        scale = compression.scale
+        compression.config().check_levels(scale.choices)
+        assert set(scale.default) <= set(scale.choices)
+        assert list(scale.choices) == scale.sorted(scale.choices)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "expected"),
+    [
+        ("top1", 0.978, "97.8 %"),
+        ("kl", 0.0811, "0.081 nats"),
+        ("kl", 0.0, "0 nats"),
+        ("top1", 0.0, "0 %"),
+        ("sqnr", 14.06, "14.1 dB"),
+        ("sqnr", -3.2, "−3.2 dB"),
+        ("sqnr", float("inf"), "no noise"),
+    ],
+)
+def test_a_metric_is_read_in_its_own_unit(metric: str, value: float, expected: str) -> None:
+    assert METRICS[metric].value_text(value) == expected
+
+
+def test_a_title_becomes_the_name_of_a_file_on_any_system() -> None:
+    assert fmt.file_stem("../Demo <b>: 50 %\n") == "demo_b_50"
+    assert len(fmt.file_stem("long " * 50)) <= 60
+    assert fmt.file_stem("…") == ""

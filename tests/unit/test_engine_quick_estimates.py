@@ -1,0 +1,363 @@
+"""The quick scan: right where the network is linear, robust where it cannot see."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from senseapp.compressions import CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.layout import Layout
+from senseapp.engine.quick import scan
+from senseapp.engine.quick.recorder import Calls, LayerCall, Recorder
+from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.sweep import Sweep
+from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.spec import SensitivitySpec
+
+pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
+
+WIDTH, PIXELS = 6, 8
+
+
+def _images(count: int = 24, classes: int = 3) -> TensorImages:
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(count, 3, PIXELS, PIXELS, generator=generator)
+    return TensorImages(pictures, torch.arange(count) % classes)
+
+
+def _sweep(
+    model: nn.Module,
+    compression: CompressionConfig | None = None,
+    levels: tuple[float, ...] = (0.5,),
+    *,
+    images: TensorImages | None = None,
+    micro_batch: int = 16,
+    seed: int = 0,
+) -> Sweep:
+    spec = SensitivitySpec(compression=compression or SparsityConfig(), levels=levels, seed=seed)
+    return Sweep.open(model.eval(), images or _images(), spec, layout=Layout(micro_batch=micro_batch))
+
+
+def _by_key(items: list[LayerMeasurement], metric: str = "kl") -> dict[tuple[str, float], float]:
+    return {item.key: change.delta for item in items if (change := item.change(metric))}
+
+
+class Linear(nn.Sequential):
+    """Linear in its weights, three classes: two directions know everything about the scores."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__(nn.Conv2d(3, WIDTH, 3, padding=1), nn.Flatten(), nn.Linear(WIDTH * PIXELS**2, classes))
+
+
+@pytest.mark.parametrize(
+    ("compression", "levels"),
+    [
+        (SparsityConfig(), (0.3, 0.6, 0.95)),
+        (QuantizationConfig(), (8, 4, 2)),
+        (QuantizationConfig(activations=True), (8, 4, 2)),
+        (PruningConfig(), (0.2, 0.5)),
+    ],
+    ids=["sparsity", "quantization", "activations", "pruning"],
+)
+def test_on_a_linear_network_estimates_are_measurements(
+    compression: CompressionConfig, levels: tuple[float, ...]
+) -> None:
+    sweep = _sweep(Linear(), compression, levels)
+    estimates, measured = list(quick_scan(sweep)), list(sweep.measure())
+    for metric in ("kl", "loss"):
+        assert _by_key(estimates, metric).keys() == _by_key(measured, metric).keys()
+        for key, value in _by_key(measured, metric).items():
+            assert _by_key(estimates, metric)[key] == pytest.approx(value, rel=2e-3, abs=1e-6)
+    assert all(item.estimated for item in estimates)
+    assert not sweep.notes
+
+
+def test_estimates_say_what_the_compression_would_do() -> None:
+    sweep = _sweep(Linear(), PruningConfig(), (0.5,))
+    (estimate,), measured = list(quick_scan(sweep)), list(sweep.measure())
+    (exact,) = (item for item in measured if item.status is Status.MEASURED)
+    for name in ("layer", "group", "members", "achieved_level", "removed_params", "removed_macs"):
+        assert getattr(estimate, name) == getattr(exact, name)
+
+
+class Network(nn.Module):
+    """A stem, something in the middle, three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, WIDTH, 3, padding=1)
+        self.inner = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.middle(self.stem(x)).mean((2, 3)))
+
+    def middle(self, x: Tensor) -> Any:
+        return F.relu(self.inner(F.relu(x)))
+
+
+class InPlace(Network):
+    def middle(self, x: Tensor) -> Any:
+        return F.relu_(self.inner(F.relu_(x)))
+
+
+class CalledTwice(Network):
+    def middle(self, x: Tensor) -> Any:
+        return self.inner(torch.tanh(self.inner(x)))
+
+
+class BatchSecond(Network):
+    """Its layer takes (positions, N, channels)."""
+
+    def middle(self, x: Tensor) -> Any:
+        sequence = x.flatten(2).permute(2, 0, 1)
+        return torch.tanh(self.mix(sequence)).permute(1, 2, 0).reshape(x.shape)
+
+
+def _first_order(model: nn.Module, name: str, images: TensorImages) -> tuple[Tensor, Tensor]:
+    """Return the scores and their change to first order when half of the smallest weights of ``name`` go."""
+    weight = model.get_parameter(f"{name}.weight").detach()
+    threshold = weight.abs().flatten().kthvalue(weight.numel() // 2).values
+    change = torch.where(weight.abs() <= threshold, -weight, 0)
+
+    def scores_of(values: Tensor) -> Any:
+        return torch.func.functional_call(model, {f"{name}.weight": values}, (images.images,))
+
+    scores, moved = torch.func.jvp(scores_of, (weight,), (change,))[:2]
+    return scores, moved
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (Network, "stem"),
+        (Network, "inner"),
+        (InPlace, "stem"),
+        (InPlace, "inner"),
+        (CalledTwice, "inner"),
+        (BatchSecond, "mix"),
+    ],
+)
+def test_estimates_are_those_of_forward_differentiation(build: Callable[[], nn.Module], name: str) -> None:
+    model, images = build().eval(), _images()
+    found = _by_key(list(quick_scan(_sweep(model, images=images))))[name, 0.5]
+    scores, moved = _first_order(model, name, images)
+    before, after = scores.double().log_softmax(1), (scores + moved).double().log_softmax(1)
+    expected = (before.exp() * (before - after)).sum(dim=1).mean()
+    assert found == pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_first_order_loss_change_is_the_finite_difference() -> None:
+    """The loss is followed along the weight change: a hundredth of the change costs a hundredth of the loss."""
+    model, images = Network().eval(), _images()
+    scores, moved = _first_order(model, "inner", images)
+    labels = torch.arange(len(images)) % 3
+    slope = (F.cross_entropy(scores + 0.01 * moved, labels) - F.cross_entropy(scores, labels)) / 0.01
+    found = _by_key(list(quick_scan(_sweep(model, images=images))), "loss")["inner", 0.5]
+    assert found == pytest.approx(slope.item(), rel=0.1)
+
+
+@pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])
+def test_deterministic_whatever_the_batches(compression: CompressionConfig) -> None:
+    model, images = Linear(classes=8), _images(classes=8)
+    runs = [
+        _by_key(list(quick_scan(_sweep(model, compression, images=images, micro_batch=size)))) for size in (16, 16, 3)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[2] == pytest.approx(runs[0], rel=1e-4)
+
+
+def test_the_seed_draws_the_probe() -> None:
+    model, images = Linear(classes=8), _images(classes=8)
+    first, second = (_by_key(list(quick_scan(_sweep(model, images=images, seed=seed)))) for seed in (0, 1))
+    assert first != second
+    assert second == pytest.approx(first, rel=0.5)
+
+
+def test_images_without_labels_get_no_loss() -> None:
+    estimates = list(quick_scan(_sweep(Linear(), images=TensorImages(_images().images))))
+    assert _by_key(estimates)
+    assert not _by_key(estimates, "loss")
+
+
+def test_one_image() -> None:
+    sweep = _sweep(Linear(), images=_images(1))
+    estimates, measured = _by_key(list(quick_scan(sweep))), _by_key(list(sweep.measure()))
+    assert estimates == pytest.approx(measured, rel=2e-3)
+
+
+class Uncalled(Network):
+    """Reads the weight of one layer without calling it, and hides another from autograd."""
+
+    def middle(self, x: Tensor) -> Any:
+        return (
+            F.conv2d(x, self.inner.weight, self.inner.bias, padding=1)
+            + self.mix(x.mean((2, 3)).detach())[..., None, None].detach()
+        )
+
+
+def test_what_cannot_be_seen_has_no_estimate_and_a_note() -> None:
+    sweep = _sweep(Uncalled())
+    assert {item.layer for item in quick_scan(sweep)} == {"stem", "head"}
+    assert sweep.notes == ["The quick scan has no estimate for 2 of 4 targets."]
+    list(quick_scan(sweep))
+    assert len(sweep.notes) == 1
+    measured = {item.layer for item in sweep.measure() if item.status is Status.MEASURED}
+    assert measured == {"stem", "inner", "mix", "head"}
+
+
+class NotDifferentiable(Network):
+    """Overwrites what the sigmoid's derivative needs."""
+
+    def middle(self, x: Tensor) -> Any:
+        return torch.sigmoid(x).mul_(2)
+
+
+def test_a_model_that_autograd_refuses_is_still_measured() -> None:
+    sweep = _sweep(NotDifferentiable())
+    assert list(quick_scan(sweep)) == []
+    assert sweep.notes[-1].startswith("There is no quick scan: RuntimeError: one of the variables needed")
+    assert all(parameter.grad is None for parameter in sweep.context.model.parameters())
+    assert {item.layer for item in sweep.measure() if item.status is Status.MEASURED} >= {"stem", "head"}
+
+
+class NotFinite(Network):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) / 0
+
+
+def test_outputs_that_are_not_finite_have_no_estimate() -> None:
+    sweep = _sweep(NotFinite())
+    assert list(quick_scan(sweep)) == []
+    assert any("no estimate" in note for note in sweep.notes)
+
+
+def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = _sweep(Linear(), images=_images(200))
+    assert scan._num_images(sweep) == 200
+    monkeypatch.setattr(scan, "_MOST_MACS", 1.0)
+    assert scan._num_images(sweep) == 64
+    (change, *_) = next(quick_scan(sweep)).changes
+    assert change.num_samples == 64
+
+
+def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = _sweep(Linear())
+    assert scan._graph_batch(sweep, ()) == 32
+    monkeypatch.setattr(scan, "_GRAPH_BYTES", 3 * 4 * 2 * (WIDTH * PIXELS**2 * 2 + 3))
+    assert scan._graph_batch(sweep, ()) == 3
+
+
+def test_memory_is_that_of_tensors_that_differ() -> None:
+    """An activation in place, and what hands on its argument, take none; a folded norm none either."""
+    network = nn.Sequential(
+        nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(inplace=True), nn.Identity(), nn.Flatten()
+    )
+    sweep = _sweep(nn.Sequential(*network, nn.Linear(WIDTH * PIXELS**2, 3)))
+    each = 2 * 4  # two directions, float32
+    outputs = WIDTH * PIXELS**2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_GRAPH_BYTES", 6 * each * (3 * outputs + 3))  # layer, norm and its activation, flattened
+        assert scan._graph_batch(sweep, ()) == 6
+        patch.setattr(scan, "_GRAPH_BYTES", 6 * each * (2 * outputs + 3))
+        assert scan._graph_batch(sweep, ("0",)) == 6
+
+
+class Refused(torch.autograd.Function):
+    """Gives nothing back."""
+
+    @staticmethod
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> Any:
+        raise AssertionError("went back further than any layer")
+
+
+class Refusing(Network):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(Refused.apply(x))
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [SparsityConfig(), QuantizationConfig(), PruningConfig()],
+    ids=["sparsity", "quantization", "pruning"],
+)
+def test_nothing_before_the_first_layer_is_gone_back_through(compression: CompressionConfig) -> None:
+    levels = (4,) if isinstance(compression, QuantizationConfig) else (0.5,)
+    torch.manual_seed(0)
+    sweep = _sweep(Refusing(), compression, levels)
+    torch.manual_seed(0)
+    plain = _sweep(Network(), compression, levels)
+    assert _by_key(list(quick_scan(sweep))) == pytest.approx(_by_key(list(quick_scan(plain))), rel=1e-4, abs=1e-9)
+    assert sweep.notes == plain.notes
+
+
+class Chosen(Network):
+    """A layer in front says which of two gains an image gets: whole numbers, which nothing can be followed through."""
+
+    class Choice(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).argmax(dim=1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = self.Choice(3 * PIXELS**2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x * (1 + self.choice(x.flatten(1)))[:, None, None, None])
+
+
+def test_a_layer_that_returns_whole_numbers_is_left_out() -> None:
+    sweep = _sweep(Chosen())
+    assert {item.layer for item in quick_scan(sweep)} == {"stem", "inner", "head"}
+    assert sweep.notes == ["The quick scan has no estimate for 1 of 4 targets."]
+
+
+def test_calls_are_emptied_as_soon_as_they_are_seen() -> None:
+    model, seen = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))).eval(), []
+    recorder = Recorder(dict(model.named_children()), inputs=False)
+    output, calls = recorder.run(model, torch.randn(2, 3))
+
+    def watched(name: str) -> None:
+        seen.append((name, len(calls[name][0].gradients), [bool(found[0].args) for found in calls.values()]))
+
+    recorder.backward(output, [torch.ones(2, 3), torch.ones(2, 3)], calls, watched)
+    assert seen == [(f"{left - 1}", 2, [True] * left + [False] * (4 - left)) for left in (4, 3, 2, 1)]
+
+
+@pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])
+def test_one_batch_is_let_go_of_before_the_next_is_recorded(
+    compression: CompressionConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[weakref.ref[LayerCall]] = []
+    run = Recorder.run
+
+    def watched(self: Recorder, model: nn.Module, batch: Tensor) -> tuple[Tensor, Calls]:
+        assert not any(call() for call in recorded)
+        output, calls = run(self, model, batch)
+        recorded.extend(weakref.ref(call) for found in calls.values() for call in found)
+        return output, calls
+
+    monkeypatch.setattr(Recorder, "run", watched)
+    assert list(quick_scan(_sweep(Linear(), compression, micro_batch=4)))
+    assert len(recorded) >= 3
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    sweep = _sweep(Network(), QuantizationConfig(activations=True), (2,))
+    before = {name: value.clone() for name, value in sweep.context.model.state_dict().items()}
+    list(quick_scan(sweep))
+    after = sweep.context.model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in sweep.context.model.modules())

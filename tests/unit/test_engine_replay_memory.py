@@ -1,0 +1,90 @@
+"""What a prefix keeps while layers are walked, counted in bytes of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
+from senseapp.engine.replay import Replay
+from senseapp.layers.profile import profile_model
+from senseapp.layers.trace import CallTrace, tensors_in, trace_calls
+from tests.architectures import ARCHITECTURES, example_input
+from tests.small_models import chain, small_network
+
+BATCH = 4
+
+
+def _storage_bytes(prefix: Prefix) -> int:
+    """Return the bytes that kept outputs occupy, each storage once."""
+    storages = {
+        storage.data_ptr(): storage.nbytes()
+        for output in prefix._outputs.values()
+        for storage in (tensor.untyped_storage() for tensor in tensors_in(output))
+    }
+    return sum(size for size in storages.values() if size > 8)  # placeholders hold one number
+
+
+def _walk(model: nn.Module, images: torch.Tensor) -> Iterator[tuple[CallTrace, int, Prefix]]:
+    """Yield the prefix at the position of each compressible layer."""
+    trace = trace_calls(model, images[:1])
+    profile = profile_model(model, images[:1], trace=trace)
+    positions = [trace.first_event(frozenset([layer.name])) for layer in profile.layers if layer.runs]
+    prefix, replay = Prefix(trace, images), Replay(model, trace)
+    with torch.inference_mode(), replay.installed():
+        for position in positions:
+            assert position is not None
+            replay.advance(prefix, position)
+            yield trace, position, prefix
+
+
+def test_a_chain_keeps_one_output() -> None:
+    depth, width, size = 6, 8, 16
+    images = torch.randn(BATCH, 3, size, size)
+    one_output = BATCH * width * size * size * 4
+    held = [_storage_bytes(prefix) for _, _, prefix in _walk(chain(depth, width), images)]
+    assert held[0] == 0
+    assert held[1:-1] == [one_output] * (depth - 1)
+    assert held[-1] == BATCH * width * 4  # the pooled features
+
+
+def test_a_residual_block_keeps_its_shortcut_and_the_path() -> None:
+    size = 8
+    images = torch.randn(BATCH, 3, size, size)
+    one_output = BATCH * 8 * size * size * 4
+    held = [_storage_bytes(prefix) for _, _, prefix in _walk(small_network(), images)]
+    # stem; block 1: input, then input and path; block 2: likewise; head: features after the mean, which is recomputed
+    assert held == [0, one_output, 2 * one_output, one_output, 2 * one_output, one_output]
+
+
+@pytest.mark.parametrize("name", ["tv_resnet18", "densenet121", "mobilenetv3_small_050", "vit_tiny", "swin_tiny"])
+def test_no_position_holds_more_than_is_foreseen(name: str) -> None:
+    architecture = ARCHITECTURES[name]
+    images = example_input(architecture, BATCH)
+    sizes = []
+    for trace, position, prefix in _walk(architecture.build(), images):
+        foreseen = prefix_bytes_per_image(trace, [position]) * BATCH
+        held = _storage_bytes(prefix)
+        assert held <= foreseen
+        sizes.append(held)
+    everything = sum(call.output_bytes for call in trace.calls) * BATCH
+    assert 0 < max(sizes) < 0.35 * everything
+
+
+def test_the_input_is_let_go_of_once_nothing_reads_it() -> None:
+    images = torch.randn(BATCH, 3, 8, 8)
+    kept = [prefix.inputs.untyped_storage().nbytes() for _, _, prefix in _walk(chain(), images)]
+    assert kept[0] == images.untyped_storage().nbytes()
+    assert all(size <= 8 for size in kept[1:])
+
+
+def test_placeholders_are_no_numbers() -> None:
+    walk = _walk(chain(), torch.randn(BATCH, 3, 8, 8))
+    prefix = [prefix for _, _, prefix in walk][-1]
+    gone = [t for output in prefix._outputs.values() for t in tensors_in(output) if t.untyped_storage().nbytes() <= 8]
+    assert gone
+    assert all(tensor.isnan().all() for tensor in gone)
+    assert {tensor.shape for tensor in gone} >= {torch.Size([BATCH, 8, 8, 8])}

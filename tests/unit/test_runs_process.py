@@ -1,0 +1,432 @@
+"""The app's end of the conversation with a process that works for it, whatever becomes of that process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from senseapp.compressions import QuantizationConfig
+from senseapp.core.codec import dumps, encode
+from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
+from senseapp.core.process import measuring_environment
+from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.schedule import Limits, Schedule
+from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
+from senseapp.runs.execution import Measurement, cluster_for
+from senseapp.runs.process import processes
+from senseapp.runs.process.processes import (
+    JobProcess,
+    JobProcesses,
+    carry_out_in,
+    carry_out_on_cluster,
+    cluster_lost,
+    process_lost,
+)
+from senseapp.runs.process.protocol import AppObserver, Line, decode_task
+from senseapp.runs.tasks import (
+    DropLimit,
+    EarlierRuns,
+    HistogramTask,
+    NoEarlierRuns,
+    RunTask,
+    StrongestSearch,
+    TaskContext,
+    Verification,
+)
+from senseapp.runs.worker import JobCancelled
+from senseapp.store.run_folder import RunFolder
+from tests.fake_session import a_measurement, a_result
+
+PRELUDE = """
+import json, sys, time
+def say(kind, body=None):
+    print(json.dumps([kind, body]), flush=True)
+def hear():
+    return json.loads(sys.stdin.readline())
+kind, request = hear()
+"""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., JobProcess]]:
+    """Start a process that runs some lines instead of the real ones; whatever is left of them ends after the test."""
+    monkeypatch.setattr(processes, "_ASK_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "_LEAVE_SECONDS", 0.5)
+    found: list[JobProcess] = []
+
+    def start(*script: str, **options: Any) -> JobProcess:
+        head = json.dumps(json.loads(dumps(a_result())))
+        code = "\n".join((PRELUDE, f"HEAD = json.loads({head!r})", *map(textwrap.dedent, script)))
+
+        def popen(errors: Any) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            )
+
+        monkeypatch.setattr(processes, "_started", popen)
+        found.append(JobProcess(**options))
+        return found[-1]
+
+    yield start
+    for process in found:
+        process.close()
+
+
+class Observer:
+    """Remembers what a task told, and stops it where ``stop`` says so."""
+
+    def __init__(self, stop: Callable[[str], None] = lambda sentence: None) -> None:
+        self.told: list[Any] = []
+        self.stop = stop
+
+    def phase(self, sentence: str) -> None:
+        self.told += [sentence] if sentence else []
+        self.stop(sentence)
+
+    def opened(self, head: SensitivityResult, **figures: float) -> None:
+        self.told.append((head, figures))
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        self.told.append(("estimated", estimate))
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        self.told.append(("measured", measurement))
+
+
+class Alike(NoEarlierRuns):
+    """Knows one run for every key."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def find(self, content_key: str) -> SensitivityResult:
+        self.asked.append(content_key)
+        return a_result()
+
+    def taken(self, count: int, total: int) -> Reused:
+        return Reused(title="Monday", taken=count, total=total)
+
+
+TASK = Measurement(run_id="r", spec=RunSpec())
+
+
+def context_of(observer: Observer | None = None, earlier_runs: EarlierRuns | None = None) -> TaskContext:
+    return TaskContext(
+        folder=RunFolder(Path("/runs/r")),
+        observer=observer or Observer(),
+        data_roots=(Path("/data"),),
+        earlier_runs=earlier_runs or NoEarlierRuns(),
+    )
+
+
+def carry_out(process: JobProcess, observer: Observer | None = None, earlier_runs: EarlierRuns | None = None) -> None:
+    carry_out_in(process, TASK, context_of(observer, earlier_runs), device="cpu", address="auto")
+
+
+def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobProcess]) -> None:
+    observer = Observer()
+    found = dumps(a_measurement("stem", 0.25))
+    process = started(
+        f"""
+        assert kind == "task" and request["task"]["type"] == "Measurement"
+        assert (request["address"], request["device"], request["job_mb"]) == ("auto", "cpu", 0)
+        assert (request["folder"], request["data_roots"]) == ("/runs/r", ["/data"])
+        say("phase", "Loading the model")
+        say("opened", [HEAD, {{"done": 1, "total": 8, "predicted_seconds": 5.0}}])
+        say("estimated", json.loads({found!r}))
+        say("measured", json.loads({found!r}))
+        say("done")
+        """
+    )
+    carry_out(process, observer)
+    assert observer.told == [
+        "Loading the model",
+        (a_result(), {"done": 1, "total": 8, "predicted_seconds": 5.0}),
+        ("estimated", a_measurement("stem", 0.25)),
+        ("measured", a_measurement("stem", 0.25)),
+    ]
+
+
+def test_an_earlier_run_is_looked_for_by_the_app(started: Callable[..., JobProcess]) -> None:
+    script = """
+        say("find", "abc")
+        assert hear() == ["answer", HEAD]
+        say("taken", [3, 8])
+        assert hear()[1]["data"] == {"title": "Monday", "taken": 3, "total": 8}
+        say("done")
+    """
+    known = Alike()
+    carry_out(started(script), earlier_runs=known)
+    assert known.asked == ["abc"]
+
+
+def test_the_process_tells_what_the_task_tells_it() -> None:
+    """The two ends of the conversation fit together."""
+    told, said, known = Observer(), [], Alike()
+    answers: list[Any] = []
+
+    class Ear:
+        def ask(self, kind: str, body: Any) -> None:
+            answers.append(body)
+
+    def say(kind: str, body: Any) -> None:
+        said.append(kind)
+        if kind == "phase":
+            told.phase(body)
+        else:
+            processes._pass_on(Line(kind=kind, body=json.loads(json.dumps(body))), Ear(), told, known)  # type: ignore[arg-type]
+
+    app = AppObserver(say, lambda: answers.pop())
+    app.phase("Loading")
+    app.phase("")
+    app.opened(a_result(), done=0, total=8, predicted_seconds=1.5)
+    app.estimated(a_measurement("stem", 0.25))
+    app.measured(a_measurement("head", 0.5))
+    assert app.find("abc") == a_result()
+    assert app.taken(3, 8) == Reused(title="Monday", taken=3, total=8)
+    assert said == ["phase", "opened", "estimated", "measured", "find", "taken"]
+    assert told.told == [
+        "Loading",
+        (a_result(), {"done": 0, "total": 8, "predicted_seconds": 1.5}),
+        ("estimated", a_measurement("stem", 0.25)),
+        ("measured", a_measurement("head", 0.5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("sys.exit(1)", ClusterFailed, "connection to the cluster was lost. What was measured is kept"),
+        ('say("refused", ["InvalidDataset", "There is no image."])', InvalidDataset, "There is no image."),
+        ('say("refused", ["InfeasibleBudget", "Too little."])', Exception, "Too little."),
+        ('say("crashed", "Traceback: KeyError")', RuntimeError, "KeyError"),
+        ('sys.stdout.write("[\\\\"opened")', ClusterFailed, "connection to the cluster was lost"),
+    ],
+    ids=["ended", "refused", "other error", "crashed", "torn line"],
+)
+def test_a_task_that_cannot_be_done_says_why(
+    script: str, kind: type[Exception], words: str, started: Callable[..., JobProcess]
+) -> None:
+    with pytest.raises(kind, match=words):
+        carry_out(started(script, lost=cluster_lost))
+
+
+@pytest.mark.parametrize(
+    ("ending", "lost", "words"),
+    [
+        ("sys.exit(1)", cluster_lost, "go on on this machine alone"),
+        ("sys.exit(4)", process_lost, r"ended unexpectedly \(status 4\)"),
+        ("import os; os.kill(os.getpid(), 9)", process_lost, "was killed, most often because memory ran out"),
+    ],
+    ids=["cluster", "crash", "killed"],
+)
+def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
+    ending: str, lost: Callable[[int], SenseError], words: str, started: Callable[..., JobProcess]
+) -> None:
+    observer = Observer()
+    process = started(f"say('measured', json.loads({dumps(a_measurement())!r}))\n{ending}", lost=lost)
+    with pytest.raises(SenseError, match=words):
+        carry_out(process, observer)
+    assert observer.told == [("measured", a_measurement())]
+    for _ in range(2):  # even where the request could still be written
+        with pytest.raises(SenseError, match="What was measured is kept"):
+            process.hear("done", progress=lambda sentence: None)
+        with pytest.raises(SenseError, match="What was measured is kept"):
+            carry_out(process)
+
+
+def test_a_cancel_ends_a_process_that_is_silent_and_deaf(started: Callable[..., JobProcess]) -> None:
+    heard: list[str] = []
+
+    def cancel_at_third(sentence: str) -> None:
+        heard.append(sentence)
+        if len(heard) == 3:
+            raise JobCancelled
+
+    process = started("time.sleep(600)")
+    pool = JobProcesses(start=lambda: process)
+    with pytest.raises(JobCancelled):
+        pool.carry_out(TASK, context_of(Observer(cancel_at_third)), device="cpu")
+    assert heard == ["", "", ""]  # there was nothing new to say
+    assert not process.alive
+    pool.close()
+
+
+def test_what_the_process_logs_is_logged_here(
+    started: Callable[..., JobProcess], caplog: pytest.LogCaptureFixture
+) -> None:
+    script = 'say("log", ["senseapp.engine", 30, "100 % of 3 layers"])'
+    with caplog.at_level("INFO"):
+        carry_out(started(script, 'say("done")'))
+    assert ("senseapp.engine", 30, "100 % of 3 layers") in caplog.record_tuples
+
+
+SERVES_MANY = """
+while True:
+    if kind == "task":
+        say("phase", "at work")
+        say("done")
+    kind, request = hear()
+"""
+
+
+def work_in(pool: JobProcesses, stop: Callable[[str], None] = lambda sentence: None) -> None:
+    pool.carry_out(TASK, context_of(Observer(stop)), device="cpu")
+
+
+def test_a_process_is_used_again_and_again(started: Callable[..., JobProcess]) -> None:
+    pool = JobProcesses(start=lambda: started(SERVES_MANY))
+    pool.warm_up()
+    pool.warm_up()
+    (first,) = pool.pids()
+    for _ in range(3):
+        work_in(pool)
+        assert pool.pids() == (first,)
+    pool.close()
+    assert pool.pids() == ()
+
+
+def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
+    started: Callable[..., JobProcess],
+) -> None:
+    pool = JobProcesses(1, start=lambda: started(SERVES_MANY))
+    counted: list[int] = []
+
+    def while_at_work(sentence: str) -> None:
+        if sentence and not counted:
+            counted.append(0)
+            work_in(pool, lambda inner: counted.append(len(set(pool.pids()))) if inner else None)
+
+    work_in(pool, while_at_work)
+    assert counted == [0, 2]
+    assert len(pool.pids()) == 1
+    pool.close()
+
+
+@pytest.mark.parametrize("cancelled", [True, False], ids=["in the middle of something", "ended meanwhile"])
+def test_a_process_that_cannot_go_on_is_replaced(started: Callable[..., JobProcess], cancelled: bool) -> None:
+    pool = JobProcesses(start=lambda: started(SERVES_MANY))
+    work_in(pool)
+    (first,) = pool.pids()
+    if cancelled:
+
+        def cancel(sentence: str) -> None:
+            raise JobCancelled
+
+        with pytest.raises(JobCancelled):
+            work_in(pool, cancel)
+    else:
+        os.kill(first, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(first)], timeout=5)
+    work_in(pool)
+    (second,) = pool.pids()
+    assert second != first
+    pool.close()
+
+
+def test_what_ended_the_work_is_told_even_where_no_other_process_can_be_started(
+    started: Callable[..., JobProcess],
+) -> None:
+    processes = iter([started("sys.exit(4)")])
+
+    def start() -> JobProcess:
+        try:
+            return next(processes)
+        except StopIteration:
+            raise OSError("cannot allocate memory") from None
+
+    with pytest.raises(ProcessLost, match="ended unexpectedly"):
+        work_in(JobProcesses(start=start))
+
+
+def test_a_closed_pool_keeps_nothing(started: Callable[..., JobProcess]) -> None:
+    pool = JobProcesses(start=lambda: started(SERVES_MANY))
+    with suppress(ProcessLost):  # it may have answered before it was ended
+        work_in(pool, lambda sentence: pool.close() if sentence else None)
+    assert pool.pids() == ()
+    pool.warm_up()
+    assert pool.pids() == ()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to do with freed memory")
+def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    block = 300 << 20
+    script = f"""
+        from senseapp.runs.process import child
+        child._IDLE_SECONDS = 1.5
+        child._ANSWERS = {{"work": lambda talk, body: (len(b"x" * {block}), talk.say("done"))}}
+        child.main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    monkeypatch.setattr(
+        processes,
+        "_started",
+        lambda errors: subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=measuring_environment()
+        ),
+    )
+    with closing(JobProcess()) as process:
+        memory = psutil.Process(process.pid)
+        for _ in range(2):
+            process.ask("work")
+            process.hear("done", progress=lambda sentence: None)
+            assert memory.memory_info().rss > block
+        deadline = time.monotonic() + 60
+        while memory.memory_info().rss > block and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert memory.memory_info().rss < block
+        process.ask("work")  # it is still at hand
+        process.hear("done", progress=lambda sentence: None)
+
+
+def test_an_unreachable_cluster_is_told_by_the_real_process() -> None:
+    with pytest.raises(ClusterFailed, match=r"No Ray cluster answers at 127\.0\.0\.1:1"):
+        carry_out_on_cluster(TASK, context_of(), device="cpu", address="127.0.0.1:1")
+
+
+def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "127.0.0.1:1")
+    assert cluster_for(RunSpec()) == "127.0.0.1:1"
+    assert cluster_for(RunSpec(sensitivity=SensitivitySpec(mode="quick", num_samples=8))) == ""
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        TASK,
+        Verification(run_id="r", schedule=Schedule(model="demo", method="manual", entries=()), repair=False),
+        Verification(
+            run_id="r", schedule=Schedule(model="demo", method="manual", entries=()), other=QuantizationConfig()
+        ),
+        HistogramTask(run_id="r", spec=HistogramSpec(layer="stem", num_images=8)),
+        StrongestSearch(
+            run_id="r",
+            drop=DropLimit(
+                kind="params",
+                allowed_drop=0.01,
+                metric="top1",
+                repair=True,
+                limits=Limits(max_level=0.8, layers={"stem": (None, 0.5)}, fixed={"head": 0.0}),
+            ),
+        ),
+    ],
+    ids=["run", "proof", "proof of two runs", "histogram", "search"],
+)
+def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
+    sent = json.dumps(encode(task), allow_nan=False)
+    assert decode_task(json.loads(sent)) == task

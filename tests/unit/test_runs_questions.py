@@ -1,0 +1,145 @@
+"""Questions about files that people bring, answered in a process that can be ended."""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import timm
+import torch
+
+from senseapp.compressions import PruningConfig
+from senseapp.core.errors import InvalidCheckpoint, InvalidFile, InvalidInput, InvalidSchedule, ReadingStopped
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.questions import IdentifyCheckpoint
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings
+from tests.pictures import png, write_zip
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("brought")
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path) -> Iterator[Backend]:
+    """One whose questions go to a further process, as those of the app do."""
+    made = Backend(folder / "home", workers=0, data_roots=(folder,), settings=ServerSettings(job_processes=True))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def weights(folder: Path) -> Path:
+    torch.manual_seed(0)
+    torch.save(timm.create_model("resnet10t", num_classes=4).state_dict(), folder / "colleague.pth")
+    return folder / "colleague.pth"
+
+
+@pytest.fixture
+def service(backend: Backend) -> Service:
+    return Service(backend)
+
+
+def test_every_answer_is_that_of_this_process(service: Service, folder: Path, weights: Path, tmp_path: Path) -> None:
+    """Each kind of record makes the way as JSON and back."""
+    archive = write_zip(folder / "photos.zip", {f"{name}/{i}.png": png(i) for name in "0123" for i in range(2)})
+    here = Service(Backend(tmp_path, workers=0, data_roots=(folder,)))
+    model = ModelSpec(library="timm", name="resnet10t", num_classes=4, checkpoint=str(weights))
+    spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
+    pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig()))
+    asks: list[Callable[[Service], object]] = [
+        lambda one: one.inputs.identify_checkpoint(str(weights)),
+        lambda one: one.inputs.compare_checkpoint(model),
+        lambda one: one.inputs.compare_checkpoint(ModelSpec(library="timm", name="resnet18", checkpoint=str(weights))),
+        lambda one: one.inputs.model_card(model),
+        lambda one: one.inputs.survey_images(spec.data, model),
+        lambda one: one.inputs.preview(spec),
+        lambda one: one.inputs.pruning_groups(pruning),
+    ]
+    for ask in asks:
+        assert ask(service) == ask(here)
+
+
+def pickled(path: Path, *opcodes: bytes) -> Path:
+    """Write a checkpoint whose pickle is a dict with one entry made by ``opcodes``."""
+    body = b"\x80\x02}" + b"".join(opcodes) + b"s."
+    pickletools.dis(body, out=(path.parent / "listing.txt").open("w"))  # whatever else it is, it is a pickle
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", body)
+        archive.writestr("archive/version", "3\n")
+    return path
+
+
+def doubled(levels: int) -> bytes:
+    """A tuple of two that are one, and so on: its hash takes 2 ** levels steps."""
+    return b")q\x00" + b"".join(b"h" + bytes([i]) + b"\x86q" + bytes([i + 1]) for i in range(levels))
+
+
+def encoded(codec: bytes) -> bytes:
+    text = b"X" + struct.pack("<I", 60_000) + "é".encode() * 30_000
+    return b"c_codecs\nencode\n" + text + b"X" + struct.pack("<I", len(codec)) + codec + b"\x86R"
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "sentence"),
+    [
+        ((doubled(60), b"K\x00"), "a key in it is neither a name nor a number"),
+        ((b"X\x01\x00\x00\x00a", encoded(b"punycode")), "not in the encoding that pickle writes"),
+    ],
+    ids=["nested keys", "slow codec"],
+)
+def test_a_pickle_that_would_keep_torch_busy_is_refused_before(
+    tmp_path: Path, opcodes: tuple[bytes, ...], sentence: str
+) -> None:
+    from senseapp.models.checkpoint import read_checkpoint
+
+    with pytest.raises(InvalidCheckpoint, match=sentence):
+        read_checkpoint(pickled(tmp_path / "small.pth", *opcodes))
+
+
+def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
+    service: Service, backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.inputs.identify_checkpoint(str(weights))
+    before = set(backend.processes.pids())
+    with monkeypatch.context() as patch:
+        patch.setattr(IdentifyCheckpoint, "seconds", property(lambda question: -1.0))
+        for pid in before:
+            psutil.Process(pid).suspend()  # as one that computes in C and hears nothing
+        begun = time.monotonic()
+        with pytest.raises(ReadingStopped, match=r"colleague\.pth kept the process"):
+            service.inputs.identify_checkpoint(str(weights))
+        assert time.monotonic() - begun < 10
+    assert len(before) == 1
+    assert not before & set(backend.processes.pids())
+    assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:
+    profile = service.inputs.model_card(ModelSpec())
+    bomb = b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    for content in (bomb, b"a: !!bool abc", b"[" * 100_000, b"\xff"):
+        with pytest.raises(InvalidSchedule):
+            service.inputs.read_schedule(content, profile)
+    with pytest.raises(InvalidInput):
+        service.import_csv("bad", "no,table\n1,2\n")
+    (tmp_path / "no.zip").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(InvalidFile):
+        service.import_run(tmp_path / "no.zip")
+
+
+def test_a_message_that_quotes_a_file_can_be_shown_and_ends() -> None:
+    error = InvalidFile(f"There is no layer {'x' * 10_000} and no \ud800 either.")
+    assert str(InvalidFile("no \ud800")) == "no ?"
+    assert len(str(error)) < 1000

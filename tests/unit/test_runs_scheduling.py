@@ -1,0 +1,175 @@
+"""What the Schedule page asks of the service: searches, proofs of a run, couplings, the graph and the zip."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+import pytest
+import torch
+
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
+from senseapp.models.load import load_model
+from senseapp.records.jobs import RunState
+from senseapp.records.measurement import SensitivityResult
+from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.model_cards import require_same_model
+from senseapp.runs.service import Service
+from senseapp.runs.tasks import DropLimit, StrongestSearch
+from senseapp.schedules.methods import make_schedule
+from tests.fake_session import FakeEngine, fake_calibration
+from tests.pages.records import change, measurement
+
+DROP = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.0}))
+
+
+@pytest.fixture
+def backend(tmp_path):
+    made = Backend(tmp_path / "home", open_session=FakeEngine(), workers=0, calibrate=fake_calibration)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def service(backend):
+    return Service(backend)
+
+
+def a_demo_result(spec: RunSpec) -> SensitivityResult:
+    """Made-up figures of two layers of the real demo network."""
+    from senseapp.layers.profile import profile_model
+
+    profile = profile_model(load_model(ModelSpec()).module, torch.zeros(1, 1, 32, 32))
+    measured = tuple(
+        measurement(name, order, level, severity=level)
+        for order, name in enumerate(("layer3.1.conv1", "layer4.1.conv1"))
+        for level in spec.sensitivity.levels
+    )
+    return SensitivityResult(spec=spec, profile=profile, metric="top1", baseline={}, measurements=measured)
+
+
+def keep(service: Service, backend: Backend, spec: RunSpec) -> str:
+    """Store a finished run of ``spec``."""
+    run_id = service.start(spec)
+    backend.runner.cancel(run_id)
+    backend.store.folder(run_id).save_result(a_demo_result(spec))
+    backend.store.set_state(run_id, RunState.DONE)
+    return run_id
+
+
+@pytest.fixture
+def run_id(service, backend):
+    return keep(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75))))
+
+
+def a_schedule(service, run_id):
+    return make_schedule(service.result(run_id), budget=ResourceBudget(kind="params", target=0.005))
+
+
+def test_a_search_waits_is_cancelled_and_is_found_by_the_same_question(service, backend, run_id):
+    assert service.work.outcome(StrongestSearch(run_id=run_id, drop=DROP)) is None
+    service.work.start(StrongestSearch(run_id=run_id, drop=DROP))
+    assert service.work.progress(StrongestSearch(run_id=run_id, drop=DROP)).queue_place == 1
+    service.work.cancel(StrongestSearch(run_id=run_id, drop=DROP))
+    assert service.work.progress(StrongestSearch(run_id=run_id, drop=DROP)).state is RunState.CANCELLED
+    tried = TriedTarget(figure=0.1, changes=(change("top1", 0.004, 0.002),))
+    found = StrongestFound(schedule=a_schedule(service, run_id), allowed_drop=0.01, repaired=True, tried=(tried,))
+    backend.store.folder(run_id).save(StrongestSearch(run_id=run_id, drop=DROP).key, found)
+    assert service.work.outcome(StrongestSearch(run_id=run_id, drop=DROP)) == found
+    other = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.5}))
+    assert service.work.outcome(StrongestSearch(run_id=run_id, drop=other)) is None
+
+
+def test_nobody_else_searches_in_a_run(backend, run_id):
+    stranger = Service(backend, owner="somebody else")
+    for ask in (stranger.work.start, stranger.work.cancel, stranger.work.outcome):
+        with pytest.raises(NotFound):
+            ask(StrongestSearch(run_id=run_id, drop=DROP))
+    for look in (stranger.validations, stranger.schedules.couplings, stranger.schedules.graph):
+        with pytest.raises(NotFound):
+            look(run_id)
+
+
+def test_couplings_are_those_of_the_runs_network(service, backend):
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
+    groups = {group.layer: group for group in service.schedules.couplings(keep(service, backend, spec))}
+    assert {axis.layer for axis in groups["layer4.1.conv1"].axes} == {"layer4.1.conv1", "layer4.1.conv2"}
+    assert groups["layer4.1.conv1"].num_units == 64
+
+
+def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, tmp_path, run_id):
+    folder = backend.store.folder(run_id)
+    elsewhere = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "x.pth")))
+    folder.save_result(a_demo_result(elsewhere))
+    with pytest.raises(InvalidCheckpoint, match="only from uploads"):
+        service.schedules.graph(run_id)
+
+
+def test_the_zip_holds_the_overlay_and_its_graph(service, run_id):
+    with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, a_schedule(service, run_id)))) as archive:
+        overlay = json.loads(archive.read("schedule.model-explorer.json"))
+        program = torch.export.load(io.BytesIO(archive.read("schedule.model-explorer.pt2")))
+        manifest = json.loads(archive.read("manifest.json"))["data"]
+        readme = archive.read("README.txt").decode()
+    assert overlay["results"].keys() <= {node.name for node in program.graph.nodes}
+    assert "schedule.model-explorer.pt2" in manifest["files"]
+    assert "schedule.model-explorer.json: Google's Model Explorer" in readme
+
+
+@pytest.fixture
+def bits_of_one_file(service, backend, tmp_path):
+    """Return what stores a quantization run of a checkpoint with this content, in a folder of its own."""
+
+    def stored(content, name, levels=(8.0, 4.0), config=None):
+        path = tmp_path / name / "net.pth"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        model = ModelSpec(library="timm", name="resnet18", checkpoint=str(path))
+        settings = SensitivitySpec(compression=config or QuantizationConfig(), levels=levels)
+        record = backend.store.create(RunSpec(model=model, sensitivity=settings), owner=service.owner, title=name)
+        backend.store.set_state(record.run_id, RunState.DONE)
+        return record.run_id
+
+    return stored
+
+
+def test_partners_are_runs_of_the_same_weights_wherever_they_were_uploaded(bits_of_one_file, service):
+    zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
+    same, other = bits_of_one_file(b"weights", "second"), bits_of_one_file(b"WEIGHTS", "third")
+    assert [record.run_id for record in service.schedules.partners(zeros)] == [same]
+    assert [record.run_id for record in service.schedules.partners(same)] == [zeros]
+    assert service.schedules.partners(other) == ()
+
+
+def test_a_checkpoint_that_is_gone_is_the_same_as_none_other(bits_of_one_file, service, tmp_path):
+    zeros = bits_of_one_file(b"weights", "first", (0.5,), SparsityConfig())
+    bits_of_one_file(b"weights", "second")
+    (tmp_path / "second" / "net.pth").unlink()
+    assert service.schedules.partners(zeros) == ()
+
+
+def test_two_runs_of_different_weights_are_refused(tmp_path):
+    models = []
+    for name, content in {"a.pth": b"one", "b.pth": b"two", "c.pth": b"one"}.items():
+        (tmp_path / name).write_bytes(content)
+        models.append(ModelSpec(library="auto", checkpoint=str(tmp_path / name)))
+    require_same_model(models[0], models[2])
+    require_same_model(models[0], ModelSpec(library="imported", name="a table"))
+    with pytest.raises(InvalidSchedule, match=r"different models.*a\.pth and b\.pth"):
+        require_same_model(models[0], models[1])
+    with pytest.raises(InvalidSchedule, match="different models"):
+        require_same_model(models[0], ModelSpec(library="timm", name="resnet18", checkpoint=models[0].checkpoint))
+
+
+def test_a_zip_without_the_network_says_why(service, backend, tmp_path, run_id):
+    schedule = a_schedule(service, run_id)
+    gone = RunSpec(model=ModelSpec(library="timm", name="resnet18", checkpoint=str(tmp_path / "gone.pth")))
+    backend.store.folder(run_id).save_result(a_demo_result(gone))
+    with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, schedule))) as archive:
+        readme = archive.read("README.txt").decode()
+        assert "schedule.json" in archive.namelist()
+    assert "(left out) schedule.model-explorer.json: This app reads a checkpoint only from uploads" in readme

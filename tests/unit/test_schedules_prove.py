@@ -1,0 +1,227 @@
+"""Proofs on the demo: a sparse run of a few layers, measured once for this file."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.data.images import TensorImages
+from senseapp.data.load import load_demo_images
+from senseapp.engine.plan import split
+from senseapp.engine.session import Session
+from senseapp.models.load import load_model
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.schedules.evaluator import Progress, ScheduleEvaluator, load_proof_images
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.problem import manual_schedule
+from senseapp.schedules.prove import prove, validate
+from senseapp.schedules.strongest import strongest_schedule
+
+pytestmark = pytest.mark.slow
+
+
+def a_run(config, levels, *, layers=("layer[234]*",), samples=None):
+    spec = SensitivitySpec(compression=config, levels=levels, layers=layers, num_samples=samples)
+    session = Session.open(RunSpec(sensitivity=spec))
+    return session.result(list(session.measure()))
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    return a_run(SparsityConfig(), (0.5, 0.8, 0.95))
+
+
+@pytest.fixture(scope="module")
+def bench(sparse):
+    return ScheduleEvaluator.open(sparse)
+
+
+def of(changes, metric="top1"):
+    return next(change for change in changes if change.metric == metric)
+
+
+def a_schedule(result, target, **how):
+    return make_schedule(result, budget=ResourceBudget(kind="params", target=target), **how)
+
+
+def test_curves_and_proofs_share_no_image(sparse, bench):
+    curves, proof = set(bench.images.curves.names), set(bench.images.proof.names)
+    assert (len(curves), len(proof), len(curves & proof)) == (628, 269, 0)
+    assert sparse.num_samples == 628
+    assert "269 of 897" in sparse.notes[0]
+
+
+def test_the_split_depends_on_the_seed_only():
+    images = load_demo_images()
+    assert split(images, 1)[1].names == split(images, 1)[1].names != split(images, 2)[1].names
+
+
+@pytest.mark.parametrize(("count", "indicative", "kept"), [(333, False, 0), (334, False, 100), (900, True, 0)])
+def test_few_images_and_noise_are_not_split(count, indicative, kept):
+    images = TensorImages(torch.zeros(count, 1, 2, 2), indicative=indicative)
+    curves, held_out = split(images, 0)
+    assert (len(curves), len(held_out)) == (count - kept, kept)
+
+
+def test_with_a_number_of_images_the_others_are_for_proofs(sparse):
+    spec = replace(sparse.spec, sensitivity=replace(sparse.spec.sensitivity, num_samples=100))
+    parts = load_proof_images(replace(sparse, spec=spec, num_samples=100), load_model(ModelSpec()))
+    assert (len(parts.curves), len(parts.proof)) == (100, 797)
+    assert not set(parts.curves.names) & set(parts.proof.names)
+
+
+def test_too_few_others_are_said(sparse):
+    spec = replace(sparse.spec, sensitivity=replace(sparse.spec.sensitivity, num_samples=850))
+    parts = load_proof_images(replace(sparse, spec=spec, num_samples=850), load_model(ModelSpec()))
+    assert parts.proof is parts.curves
+    assert "fewer than 100 others" in parts.note
+
+
+def test_noise_is_drawn_anew(sparse):
+    spec = replace(sparse.spec, data=DataSpec(kind="random"))
+    parts = load_proof_images(replace(sparse, spec=spec, num_samples=128), load_model(ModelSpec()))
+    assert parts.note.startswith("Measured on the 128 images")
+
+
+def test_a_proof_equals_measuring_by_hand(bench):
+    schedule = a_schedule(bench.result, 0.25)
+    proven = prove(bench, schedule, repair=False, rounds=1)
+    applied, proof = bench.apply(schedule), bench.images.proof
+    with torch.no_grad():
+        correct = (applied.model(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
+        dense = (load_model(ModelSpec()).module(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
+    change = of(proven.result.changes)
+    assert (change.value, change.baseline) == (pytest.approx(float(correct)), pytest.approx(float(dense)))
+    assert change.delta == pytest.approx(change.baseline - change.value)
+    assert change.ci_low <= change.delta <= change.ci_high
+    assert change.num_samples == 269
+    assert proven.result.predicted == schedule.predicted_damage
+    assert proven.result.repaired == proven.result.uniform_repaired == ()
+
+
+def test_the_uniform_schedule_costs_as_much_and_does_more_damage(bench):
+    schedule = a_schedule(bench.result, 0.75)
+    result = prove(bench, schedule, repair=True, rounds=1).result
+    assert of(result.uniform, "kl").delta > of(result.changes, "kl").delta
+    assert of(result.uniform_repaired, "kl").delta > of(result.repaired, "kl").delta
+    assert of(result.repaired).value > of(result.changes).value
+    zeros = result.sizes["zeros"][1]
+    assert zeros == pytest.approx(0.75 * sum(layer.num_params for layer in bench.profile.layers), rel=0.01)
+    assert "bytes" not in result.sizes  # sizes are those of files, once there are some
+    zero_macs = sum(
+        entry.level * bench.profile.layer(entry.layer).macs
+        for entry in result.schedule.entries
+        if entry.compression != "none"
+    )
+    assert result.sizes["macs"] == (bench.profile.macs, pytest.approx(bench.profile.macs - zero_macs, rel=0.001))
+    assert all(seconds > 0 for seconds in result.sizes["latency_seconds"])
+    assert any("BatchNorm" in note for note in result.notes)
+
+
+def test_damage_that_does_not_add_up_is_said_and_solved_again(bench):
+    schedule = a_schedule(bench.result, 0.5)
+    once = prove(bench, schedule, repair=False, rounds=1).result
+    assert any("together lose more than alone" in note for note in once.notes)
+    again = prove(bench, schedule, repair=False, rounds=2).result
+    assert again.rounds == 2
+    assert any("measured again around" in note for note in again.notes)
+    curves = bench.images.curves
+    damage = [of(bench.measure(bench.apply(plan), curves), "kl").delta for plan in (schedule, again.schedule)]
+    assert damage[1] <= damage[0]
+    assert again.schedule.achieved["params"] >= 0.5 - 1e-6
+
+
+def test_a_manual_schedule_is_proven_as_it_is(bench):
+    schedule = manual_schedule(bench.result, {"layer2.0.conv1": 0.9, "layer3.1.conv2": 0.9})
+    result = prove(bench, schedule, repair=False).result
+    assert (result.schedule, result.rounds) == (schedule, 1)
+    assert result.uniform
+
+
+def test_the_bench_leaves_its_model_as_it_was(bench):
+    before = copy.deepcopy(bench.dense.model.state_dict())
+    prove(bench, a_schedule(bench.result, 0.5), repair=True, rounds=2)
+    assert all(torch.equal(value, before[name]) for name, value in bench.dense.model.state_dict().items())
+    assert not any(module.training for module in bench.dense.model.modules())
+
+
+def test_a_result_survives_its_file(bench):
+    result = prove(bench, a_schedule(bench.result, 0.2), repair=False, rounds=1).result
+    assert loads(dumps(result), ValidationResult) == result
+
+
+def test_a_schedule_of_another_model_is_refused(sparse):
+    entry = ScheduleEntry(layer="features.0", members=("features.0",), compression="sparsity", level=0.5)
+    with pytest.raises(InvalidSchedule, match=r"another model.*features\.0"):
+        validate(sparse, Schedule(model="vgg", method="manual", entries=(entry,)), repair=False)
+
+
+def test_another_model_is_refused(sparse):
+    fewer = replace(sparse, profile=replace(sparse.profile, layers=sparse.profile.layers[:-1]))
+    with pytest.raises(InvalidSchedule, match="not the model that the run measured"):
+        ScheduleEvaluator.open(fewer)
+
+
+def test_the_strongest_schedule_stays_within_the_drop(bench):
+    said: list[str] = []
+    reporting = replace(bench, progress=Progress(said.append))
+    found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=4)
+    applied = bench.apply(found.schedule)
+    bench.repair(applied)
+    assert of(bench.measure(applied, bench.images.curves)).delta <= 0.03
+    assert found.schedule.achieved["params"] > 0.2
+    held = [tried.figure for tried in found.tried if tried.change("top1").delta <= 0.03]
+    assert found.schedule.achieved["params"] == held[-1]
+    assert "Measuring schedule 5 of at most 5" in said
+    assert "Measuring schedule 5 of at most 5 · 0 of 256 images" in said  # calibration images, apart from the others
+    assert len(found.tried) == 5
+    assert loads(dumps(found), StrongestFound) == found
+
+
+def test_a_proof_can_be_stopped_between_two_passes(bench):
+    class Stopped(Exception):
+        pass
+
+    def stop(sentence: str) -> None:
+        if "256 of 269 images" in sentence:
+            raise Stopped(sentence)
+
+    stopping = replace(bench, progress=Progress(stop))
+    with pytest.raises(Stopped, match="Measuring the compressed model"):
+        prove(stopping, a_schedule(bench.result, 0.2), repair=False, rounds=1)
+
+
+def test_the_search_keeps_to_locked_layers(bench):
+    found = strongest_schedule(bench, "params", 0.5, limits=Limits(fixed={"layer3.0.conv1": 0.0}), rounds=1)
+    (entry,) = (entry for entry in found.schedule.entries if entry.layer == "layer3.0.conv1")
+    assert entry.locked
+    assert entry.compression == "none"
+
+
+def test_no_schedule_within_the_drop_is_said(bench):
+    with pytest.raises(InfeasibleBudget, match="gentlest schedule"):
+        strongest_schedule(bench, "params", -1.0, rounds=1)
+    with pytest.raises(InvalidSpec, match="cannot be measured on these images"):
+        strongest_schedule(bench, "params", 0.1, metric="speed", rounds=1)
+
+
+def test_quantization_and_pruning_are_proven_too():
+    bits = a_run(QuantizationConfig(), (8.0, 4.0, 2.0), samples=100)
+    schedule = make_schedule(bits, budget=ResourceBudget(kind="bytes", target=0.6))
+    result = prove(ScheduleEvaluator.open(bits), schedule, repair=True).result
+    assert of(result.repaired).delta < 0.05
+    assert result.sizes["macs"][0] == result.sizes["macs"][1]  # no kernel skips what rounding made zero
+    pruned = a_run(PruningConfig(), (0.25, 0.5), samples=100)
+    plan = make_schedule(pruned, budget=ResourceBudget(kind="macs", target=0.15))
+    proven = prove(ScheduleEvaluator.open(pruned), plan, repair=True)
+    before, after = proven.result.sizes["params"]
+    assert after < before == pruned.profile.num_params
+    assert proven.result.uniform
+    assert of(proven.result.repaired).value > of(proven.result.changes).value - 0.02
