@@ -103,7 +103,7 @@ def options_of_environment() -> dict[str, str | list[str]]:
     """Return the options that ``STREAMLIT_…`` variables set; Streamlit reads them for ``streamlit run`` alone."""
     return {
         name: os.environ[option.env_var].split() if option.multiple else os.environ[option.env_var]
-        for name, option in config.get_config_options().items()
+        for name, option in config._config_options_template.items()  # reads no file, as the server will
         if option.env_var in os.environ and not option.sensitive  # those it reads itself
     }
 

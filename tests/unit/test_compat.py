@@ -61,6 +61,7 @@ NAMES = {
     # Altair
     "altair.utils.schemapi:disable_debug_mode": "building charts without checking each part of them",
     # Streamlit
+    "streamlit.config:_config_options_template": "settings from the environment, before Streamlit reads its files",
     "streamlit:App": "serving the app with middleware of our own",
     "streamlit.runtime:get_instance": "removing the uploads of sessions that have ended",
     "streamlit.runtime.memory_uploaded_file_manager:MemoryUploadedFileManager.remove_file": "freeing uploads in memory",
