@@ -6,15 +6,17 @@
 # make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
 # make audit   known vulnerabilities in what is installed
 # make upgrade-check  what breaks with the newest versions of everything, in an environment of its own
+# make range-check  the package at both ends of the ranges of pyproject.toml; RANGE_PYTHON names another Python
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check
+.PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
 WORKERS ?= 3
+RANGE_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
@@ -88,6 +90,10 @@ upgrade-check: $(BIN)/python
 	@$(UPGRADE)/venv/bin/python -m pytest -q tests/unit/test_compat.py
 	@touch $(UPGRADE)/venv/.dev-installed
 	@$(MAKE) --no-print-directory test-quick VENV=$(UPGRADE)/venv
+
+range-check: $(DEV)
+	$(BIN)/python -m scripts.range_check lowest --python $(RANGE_PYTHON)
+	$(BIN)/python -m scripts.range_check newest --python $(RANGE_PYTHON)
 
 lock: $(DEV)
 	@{ echo "# Every package of the environment, pinned; made by \`make lock\`."; \

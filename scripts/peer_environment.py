@@ -53,15 +53,32 @@ def ensure(name: str) -> Path:
 
 def _make(place: Path, python: Path, pins: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
+    make_environment(place)
+    try:
+        install(python, "--requirement", str(pins))
+    except PeerFailed:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def make_environment(place: Path) -> None:
+    """Make an environment that sees this one's packages after its own."""
     venv.create(place, with_pip=False)  # ours installs into it
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+
+
+def install(python: Path, *what: str) -> None:
+    """Install what pip calls ``what``, and nothing that it requires, into the environment of ``python``.
+
+    Raises:
+        PeerFailed: it cannot be installed; with what pip said.
+    """
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
     pip.append("--no-compile")  # little of it is ever imported
-    done = subprocess.run([*pip, "--no-deps", "--requirement", str(pins)], capture_output=True, text=True, check=False)
+    done = subprocess.run([*pip, "--no-deps", *what], capture_output=True, text=True, check=False)
     if done.returncode:
-        shutil.rmtree(place, ignore_errors=True)
-        raise PeerFailed(f"pip could not install {pins.name}:\n{done.stdout}\n{done.stderr}")
+        raise PeerFailed(f"pip could not install {' '.join(what)}:\n{done.stdout}\n{done.stderr}")
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
+from senseapp.core.site import SITE
+
+PICTURES = SITE / "assets" / "screenshots"
 """Made by ``scripts/take_screenshots.py``."""
 
 

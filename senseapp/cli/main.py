@@ -11,13 +11,17 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from senseapp.cli import analyze, apply, compare, histogram, import_csv, models, report, schedule
+from senseapp.cli import analyze, apply, compare, histogram, import_csv, models, report, schedule, serve
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (models, analyze, import_csv, schedule, apply, compare, histogram, report)
+COMMANDS = (serve, models, analyze, import_csv, schedule, apply, compare, histogram, report)
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``."""
+
+_CONSOLE_COMMAND = "senseapp"
+_MODULE = "python -m senseapp"
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -28,9 +32,10 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``python -m senseapp``; its namespace holds the subcommand's ``run``."""
+    """Return the parser; its namespace holds the subcommand's ``run``."""
+    program = _CONSOLE_COMMAND if Path(sys.argv[0]).stem == _CONSOLE_COMMAND else _MODULE
     parser = _OneLineParser(
-        prog="python -m senseapp",
+        prog=program,
         description="Find out which layers of a vision model are fragile, and turn that into per-layer targets.",
         allow_abbrev=False,
     )
@@ -40,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
             command.NAME,
             help=command.SUMMARY,
             description=command.SUMMARY,
-            epilog=command.EPILOG,
+            epilog=command.EPILOG.replace(_MODULE, program),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

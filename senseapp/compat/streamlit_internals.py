@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -102,6 +103,15 @@ def allowed_origins() -> tuple[str, ...]:
 def server_address() -> str:
     """Return the name that this server was told it has; nothing where it was not told."""
     return str(config.get_option("browser.serverAddress")) if config.is_manually_set("browser.serverAddress") else ""
+
+
+def options_of_environment() -> dict[str, str | list[str]]:
+    """Return the options that ``STREAMLIT_…`` variables set; Streamlit reads them for ``streamlit run`` alone."""
+    return {
+        name: os.environ[option.env_var].split() if option.multiple else os.environ[option.env_var]
+        for name, option in config._config_options_template.items()  # reads no file, as the server will
+        if option.env_var in os.environ and not option.sensitive  # those it reads itself
+    }
 
 
 Made = Callable[[], Any]

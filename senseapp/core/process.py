@@ -38,7 +38,15 @@ def measuring_environment(*, beside_others: bool = True) -> dict[str, str]:
 
 def become_measuring(*, beside_others: bool = True) -> None:
     """Start this program anew, as the same process, unless it has the environment of one that measures."""
-    environment = measuring_environment(beside_others=beside_others)
+    _become(measuring_environment(beside_others=beside_others))
+
+
+def become_serving() -> None:
+    """Start this program anew unless all of its threads take memory from one place: a server lives long."""
+    _become({"MALLOC_ARENA_MAX": _MEMORY["MALLOC_ARENA_MAX"]} | os.environ)
+
+
+def _become(environment: dict[str, str]) -> None:
     if environment == os.environ:
         return
     if platform.system() == "Linux":

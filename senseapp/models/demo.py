@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import safetensors.torch
 import timm
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.core.site import SITE
 from senseapp.models.loaded import LoadedModel, Preprocessing
 
-DEMO_WEIGHTS = Path(__file__).resolve().parents[2] / "assets" / "demo.safetensors"
+DEMO_WEIGHTS = SITE / "assets" / "demo.safetensors"
 """Trained by ``scripts/train_demo.py``."""
 
 DEMO_PREPROCESSING = Preprocessing(input_shape=(1, 32, 32), mean=(0.304,), std=(0.323,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,25 +18,28 @@ END_SECONDS = 15.0
 class Server:
     """One address and one home; the process behind them may change."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "senseapp.app.server.serve", "--server.headless=true"),
+        port_option: str = "--server.port",
+        cwd: Path = ROOT,
+    ) -> None:
         self.port = free_port()
         self.url = f"http://localhost:{self.port}"
         self.home = folder / "home"
         self.log = folder / "server.log"
         self._environment = os.environ | {"SENSEAPP_HOME": str(self.home)} | dict(environment or {})
+        self._command = [*command, f"{port_option}={self.port}"]
+        self._cwd = cwd
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "senseapp.app.server.serve",
-            f"--server.port={self.port}",
-            "--server.headless=true",
-        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=self._environment, stdout=log, stderr=subprocess.STDOUT
+                self._command, cwd=self._cwd, env=self._environment, stdout=log, stderr=subprocess.STDOUT
             )
         wait_for_health(self.url, self.process, self.log)
 

@@ -61,6 +61,7 @@ NAMES = {
     # Altair
     "altair.utils.schemapi:disable_debug_mode": "building charts without checking each part of them",
     # Streamlit
+    "streamlit.config:_config_options_template": "settings from the environment, before Streamlit reads its files",
     "streamlit:App": "serving the app with middleware of our own",
     "streamlit.runtime:get_instance": "removing the uploads of sessions that have ended",
     "streamlit.runtime.memory_uploaded_file_manager:MemoryUploadedFileManager.remove_file": "freeing uploads in memory",
@@ -71,7 +72,6 @@ NAMES = {
     "streamlit.runtime.scriptrunner.script_runner:_mpa_v1": "page tests that open a page by its address",
     "streamlit.web.server.starlette.starlette_routes:create_upload_routes": "tests of uploads by Streamlit's route",
     "streamlit.web.server.starlette.starlette_routes:create_metrics_routes": "knowing where metrics are, to hide them",
-    "streamlit.web.server.starlette.starlette_agent_routes:create_agent_routes": "knowing that agents are shut out",
     "streamlit.testing.v1.element_tree:Block": "page tests that look at all elements",
     "streamlit.proto.BackMsg_pb2:BackMsg": "the soak tests' visitors, who speak Streamlit's protocol",
     "streamlit.proto.ForwardMsg_pb2:ForwardMsg": "the soak tests' visitors, who speak Streamlit's protocol",
@@ -290,8 +290,7 @@ def test_every_setting_of_ours_is_one_of_streamlits() -> None:
     assert not unknown, f"Streamlit ignores these settings of .streamlit/config.toml: {sorted(unknown)}"
 
 
-def test_uploads_metrics_and_agents_are_where_they_are_looked_for() -> None:
-    from streamlit.web.server.starlette.starlette_agent_routes import create_agent_routes
+def test_uploads_and_metrics_are_where_they_are_looked_for() -> None:
     from streamlit.web.server.starlette.starlette_routes import create_metrics_routes, create_upload_routes
 
     from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, UPLOAD_ROUTE
@@ -302,10 +301,28 @@ def test_uploads_metrics_and_agents_are_where_they_are_looked_for() -> None:
         match = UPLOAD_ROUTE.search(path.format(session_id="a", file_id="b"))
         assert match is not None, f"uploads go to {path} now"
         assert (match["session"], match["file"]) == ("a", "b")
-    metrics, agent = PRIVATE_ROUTES
+    metrics = PRIVATE_ROUTES[0]
     paths = {route.path for route in create_metrics_routes(runtime, "base")}  # type: ignore[arg-type]
     assert all(metrics in path for path in paths), f"metrics are at {paths} now"
-    paths = {route.path for route in create_agent_routes(runtime, "base")}  # type: ignore[arg-type]
+
+
+def test_settings_come_from_the_environment_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    from senseapp.compat.streamlit_internals import options_of_environment
+
+    monkeypatch.setenv("STREAMLIT_BROWSER_SERVER_ADDRESS", "app.example.org")
+    monkeypatch.setenv("STREAMLIT_SERVER_CORS_ALLOWED_ORIGINS", "https://a.org https://b.org")
+    assert options_of_environment() == {
+        "browser.serverAddress": "app.example.org",
+        "server.corsAllowedOrigins": ["https://a.org", "https://b.org"],
+    }
+
+
+def test_agents_ask_where_they_are_shut_out() -> None:
+    routes = pytest.importorskip("streamlit.web.server.starlette.starlette_agent_routes", reason="new in 1.67")
+    from senseapp.compat.streamlit_internals import PRIVATE_ROUTES
+
+    paths = {route.path for route in routes.create_agent_routes(SimpleNamespace(stats_mgr=None), "base")}
+    agent = PRIVATE_ROUTES[1]
     assert all(agent in path for path in paths), f"agents ask at {paths} now"
 
 

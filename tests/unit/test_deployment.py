@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+from senseapp.app.server.headers import frame_ancestors
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -86,3 +89,32 @@ def test_the_files_that_the_threat_model_names_exist() -> None:
             for name in re.findall(r"`([^`]+)`", column):
                 folder = name.rsplit("/", 1)[0] if "/" in name else folder
                 assert (ROOT / (name if "/" in name else f"{folder}/{name}")).exists(), name
+
+
+SPACE = ROOT / "deploy" / "space"
+
+
+def test_a_space_is_served_as_its_header_says_by_user_1000() -> None:
+    _, header, _ = (SPACE / "README.md").read_text().split("---\n", 2)
+    told = yaml.safe_load(header)
+    dockerfile = (SPACE / "Dockerfile").read_text()
+    assert told["sdk"] == "docker"
+    assert f"EXPOSE {told['app_port']}\n" in dockerfile
+    assert f"--port {told['app_port']} --address 0.0.0.0" in dockerfile
+    assert dockerfile.index("--uid 1000 user") < dockerfile.index("\nUSER user\n") < dockerfile.index("RUN pip")
+    assert len(told["short_description"]) <= 60  # the most that the site takes
+
+
+def test_the_space_allows_frames_of_its_site_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    (given,) = re.findall(r'SENSEAPP_FRAME_ANCESTORS="([^"]+)"', (SPACE / "Dockerfile").read_text())
+    monkeypatch.setenv("SENSEAPP_FRAME_ANCESTORS", given)
+    assert all(origin.endswith(("huggingface.co", ".hf.space")) for origin in frame_ancestors())
+
+
+def test_the_dev_container_makes_what_the_tests_need_and_forwards_the_port() -> None:
+    told = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    makefile = (ROOT / "Makefile").read_text()
+    assert told["postCreateCommand"].endswith("make .venv/.dev-installed")
+    assert "DEV := $(VENV)/.dev-installed" in makefile
+    assert "PORT ?= 8501" in makefile
+    assert told["forwardPorts"] == [8501]

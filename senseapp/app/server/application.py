@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
-from pathlib import Path
 
 import streamlit as st
 from anyio import to_thread
@@ -23,9 +22,10 @@ from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
 from senseapp.core.errors import SenseError
+from senseapp.core.site import SITE
 from senseapp.runs.backend import close_backends
 
-APP_SCRIPT = Path(__file__).resolve().parents[3] / "app.py"
+APP_SCRIPT = SITE / "app.py"
 _SWEEP_SECONDS = 60.0
 _QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
 _SLOW_TO_IMPORT = "senseapp.app.results.views"  # altair and pandas: seconds, which the first visitor would wait for

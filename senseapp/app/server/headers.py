@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import os
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -13,6 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from senseapp.app.common.notices import INLINE_SCRIPTS
 from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, inline_scripts
+from senseapp.core.errors import InvalidSpec
+
+_ORIGIN = re.compile(r"https?://(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?")
 
 
 class SecurityHeaders:
@@ -22,13 +26,14 @@ class SecurityHeaders:
         self._app = app
         self._headers = {
             "Content-Security-Policy": content_security_policy(),
-            "X-Frame-Options": "DENY",  # says what frame-ancestors says, to old browsers
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "same-origin",  # addresses hold the ids of runs
             "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
             "Cross-Origin-Opener-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",
         }
+        if not frame_ancestors():  # says what frame-ancestors says, to old browsers; it cannot name origins
+            self._headers["X-Frame-Options"] = "DENY"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -46,6 +51,22 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
+def frame_ancestors() -> tuple[str, ...]:
+    """Return the origins whose pages may show the app in a frame: ``SENSEAPP_FRAME_ANCESTORS``, separated by spaces.
+
+    Raises:
+        InvalidSpec: one of them is no origin; a policy is made of them.
+    """
+    origins = tuple(os.environ.get("SENSEAPP_FRAME_ANCESTORS", "").split())
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise InvalidSpec(
+                "SENSEAPP_FRAME_ANCESTORS lists origins such as https://example.org or https://*.example.org, "
+                f"separated by spaces; got {origin!r}."
+            )
+    return origins
+
+
 def content_security_policy() -> str:
     """Return the policy that Streamlit's own pages and charts need, and nothing more.
 
@@ -53,6 +74,7 @@ def content_security_policy() -> str:
     made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
     """
     hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), *INLINE_SCRIPTS))
+    framed_by = " ".join(frame_ancestors()) or "'none'"
     return "; ".join(
         (
             "default-src 'self'",
@@ -66,7 +88,7 @@ def content_security_policy() -> str:
             "object-src 'none'",
             "base-uri 'self'",
             "form-action 'self'",
-            "frame-ancestors 'none'",
+            f"frame-ancestors {framed_by}",
         )
     )
 

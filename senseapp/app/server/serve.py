@@ -15,14 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from senseapp.app.server.application import APP_SCRIPT, application
-from senseapp.compat.streamlit_internals import ignore_pages_folder, limit_incoming_messages
-from senseapp.core.errors import HomeInUse, StorageFailed
+from senseapp.app.server.headers import frame_ancestors
+from senseapp.compat.streamlit_internals import ignore_pages_folder, limit_incoming_messages, options_of_environment
+from senseapp.core.errors import HomeInUse, InvalidSpec, StorageFailed
 from senseapp.core.home import home, lock_home
 from senseapp.core.process import measuring_environment
 from senseapp.runs.disk_space import UploadLimits
 from senseapp.runs.run_log import log_to
 
-Option = str | int | bool
+Option = str | int | bool | list[str]
 
 _SWITCH_SECONDS = 0.001
 """How long a page may keep the interpreter from other threads, such as the one that stores what a run has found."""
@@ -34,9 +35,13 @@ def serve(arguments: list[str]) -> None:
     """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``.
 
     Raises:
-        SystemExit: they are none, or another server works in the same home.
+        SystemExit: they are none, another server works in the same home, or a setting cannot be used.
     """
     _keep_home()
+    try:
+        frame_ancestors()
+    except InvalidSpec as error:
+        raise SystemExit(str(error)) from error
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
     os.environ.update(measuring_environment())  # for this process's threads, and for processes that it starts
     with suppress(StorageFailed):  # the log goes to standard error alone, and pages say what is wrong
@@ -45,7 +50,9 @@ def serve(arguments: list[str]) -> None:
     ignore_pages_folder()
     limit_incoming_messages(_MESSAGE_BYTES)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
-    application().run(config={"server.maxUploadSize": UploadLimits.configured().file_mb, **options_of(arguments)})
+    of_environment = {name: _value(given) for name, given in options_of_environment().items()}
+    upload_size = {"server.maxUploadSize": UploadLimits.configured().file_mb}
+    application().run(config=of_environment | upload_size | options_of(arguments))
 
 
 def _keep_home() -> None:
@@ -87,7 +94,9 @@ def options_of(arguments: list[str]) -> dict[str, Option]:
     return {name.removeprefix("--"): _value(value) for name, value in zip(names, values, strict=True)}
 
 
-def _value(text: str) -> Option:
+def _value(text: str | list[str]) -> Option:
+    if isinstance(text, list):
+        return text
     if text.isdecimal():
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,42 @@
+"""``serve``: the app in the browser."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+
+from senseapp.core.errors import InvalidSpec
+
+NAME = "serve"
+SUMMARY = "Serve the app to browsers until Ctrl-C."
+EPILOG = """\
+Runs are kept in SENSEAPP_HOME, or in your user data folder. All other settings of the server are environment variables;
+Streamlit's own as STREAMLIT_SERVER_ADDRESS and so on.
+
+examples:
+  python -m senseapp serve
+  python -m senseapp serve --port 8600 --address 127.0.0.1
+"""
+
+_LAST_PORT = 65535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``serve``."""
+    parser.add_argument("--port", type=int, metavar="N", help="port to listen on (default: 8501)")
+    parser.add_argument("--address", metavar="HOST", help="address to listen on (default: every one of this machine)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve until the process is told to end.
+
+    Raises:
+        InvalidSpec: there is no such port.
+    """
+    if arguments.port is not None and not 1 <= arguments.port <= _LAST_PORT:
+        raise InvalidSpec(f"A port is a number from 1 to {_LAST_PORT}; got {arguments.port}.")
+    from senseapp.app.server.serve import serve  # Streamlit, which no other command needs
+
+    given = {"server.port": arguments.port, "server.address": arguments.address}
+    with suppress(KeyboardInterrupt):  # how people end it
+        serve([f"--{name}={value}" for name, value in given.items() if value is not None])
