@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -17,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from scripts.peer_environment import install, make_environment
+from tests.asynchronous import run_async
 from tests.browser.servers import Server, serving
 from tests.soak.visitor import Visitor
 
@@ -140,7 +140,7 @@ def test_every_page_is_served_from_another_folder(command: Path, elsewhere: Path
     with serving(app):
         with urllib.request.urlopen(app.url, timeout=20) as answer:
             assert answer.status == 200
-        asyncio.run(looks_at_every_page(app.url))
+        run_async(looks_at_every_page(app.url))
         log = app.log.read_text()
         assert '"level": "error"' not in log, log
         assert "Traceback" not in log, log

@@ -247,7 +247,7 @@ with ThreadPoolExecutor(4) as pool:
 print(gc.get_freeze_count() > len(gc.get_objects()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr == ""
+    assert not done.stderr, done.stderr
     assert done.stdout == "True\n"  # what was loaded is no work for the collector, which runs after each page
 
 
