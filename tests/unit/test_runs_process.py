@@ -430,3 +430,22 @@ def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
     sent = json.dumps(encode(task), allow_nan=False)
     assert decode_task(json.loads(sent)) == task
+
+
+@pytest.mark.slow
+def test_a_question_ends_its_process_in_time_though_the_app_is_gone() -> None:
+    program = """
+from senseapp.runs import questions
+from senseapp.runs.process import child
+def endless(question):
+    nested = ()
+    for _ in range(60):
+        nested = (nested, nested)
+    return hash(nested)  # in C, for years, with no other thread let in
+questions.answer_here, child._GRACE_SECONDS = endless, 0
+class Talk:
+    say = print
+child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0})
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
+    assert ended.returncode == -signal.SIGALRM

@@ -9,8 +9,10 @@ It ends when the app does.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
+import signal
 import sys
 import threading
 import traceback
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _ORPHANED = 3
+_GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
 _IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
 
 
@@ -98,10 +101,12 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
     from senseapp.runs.questions import answer_here  # what runs do without
 
+    signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that lets no thread run
     try:
         with MemoryGuard(request["job_mb"]).job():
             talk.say("answer", answer_here(request["question"]))
     finally:
+        signal.alarm(0)
         give_back_freed_memory()  # the next question is of another file
 
 

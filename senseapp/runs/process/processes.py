@@ -220,7 +220,7 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0)
         process.ask("warm")
         process.warm.wait()
         end = time.monotonic() + question.seconds
-        process.ask("question", {"question": encode(question), "job_mb": job_mb})
+        process.ask("question", {"question": encode(question), "seconds": question.seconds, "job_mb": job_mb})
         answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
     except ProcessLost as error:
         raise ReadingStopped(
