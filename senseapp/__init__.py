@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
+    "LayerSensitivity": "senseapp.notebook.level_result",
     "LevelResult": "senseapp.notebook.level_result",
+    "SensitivityResult": "senseapp.notebook.level_result",
     "SensitivityAnalyzer": "senseapp.notebook.analyzer",
     "analyze_sensitivity": "senseapp.notebook.analyzer",
     "histogram": "senseapp.app.charts.histogram_wall",
@@ -18,7 +20,7 @@ _HOMES = {
 
 __version__ = "0.1.0"
 
-__all__ = ["LevelResult", "SensitivityAnalyzer", "analyze_sensitivity", "histogram", "make_schedule", "measure"]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:

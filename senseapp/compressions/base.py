@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -128,11 +128,24 @@ class ChannelCompressor(Compressor, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A caller's own way to choose which weights go, in place of what a compression offers by name.
+
+    Attributes:
+        score: returns the importance of each weight, in the shape that the module's weight has.
+        spanned: returns the axes, of :class:`WeightLayout`, along which a layer's weights go together; None for usual.
+    """
+
+    score: Callable[[Tensor], Tensor] | None = None
+    spanned: Callable[[LayerProfile], tuple[int, ...] | None] = lambda layer: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionRequest:
     """What a compressor is built from: the network, in ``eval()`` mode, and its selected layers, in execution order.
 
     ``calibration`` are batches (N, C, H, W) for data-driven criteria and activation ranges; ``trace`` is a pass of the
-    model that was watched already, if there is one.
+    model that was watched already, if there is one. ``selection`` stands in for settings that choose single weights.
     """
 
     model: nn.Module
@@ -140,6 +153,7 @@ class CompressionRequest:
     calibration: tuple[torch.Tensor, ...]
     seed: int = 0
     trace: CallTrace | None = None
+    selection: Selection = field(default_factory=Selection)
 
 
 def build_compressor(config: CompressionConfig, request: CompressionRequest) -> Compressor:

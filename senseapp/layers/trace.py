@@ -267,8 +267,15 @@ def _first_shape(value: Any) -> tuple[int, ...]:
     return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
 
 
-def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
-    """Run ``model`` once on ``inputs`` (N, C, H, W) and return what was seen.
+def called(model: nn.Module, inputs: Any) -> Any:
+    """Call ``model`` on one tensor, on the members of a tuple or list, or by the names of a mapping."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
+    """Run ``model`` once on ``inputs``, (N, C, H, W) or several as :func:`called` takes them; return what was seen.
 
     The model gets a copy of ``inputs``, in case it writes into them. The pass runs under ``no_grad`` rather than
     ``inference_mode``, whose tensors have no version counter and so could not show what is overwritten in place.
@@ -276,11 +283,12 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
     watcher = _Watcher()
     for name, parameter in model.named_parameters():
         watcher.origins.add_parameter(name, parameter)
-    inputs = inputs.clone()
-    watcher.origins.add_input(inputs)
-    version = version_of(inputs)
+    inputs = map_tensors(inputs, torch.clone)
+    given = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
+    for tensor, _ in given:
+        watcher.origins.add_input(tensor)
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
-        output = model(inputs)
+        output = called(model, inputs)
     for index, tensor, version_then in watcher.returned:
         watcher.calls[index].overwritten |= version_of(tensor) != version_then
     for tensor in tensors_in(output):  # the caller reads the model's output
@@ -290,9 +298,12 @@ def trace_calls(model: nn.Module, inputs: Tensor) -> CallTrace:
         calls=watcher.calls,
         uses=watcher.uses,
         output=output,
-        batch_size=len(inputs),
-        input_last_needed=max((_end(watcher, reader) for reader, _ in watcher.readers.get(id(inputs), ())), default=-1),
-        input_overwritten=version_of(inputs) != version,
+        batch_size=len(given[0][0]),
+        input_last_needed=max(
+            (_end(watcher, reader) for tensor, _ in given for reader, _ in watcher.readers.get(id(tensor), ())),
+            default=-1,
+        ),
+        input_overwritten=any(version_of(tensor) != version for tensor, version in given),
         other_macs=watcher.other_macs,
     )
 

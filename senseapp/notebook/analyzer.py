@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,17 @@ from tqdm import tqdm
 
 from senseapp import compressions
 from senseapp.compressions import CompressionConfig, options_of
-from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
-from senseapp.core.errors import MeasurementFailed
+from senseapp.compressions.base import CompressionRequest, Compressor, Selection, build_compressor
+from senseapp.compressions.description import Effect
+from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.plan import PlannedTarget, plan_targets
 from senseapp.engine.replay import find_replay_obstacle
-from senseapp.layers.profile import profile_model, select_layers, watched_pass
-from senseapp.notebook.level_result import LayerSensitivity, LevelResult
+from senseapp.layers.profile import CONVOLUTIONS, profile_model, select_layers, watched_pass
+from senseapp.layers.trace import map_tensors, tensors_in
+from senseapp.notebook.fasterai_words import Criteria, criterion_of, spanned, usual_granularity
+from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile
-
-_FASTERAI_CRITERIA = {"large_final": "magnitude", "squared_final": "squared_magnitude"}
 
 
 class SensitivityAnalyzer:
@@ -32,32 +33,40 @@ class SensitivityAnalyzer:
 
     Args:
         model: the network.
-        sample: one batch of inputs, (N, C, H, W); also what data-driven criteria are calibrated on.
+        sample: one batch of inputs, (N, C, H, W), or a tuple or dict of what the model is called with.
         eval_fn: takes the model, returns a number; must not train it.
-        criteria: ``large_final`` (magnitude), ``squared_final``, ``random``, ``wanda``, or a senseapp criterion.
+        criteria: ``large_final`` (magnitude), ``squared_final``, ``random``, ``wanda``, a senseapp criterion,
+            fasterai's object of that name, or a function that returns the importance of each number of a weight.
         higher_is_better: whether more of what ``eval_fn`` returns is better.
         metric_name: what it is called.
+        device: where the sample goes; None means where the model is.
+        calibration_data: what data-driven criteria and ranges of activations look at; None means the sample.
         seed: of the random criterion.
     """
+
+    VALID_COMPRESSIONS: ClassVar[frozenset[str]] = frozenset(
+        each.config.kind for each in compressions.all_descriptions()
+    )
+    COMPRESSIBLE_LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (*CONVOLUTIONS, nn.Linear)
 
     def __init__(
         self,
         model: nn.Module,
-        sample: Tensor,
+        sample: Any,
         eval_fn: Callable[[nn.Module], float],
         *,
-        criteria: str = "large_final",
+        criteria: Criteria = "large_final",
         higher_is_better: bool = True,
         metric_name: str = "accuracy",
+        device: str | torch.device | None = None,
+        calibration_data: Any = None,
         seed: int = 0,
     ) -> None:
-        self._model = model
-        self._sample = sample
-        self._eval_fn = eval_fn
-        self._criterion = _FASTERAI_CRITERIA.get(criteria, criteria)
-        self._higher_is_better = higher_is_better
-        self._metric_name = metric_name
-        self._seed = seed
+        self.model, self.sample, self.eval_fn = model, sample, eval_fn
+        self.criteria, self.higher_is_better, self.metric_name = criteria, higher_is_better, metric_name
+        self.device = torch.device(device) if device else next(model.parameters()).device
+        self.calibration_data, self.seed = calibration_data, seed
+        self._criterion, self._score = criterion_of(criteria)
 
     def analyze(
         self,
@@ -70,13 +79,14 @@ class SensitivityAnalyzer:
         quant_per_channel: bool = True,
         quant_activations: bool = False,
         verbose: bool = True,
-    ) -> LevelResult:
+    ) -> SensitivityResult:
         """Measure one compression at one level on each layer.
 
         Args:
             compression: ``sparsity``, ``pruning`` or ``quantization``.
             level: percent; bits for quantization.
-            granularity: of sparsity: ``weight``, ``kernel``, ``filter``, ``channel``, ``row``, ``column``, ``2:4``.
+            granularity: of sparsity, by fasterai's names (``weight``, ``kernel``, ``filter``, ``shared_row`` …), or
+                ``2:4``.
             layers: names or shell patterns; None means all.
             layer_types: class names; None means all.
             quant_per_channel: one scale per output channel, else one per tensor.
@@ -109,44 +119,63 @@ class SensitivityAnalyzer:
         quant_per_channel: bool = True,
         quant_activations: bool = False,
         verbose: bool = True,
-    ) -> list[LevelResult]:
+    ) -> list[SensitivityResult]:
         """Measure several levels in one run, which shares the work before each layer; see :meth:`analyze`."""
         shown = [float(level) for level in (levels or (25, 50, 75))]
         config = self._config(compression, granularity, quant_per_channel, quant_activations)
         inner = [config.scale.from_shown(level) for level in shown]
-        config.check_levels(inner)
-        with _evaluating(self._model):
-            image = self._sample[:1]
-            trace = watched_pass(self._model, image)
-            profile = profile_model(self._model, image, trace=trace)
+        zeroes = config.description.effect is Effect.ZEROS and config.only_level is None
+        config.check_levels([level for level in inner if not (zeroes and level in (0.0, 1.0))])
+        sample, calibration = (
+            map_tensors(given, lambda tensor: tensor.to(self.device))
+            for given in (self.sample, self.sample if self.calibration_data is None else self.calibration_data)
+        )
+        with _evaluating(self.model):
+            image = map_tensors(sample, lambda tensor: tensor[:1])
+            trace = watched_pass(self.model, image)
+            profile = profile_model(self.model, next(tensors_in(image)), trace=trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
             request = CompressionRequest(
-                model=self._model, layers=selected, calibration=(self._sample,), seed=self._seed
+                model=self.model,
+                layers=selected,
+                calibration=(calibration,),
+                seed=self.seed,
+                selection=Selection(score=self._score, spanned=spanned(granularity)),
             )
             compressor = build_compressor(config, request)
             planned = plan_targets(compressor.targets, trace)
             positions = [item.position for item in planned]
-            evaluation = ReplayedEvaluation(self._model, self._eval_fn, trace, positions)
-            evaluation.replayable = not find_replay_obstacle(self._model, trace, image, positions)
+            evaluation = ReplayedEvaluation(self.model, self.eval_fn, trace, positions)
+            evaluation.replayable = isinstance(image, Tensor) and not find_replay_obstacle(
+                self.model, trace, image, positions
+            )
             baseline = evaluation.baseline()
-            values = dict(_values(evaluation, compressor, planned, inner, verbose=verbose))
+            values = dict(_values(evaluation, compressor, planned, inner, baseline, verbose=verbose))
         return [
-            LevelResult(
-                compression_type=compression,
+            SensitivityResult(
+                compression_type=_spelled(config, level, activations=quant_activations),
                 compression_level=level,
                 baseline_metric=baseline,
-                layers=tuple(self._rows(profile, compressor, planned, values, internal, baseline)),
-                metric_name=self._metric_name,
-                higher_is_better=self._higher_is_better,
+                layers=list(self._rows(profile, compressor, planned, values, internal, baseline)),
+                metric_name=self.metric_name,
+                higher_is_better=self.higher_is_better,
             )
             for level, internal in zip(shown, inner, strict=True)
         ]
 
     def _config(self, compression: str, granularity: str, per_channel: bool, activations: bool) -> CompressionConfig:
         """Return the settings; arguments that mean nothing for the compression are ignored, as the reference does."""
-        words = {"granularity": granularity, "criterion": self._criterion}
+        words = {"granularity": usual_granularity(granularity), "criterion": self._criterion}
         switches = {"granularity": per_channel, "activations": activations}
-        config = compressions.get(compression).config
+        description = compressions.get(compression)
+        if self._score and description.effect is not Effect.ZEROS:
+            words.pop("criterion")
+            if "criterion" in options_of(description.config):
+                raise InvalidSpec(
+                    f"{description.label} ranks channels by an importance of torch-pruning, and cannot rank them by a "
+                    "function of weights. Choose criteria by name."
+                )
+        config = description.config
         chosen: dict[str, Any] = {}
         for name, option in options_of(config).items():
             if option.switch and name in switches:
@@ -178,7 +207,7 @@ class SensitivityAnalyzer:
                 params=layer.num_params,
                 baseline_metric=baseline,
                 compressed_metric=measured,
-                delta=baseline - measured if self._higher_is_better else measured - baseline,
+                delta=baseline - measured if self.higher_is_better else measured - baseline,
                 group_id=target.group if target else "",
                 group_members=target.members if target and target.group else (),
                 prunable=isinstance(outcome, float),
@@ -188,24 +217,33 @@ class SensitivityAnalyzer:
 
 def analyze_sensitivity(
     model: nn.Module,
-    sample: Tensor,
+    sample: Any,
     eval_fn: Callable[[nn.Module], float],
     compression: str = "sparsity",
     level: float = 50,
     *,
-    criteria: str = "large_final",
+    criteria: Criteria = "large_final",
     higher_is_better: bool = True,
     metric_name: str = "accuracy",
+    device: str | torch.device | None = None,
+    calibration_data: Any = None,
     granularity: str = "weight",
     layers: Sequence[str] | None = None,
     layer_types: Sequence[str] | None = None,
     quant_per_channel: bool = True,
     quant_activations: bool = False,
     verbose: bool = True,
-) -> LevelResult:
+) -> SensitivityResult:
     """Measure one compression at one level on each layer; see :class:`SensitivityAnalyzer` for the arguments."""
     analyzer = SensitivityAnalyzer(
-        model, sample, eval_fn, criteria=criteria, higher_is_better=higher_is_better, metric_name=metric_name
+        model,
+        sample,
+        eval_fn,
+        criteria=criteria,
+        higher_is_better=higher_is_better,
+        metric_name=metric_name,
+        device=device,
+        calibration_data=calibration_data,
     )
     return analyzer.analyze(
         compression,
@@ -219,11 +257,18 @@ def analyze_sensitivity(
     )
 
 
+def _spelled(config: CompressionConfig, level: float, *, activations: bool) -> str:
+    """Return how the reference spells a compression that was measured; a level in bits is part of it."""
+    bits = "" if config.scale.any_between else f"-{level:g}bit"
+    return config.kind + bits + ("+act" if activations and "activations" in options_of(type(config)) else "")
+
+
 def _values(
     evaluation: ReplayedEvaluation,
     compressor: Compressor,
     planned: Sequence[PlannedTarget],
     levels: Sequence[float],
+    baseline: float,
     *,
     verbose: bool,
 ) -> Iterator[tuple[tuple[str, float], float | str]]:
@@ -234,8 +279,8 @@ def _values(
             evaluation.advance(item.position)
             for level in levels:
                 try:
-                    with compressor.compress(item.target, level):
-                        outcome: float | str = evaluation.evaluate()
+                    with compressor.compress(item.target, level) if level else nullcontext():
+                        outcome: float | str = evaluation.evaluate() if level else baseline
                 except MeasurementFailed as failure:
                     outcome = str(failure)
                 yield (item.target.layer, level), outcome

@@ -10,11 +10,13 @@ import altair as alt
 import pandas as pd
 
 from senseapp import compressions
-from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.errors import InvalidSchedule
 from senseapp.schedules.gamma import gamma_levels
 
 if TYPE_CHECKING:
     from torch import nn
+
+_PIXELS_PER_INCH = 72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +46,24 @@ class LayerSensitivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelResult:
-    """What compressing each layer to one level, in percent or bits, did; ``layers`` are in execution order."""
+class SensitivityResult:
+    """What compressing each layer to one level, in percent or bits, did; ``layers`` are in execution order.
+
+    ``compression_type`` is spelled as in the reference: ``sparsity``, ``quantization-4bit``, ``quantization-8bit+act``.
+    """
 
     compression_type: str
     compression_level: float
     baseline_metric: float
-    layers: tuple[LayerSensitivity, ...]
+    layers: list[LayerSensitivity]
     metric_name: str = "accuracy"
     higher_is_better: bool = True
 
     @property
     def level_text(self) -> str:
         """Compression and level: ``sparsity at 50 %``."""
-        suffix = compressions.get(self.compression_type).scale.suffix
-        return f"{self.compression_type} at {self.compression_level:g} {suffix}"
+        compression = self.compression_type.partition("-")[0]
+        return f"{compression} at {self.compression_level:g} {compressions.get(compression).scale.suffix}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists."""
@@ -108,11 +113,6 @@ class LevelResult:
             InvalidSchedule: no layer was measured.
             InfeasibleBudget: the target lies outside the limits; names the nearest that can be met.
         """
-        scale = compressions.get(self.compression_type).scale
-        if not scale.any_between:
-            raise InvalidSpec(
-                f"Targets in percent make no sense for {self.compression_type}, which needs {scale.unit}."
-            )
         units = self._units()
         if not units:
             raise InvalidSchedule("No layer was measured, so there is nothing to share the target among.")
@@ -132,20 +132,31 @@ class LevelResult:
 
     to_schedule = to_layer_targets
 
-    def plot(self) -> alt.Chart:
-        """Return a bar chart of the deltas, one per layer in execution order, from blue (robust) to red (fragile)."""
+    def plot(self, figsize: tuple[float, float] | None = None) -> alt.Chart:
+        """Return a bar chart of the deltas, one per layer in execution order, from blue (robust) to red (fragile).
+
+        Args:
+            figsize: width and height in inches, of 72 pixels; layers then stand side by side, as in the reference.
+        """
         measured = self._measured()
         rows = pd.DataFrame({"layer": [item.name for item in measured], "delta": [item.delta for item in measured]})
+        layers: dict[str, Any] = {"shorthand": "layer:N", "sort": None, "title": None}
+        drop: dict[str, Any] = {"shorthand": "delta:Q", "title": f"drop in {self.metric_name}"}
+        axis = alt.Axis(labelLimit=240, labelOverlap=False, labelAngle=-60 if figsize else 0)
+        places: dict[str, Any] = {"x": alt.X(**drop), "y": alt.Y(**layers, axis=axis)}
+        size: dict[str, Any] = {"height": alt.Step(18)}
+        if figsize:
+            places = {"x": alt.X(**layers, axis=axis), "y": alt.Y(**drop)}
+            size = {"width": _PIXELS_PER_INCH * figsize[0], "height": _PIXELS_PER_INCH * figsize[1]}
         chart: alt.Chart = (
             alt.Chart(rows, title=f"Which layers are fragile? {self.level_text}")
             .mark_bar()
             .encode(
-                x=alt.X("delta:Q", title=f"drop in {self.metric_name}"),
-                y=alt.Y("layer:N", sort=None, title=None, axis=alt.Axis(labelLimit=240, labelOverlap=False)),
+                **places,
                 color=alt.Color("delta:Q", scale=alt.Scale(scheme="redyellowblue", reverse=True), legend=None),
                 tooltip=["layer", alt.Tooltip("delta", format="+.4f")],
             )
-            .properties(height=alt.Step(18))
+            .properties(**size)
         )
         return chart
 
@@ -158,3 +169,6 @@ class LevelResult:
         for layer in self._measured():
             units.setdefault(layer.group_id or f"layer:{layer.name}", []).append(layer)
         return list(units.values())
+
+
+LevelResult = SensitivityResult  # its name before

@@ -16,7 +16,7 @@ from torch import nn
 
 
 def main() -> None:
-    """Measure sparsity at 50 % and quantization to 4 bits."""
+    """Measure sparsity at 50 % and quantization to 4 bits, and sparsity of each granularity on some layers."""
     torch.set_num_threads(1)
     case = torch.load(sys.argv[1], weights_only=True)
     model = timm.create_model(case["model"], num_classes=case["num_classes"]).eval()
@@ -31,6 +31,10 @@ def main() -> None:
         analyzer = SensitivityAnalyzer(model, case["images"][:1], loss, higher_is_better=False, metric_name="loss")
         result = analyzer.analyze(compression, level, verbose=False)
         found[compression] = {layer.name: layer.delta for layer in result.layers}
+    analyzer = SensitivityAnalyzer(model, case["images"][:1], loss, higher_is_better=False, metric_name="loss")
+    for granularity in case["granularities"]:
+        result = analyzer.analyze("sparsity", 50, granularity=granularity, layers=case["some_layers"], verbose=False)
+        found[granularity] = {layer.name: layer.delta for layer in result.layers}
     sys.stdout.write(json.dumps(found) + "\n")
 
 

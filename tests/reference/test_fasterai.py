@@ -32,6 +32,21 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.records.ranking import spearman
 
 NUM_CLASSES = 10
+# Units of which a layer has three or nine are left out: half of them is one here, and another number where a quantile
+# is interpolated. One unit of 64 more or less is what the tolerance below is for.
+GRANULARITIES = (
+    "channel",
+    "column",
+    "row",
+    "kernel",
+    "filter",
+    "shared_weight",
+    "shared_column",
+    "shared_row",
+    "shared_kernel",
+    "vertical_slice",
+    "horizontal_slice",
+)
 SCRIPT = Path(__file__).parent.parent / "peers" / "fasterai_deltas.py"
 
 
@@ -47,6 +62,8 @@ def case() -> dict[str, object]:
         "images": images,
         "labels": labels,
         "network": model,
+        "granularities": GRANULARITIES,
+        "some_layers": ["layer1.0.conv1", "layer2.0.downsample.0", "layer4.1.conv2"],
     }
 
 
@@ -86,6 +103,24 @@ def test_deltas_agree(
     assert span > 1e-3
     assert max(abs(a - b) for a, b in zip(ours.values(), reference, strict=True)) <= 0.02 * span
     assert spearman(list(ours.values()), reference) >= 0.999
+
+
+@pytest.mark.peer
+def test_each_granularity_zeroes_what_fasterai_zeroes(
+    case: dict[str, object], theirs: dict[str, dict[str, float]]
+) -> None:
+    for granularity in GRANULARITIES:
+        result = analyze_sensitivity(
+            case["network"],
+            case["images"][:1],
+            lambda network: _loss(network, case),
+            granularity=granularity,
+            layers=case["some_layers"],
+            higher_is_better=False,
+            verbose=False,
+        )
+        ours = {layer.name: layer.delta for layer in result.layers}
+        assert ours == pytest.approx(theirs[granularity], abs=0.015), granularity
 
 
 def test_one_bit_is_refused_where_fasterai_takes_eight(case: dict[str, object]) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from senseapp.records.jobs import RunState
 from senseapp.runs.service import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
+from tests.asynchronous import run_async
 from tests.soak.crowd import start_run
 from tests.soak.killed_server import check_home, check_leftovers, kill_server, open_pages
 from tests.soak.served import MB, ROOT, Served, served
@@ -36,10 +37,10 @@ def full_from_the_start(begun: Path, home: Path) -> None:
     with _disk(begun, home, free_mb=2):
         filler = _fill(home)
         with _served(home) as server:
-            asyncio.run(_full_from_the_start(server))
+            run_async(_full_from_the_start(server))
         filler.unlink()
         with _served(home) as server:
-            _each_says(asyncio.run(open_pages(server, _finished(begun))), "The disk has")  # 2 MB are not much either
+            _each_says(run_async(open_pages(server, _finished(begun))), "The disk has")  # 2 MB are not much either
             check_home(home)
             assert len(RunStore(home).list(LOCAL_OWNER)) == 1
 
@@ -55,7 +56,7 @@ async def _full_from_the_start(server: Served) -> None:
 def full_in_a_run(begun: Path, home: Path) -> None:
     """The run fails with a sentence, keeps what it measured, and goes on once there is room."""
     with _disk(begun, home, free_mb=20), _served(home) as server:
-        asyncio.run(_full_in_a_run(server))
+        run_async(_full_in_a_run(server))
         check_home(home)
 
 
@@ -86,7 +87,7 @@ async def _full_in_a_run(server: Served) -> None:
 def full_in_an_upload(begun: Path, home: Path) -> None:
     """The page says why the file was not taken, and nothing of it is left."""
     with _disk(begun, home, free_mb=30), _served(home) as server:
-        asyncio.run(_full_in_an_upload(server))
+        run_async(_full_in_an_upload(server))
         check_leftovers(home)
         check_home(home)
 
@@ -104,7 +105,7 @@ def read_only_from_the_start(begun: Path, home: Path) -> None:
     with _disk(begun, home, free_mb=10):
         _mount("-o", "remount,ro", home)
         with _served(home) as server:
-            _each_says(asyncio.run(open_pages(server)), "writable")
+            _each_says(run_async(open_pages(server)), "writable")
 
 
 def read_only_and_empty(begun: Path, home: Path) -> None:
@@ -113,20 +114,20 @@ def read_only_and_empty(begun: Path, home: Path) -> None:
     with _disk(home, home, free_mb=10):
         _mount("-o", "remount,ro", home)
         with _served(home) as server:
-            _each_says(asyncio.run(open_pages(server)), "writable")
+            _each_says(run_async(open_pages(server)), "writable")
 
 
 def read_only_while_it_runs(begun: Path, home: Path) -> None:
     """What is there is shown, every page says what is wrong, and nothing is lost."""
     with _disk(begun, home, free_mb=200), _served(home) as server:
-        asyncio.run(open_pages(server))
+        run_async(open_pages(server))
         _mount("--bind", home, home)
         try:
             _mount("-o", "remount,bind,ro", home)
-            _each_says(asyncio.run(open_pages(server, _finished(begun))), "writable")
+            _each_says(run_async(open_pages(server, _finished(begun))), "writable")
         finally:
             _unmount(home)
-        said = asyncio.run(open_pages(server, _finished(begun)))
+        said = run_async(open_pages(server, _finished(begun)))
         assert not any(said.values()), f"the pages still say {said}"
         check_home(home)
 
@@ -147,10 +148,10 @@ def _damaged(begun: Path, home: Path, damage: Callable[[bytes], bytes]) -> None:
     sound = database.read_bytes()
     database.write_bytes(damage(sound))
     with _served(home) as server:
-        _each_says(asyncio.run(open_pages(server)), "senseapp.sqlite3")
+        _each_says(run_async(open_pages(server)), "senseapp.sqlite3")
     database.write_bytes(sound)
     with _served(home) as server:
-        said = asyncio.run(open_pages(server, _finished(home)))
+        said = run_async(open_pages(server, _finished(home)))
         assert not any(said.values()), f"the pages still say {said}"
         check_home(home)
 
@@ -166,12 +167,12 @@ def a_database_damaged_while_it_runs(begun: Path, home: Path) -> None:
 def database_damaged_under(server: Served, run_id: str) -> None:
     """Overwrite the database of a running server, look at every page, and put it back."""
     database = server.home / "senseapp.sqlite3"
-    asyncio.run(open_pages(server, run_id))
+    run_async(open_pages(server, run_id))
     sound = database.read_bytes()
     database.write_bytes(sound[:4096] + os.urandom(len(sound) - 4096))
-    _each_says(asyncio.run(open_pages(server, run_id)), "senseapp.sqlite3")
+    _each_says(run_async(open_pages(server, run_id)), "senseapp.sqlite3")
     database.write_bytes(sound)
-    said = asyncio.run(open_pages(server, run_id))
+    said = run_async(open_pages(server, run_id))
     assert not any(said.values()), f"the pages still say {said}"
 
 
@@ -180,7 +181,7 @@ def a_second_server(begun: Path, home: Path) -> None:
     shutil.copytree(begun, home)
     with _served(home) as server:
         _second_is_refused(server)
-        said = asyncio.run(open_pages(server, _finished(home)))
+        said = run_async(open_pages(server, _finished(home)))
         assert not any(said.values()), said
 
 
@@ -188,7 +189,7 @@ def a_second_server_while_the_first_measures(begun: Path, home: Path) -> None:
     """The run of the first is left alone."""
     shutil.copytree(begun, home)
     with _served(home) as server:
-        asyncio.run(_measure_beside_another(server))
+        run_async(_measure_beside_another(server))
         check_home(home)
 
 
@@ -209,7 +210,7 @@ def a_second_server_after_the_first_was_killed(begun: Path, home: Path) -> None:
     with _served(home) as server:
         kill_server(server)
         with _served(home) as second:
-            said = asyncio.run(open_pages(second, _finished(home)))
+            said = run_async(open_pages(second, _finished(home)))
             assert not any(said.values()), said
             check_home(home)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed
 
+from tests.asynchronous import run_async
 from tests.soak.bad_conditions import CONDITIONS
 from tests.soak.crowd import start_run, time_run
 from tests.soak.kill_moments import MOMENTS, CameTooLate, InHistogram, InProof, InSearch, Moment, OfFinishedRun, Scene
@@ -75,11 +76,11 @@ def make_reference(folder: Path) -> Reference:
     """Let a server measure, prove, look and search without being killed."""
     begun, whole = folder / "begun", folder / "whole"
     with served(begun, **SETTINGS) as server:
-        run_id = asyncio.run(_measured(server))
+        run_id = run_async(_measured(server))
     shutil.copytree(begun, whole)
     with served(whole, **SETTINGS) as server:
         scene = Scene(victim="", number=0, home=whole, run_id=run_id, chance=random.Random(0), patience={})
-        seconds = {kind.kind: asyncio.run(_timed(server, kind(scene))) for kind in (InProof, InHistogram, InSearch)}
+        seconds = {kind.kind: run_async(_timed(server, kind(scene))) for kind in (InProof, InHistogram, InSearch)}
     return Reference(begun=begun, whole=whole, run_id=run_id, seconds=seconds)
 
 
@@ -127,14 +128,14 @@ def _kill_and_go_on(moment: Moment, reference: Reference) -> bool:
     scene = moment.scene
     settings = SETTINGS | (SLOW_DISK if moment.slow_disk else {})
     with served(scene.home, **settings) as server:
-        if not asyncio.run(_strike(server, moment)):
+        if not run_async(_strike(server, moment)):
             return False
         if scene.victim != "server":
             check_home(scene.home)
     if scene.victim == "server":
         wait_until_gone(scene.jobs)
         with served(scene.home, **SETTINGS) as server:
-            asyncio.run(_go_on(server, moment))
+            run_async(_go_on(server, moment))
             check_home(scene.home)
     moment.check(reference.whole)
     return True

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from senseapp import SensitivityAnalyzer, analyze_sensitivity
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec, NoLayersSelected, UnsupportedModel
-from senseapp.notebook.level_result import LevelResult
+from senseapp.notebook import SensitivityResult
 from tests.small_models import fingerprint, images_for, small_network
 from tests.trap_models import PIXELS, OverwrittenInput
 
@@ -37,7 +37,7 @@ def _loss_in_batches(model: nn.Module, size: int = 5) -> float:
 
 def _analyze(
     model: nn.Module, eval_fn: Callable[[nn.Module], float] = _loss, *args: object, **given: object
-) -> LevelResult:
+) -> SensitivityResult:
     settings = {"higher_is_better": False, "metric_name": "loss", "verbose": False, **given}
     return analyze_sensitivity(model, IMAGES[:2], eval_fn, *args, **settings)  # type: ignore[arg-type]
 
@@ -52,7 +52,7 @@ def _plainly(eval_fn: Callable[[nn.Module], float]) -> Callable[[nn.Module], flo
     return evaluate
 
 
-def _deltas(result: LevelResult) -> dict[str, float]:
+def _deltas(result: SensitivityResult) -> dict[str, float]:
     return {layer.name: layer.delta for layer in result.layers}
 
 
@@ -246,8 +246,11 @@ def test_settings_change_what_is_measured() -> None:
         ({"compression": "distillation"}, "sparsity, pruning, quantization"),
         ({"granularity": "corner"}, "granularity must be one of"),
         ({"criteria": "taste"}, "criterion must be one of"),
-        ({"level": 0}, "%"),
-        ({"level": 100}, "%"),
+        ({"compression": "pruning", "level": 0}, "%"),
+        ({"compression": "pruning", "level": 100}, "%"),
+        ({"compression": "pruning", "criteria": torch.neg}, "function of weights"),
+        ({"criteria": 3}, "fasterai's object"),
+        ({"level": 101}, "%"),
         ({"level": float("nan")}, "%"),
         ({"compression": "quantization", "level": 1}, "bits"),
         ({"compression": "quantization", "level": 4.5}, "bits"),
@@ -368,3 +371,103 @@ def test_replay_is_given_up_where_the_model_remembers() -> None:
         _deltas(_analyze(model, function)) for function in (_loss_in_batches, _plainly(_loss_in_batches))
     )
     assert replayed == pytest.approx(plain, abs=1e-6)
+
+
+class Criteria:
+    """An object such as fasterai's: it scores with ``f``, against the weights at the start with ``output_fn``."""
+
+    def __init__(self, f: Callable[[Tensor], Tensor], output_fn: Callable[..., Tensor] | None = None, **others: object):
+        self.f, self.output_fn = f, output_fn
+        self.__dict__.update(others)
+
+
+def test_criteria_are_names_objects_or_functions_of_a_weight() -> None:
+    model = small_network()
+
+    def deltas(criteria: object) -> dict[str, float]:
+        return _deltas(_analyze(model, criteria=criteria))
+
+    by_name = deltas("large_final")
+    assert deltas(Criteria(torch.abs)) == deltas(lambda weight: 3 * weight.abs()) == by_name
+    assert deltas(Criteria(torch.abs, torch.min)) == by_name  # the weights at the start are those of now
+    assert deltas(Criteria(torch.randn_like)) == deltas("random") == deltas("random")
+    assert deltas(Criteria(torch.abs, needs_data=True)) == deltas("wanda")
+    smallest = deltas(lambda weight: -weight.abs())
+    with torch.no_grad():
+        kept = model.stem.weight.clone()
+        model.stem.weight *= kept.abs() <= kept.abs().flatten().sort().values[kept.numel() // 2 - 1]
+        assert smallest["stem"] == pytest.approx(_loss(model) - _loss(small_network()), abs=1e-6)
+
+
+def test_no_zeros_are_no_loss_and_nothing_but_zeros_is_a_layer_at_zero() -> None:
+    model = small_network()
+    none, every = (_analyze(model, level=level) for level in (0, 100))
+    assert set(_deltas(none).values()) == {0.0}
+    with torch.no_grad():
+        model.stem.weight.zero_()
+    assert _deltas(every)["stem"] == pytest.approx(_loss(model) - every.baseline_metric, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("compression", "level", "activations", "spelled"),
+    [
+        ("sparsity", 50, True, "sparsity"),
+        ("quantization", 8, False, "quantization-8bit"),
+        ("quantization", 16, True, "quantization-16bit+act"),
+    ],
+)
+def test_the_compression_is_spelled_as_in_the_reference_and_gives_targets(
+    compression: str, level: float, activations: bool, spelled: str
+) -> None:
+    result = _analyze(small_network(), _loss, compression, level, quant_activations=activations)
+    assert result.compression_type == spelled
+    assert result.level_text.startswith(f"{compression} at {level}")
+    assert isinstance(result.layers, list)
+    targets = result.to_layer_targets(small_network(), target_pct=40)
+    params = {layer.name: layer.params for layer in result.layers}
+    mean = sum(targets[name] * params[name] for name in params) / sum(params.values())
+    assert mean == pytest.approx(40, abs=0.05)
+
+
+def test_a_figure_has_the_size_that_was_asked_for() -> None:
+    drawn = _analyze(small_network()).plot(figsize=(14, 5)).to_dict()
+    assert (drawn["width"], drawn["height"]) == (14 * 72, 5 * 72)
+    assert drawn["encoding"]["x"]["field"] == "layer"
+
+
+def test_the_analyzer_shows_what_it_was_given() -> None:
+    model = small_network()
+    analyzer = SensitivityAnalyzer(model, IMAGES[:2], _loss, criteria="wanda", device="cpu", calibration_data=IMAGES)
+    assert analyzer.model is model
+    assert analyzer.criteria == "wanda"
+    assert isinstance(model.stem, analyzer.COMPRESSIBLE_LAYERS)
+    assert {"sparsity", "pruning", "quantization"} == analyzer.VALID_COMPRESSIONS
+    wide = analyzer.analyze("sparsity", 50, verbose=False)
+    narrow = SensitivityAnalyzer(model, IMAGES[:2], _loss, criteria="wanda").analyze("sparsity", 50, verbose=False)
+    assert _deltas(wide) != _deltas(narrow)  # calibration_data counts, not the sample
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.extra, self.head = nn.Conv2d(3, 8, 3), nn.Linear(4, 8), nn.Linear(8, 5)
+
+    def forward(self, image: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+        return {"scores": self.head(self.conv(image).mean((2, 3)) + self.extra(numbers))}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("compression", "level"), [("sparsity", 50), ("quantization", 4)])
+def test_models_of_several_inputs_and_any_output_are_measured(compression: str, level: float, named: bool) -> None:
+    model, image, numbers = TwoInputs().eval(), torch.randn(4, 3, 8, 8), torch.randn(4, 4)
+    sample = {"image": image, "numbers": numbers} if named else (image, numbers)
+
+    def total(network: nn.Module) -> float:
+        return float(network(image, numbers)["scores"].sum())
+
+    analyzer = SensitivityAnalyzer(model, sample, total, criteria="wanda")
+    result = analyzer.analyze(compression, level, quant_activations=True, verbose=False)
+    assert list(_deltas(result)) == ["conv", "extra", "head"]
+    assert all(abs(delta) > 1e-4 for delta in _deltas(result).values())
+    with pytest.raises(UnsupportedModel, match="one tensor"):
+        SensitivityAnalyzer(model, sample, total).analyze("pruning", 50, verbose=False)

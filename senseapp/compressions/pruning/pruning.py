@@ -15,7 +15,7 @@ from senseapp.compressions.pruning.graph import ChannelGraph, Cut, restored
 from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, positions_of, remove_heads
 from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.compressions.sparsity.sparsity import num_zeroed
-from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, first_line_of
+from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, UnsupportedModel, first_line_of
 from senseapp.layers.profile import profile_model, watched_pass
 from senseapp.records.profile import CoupledAxis, CoupledGroup, LayerProfile
 
@@ -37,6 +37,11 @@ class PruningCompressor:
             raise InvalidDataset("Pruning follows one image through the network to see what is coupled, got none.")
         self._config, self._model, self._seed = config, request.model, request.seed
         with torch.inference_mode(False):
+            if not isinstance(request.calibration[0], Tensor):
+                raise UnsupportedModel(
+                    "Channels are removed from models that take one tensor, and this one takes several. Give it a "
+                    "forward with one argument, or choose another compression."
+                )
             example = request.calibration[0][:_EXAMPLE_IMAGES].clone()  # an inference tensor cannot be traced
             trace = request.trace or watched_pass(request.model, example)
             profile = profile_model(request.model, example[: trace.batch_size], trace=trace)

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.grid import extremes_of, in_memory_order
+from senseapp.layers.trace import called, map_tensors
 
 Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]
 
@@ -186,12 +187,19 @@ def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -
     return module.register_forward_pre_hook(before, with_kwargs=True)
 
 
+def _taken_to(first: Tensor, given: Tensor) -> Tensor:
+    """Return a copy, as some models write into their input; in the model's precision, but for indices."""
+    return given.to(first.device, first.dtype if given.is_floating_point() else given.dtype, copy=True)
+
+
 def observe_inputs(
     model: nn.Module,
     observers: Sequence[tuple[nn.Module, Callable[[tuple[Tensor, ...]], None]]],
     batches: Sequence[Tensor],
 ) -> None:
-    """Run ``model`` over ``batches`` (N, C, H, W) once, showing each module's inputs to its observer, which keeps none.
+    """Show each module's inputs to its observer, which keeps none, in one run of ``model`` over ``batches``.
+
+    A batch is what :func:`called` takes, most often (N, C, H, W).
 
     An observer gets the inputs of one call: (input,), or (query, key, value) of an attention module. A module that is
     never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) shows nothing.
@@ -202,4 +210,4 @@ def observe_inputs(
         for module, observe in observers:
             stack.enter_context(_watched(module, observe))
         for batch in batches:
-            model(batch.to(first.device, first.dtype, copy=True))  # some models write into their input
+            called(model, map_tensors(batch, lambda given: _taken_to(first, given)))

@@ -27,6 +27,7 @@ from senseapp.compressions.base import (
 from senseapp.compressions.sparsity.criteria import (
     CRITERIA,
     GRANULARITIES,
+    Granularity,
     InputNorms,
     ScoreInputs,
     gather_input_norms,
@@ -102,7 +103,7 @@ class SparsityCompressor(WeightCompressor):
     """
 
     def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
-        self._granularity = GRANULARITIES[config.granularity]
+        self._usual_granularity, self._selection = GRANULARITIES[config.granularity], request.selection
         self._criterion = CRITERIA[config.criterion]
         self._seed, self._model = request.seed, request.model
         self._weights, self._reasons = find_weights(request.model, request.layers)
@@ -119,8 +120,12 @@ class SparsityCompressor(WeightCompressor):
     def _leave_out_indivisible(self) -> None:
         for layer, weight in list(self._weights.items()):
             shape = weight.layout.split(torch.empty(weight.profile.weight_shape, device="meta")).shape
-            if reason := self._granularity.obstacle(shape):
+            if reason := self._granularity(weight).obstacle(shape):
                 self._leave_out(layer, reason)
+
+    def _granularity(self, weight: LayerWeight) -> Granularity:
+        axes = self._selection.spanned(weight.profile)
+        return self._usual_granularity if axes is None else Granularity(unit="unit", axes=axes)
 
     def _gather_norms(self, request: CompressionRequest) -> dict[str, InputNorms]:
         if not self._criterion.looks_at_inputs:
@@ -172,11 +177,12 @@ class SparsityCompressor(WeightCompressor):
         ranking = ranked.ranking
         num_lost = num_zeroed(level, ranking.num_units)
         if num_lost == 0:
+            unit = self._granularity(weight).unit
             raise MeasurementFailed(
-                f"The layer has {ranking.num_units} {self._granularity.unit}s, and {100 * level:g} % of them is less "
+                f"The layer has {ranking.num_units} {unit}s, and {100 * level:g} % of them is less "
                 f"than one; choose a level of at least {100 / ranking.num_units:.3g} %."
             )
-        kept = self._granularity.arrange_back(ranking.kept(num_lost), ranked.shape)
+        kept = self._granularity(weight).arrange_back(ranking.kept(num_lost), ranked.shape)
         return weight.layout.merge(kept.expand(ranked.shape), weight.parameter)
 
     def _ranked(self, weight: LayerWeight) -> _Ranked:
@@ -187,8 +193,11 @@ class SparsityCompressor(WeightCompressor):
             if criterion.looks_at_inputs:
                 norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
             inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
-            scores = self._granularity.unit_scores(criterion.score(inputs))
-            ranking = Ranking(self._granularity.arrange(scores, per_output=criterion.per_output))
+            granularity, own = self._granularity(weight), self._selection.score
+            scores = weight.layout.split(own(values.float())) if own else criterion.score(inputs)
+            ranking = Ranking(
+                granularity.arrange(granularity.unit_scores(scores), per_output=criterion.per_output and own is None)
+            )
             self._latest = _Ranked(layer, values, split.shape, ranking)
         return self._latest
 
