@@ -77,6 +77,14 @@ def run(arguments: argparse.Namespace) -> None:
         schedule = _solved(arguments, result, limits)
     written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
     _report(schedule, result, written)
+    if arguments.format == ZIP_FORMAT:
+        print("README.txt in it says what each file cannot say, and how it is applied.")
+        return
+    target = export_format(arguments.format)
+    for note in target.notes(schedule, result.profile):
+        if note not in schedule.notes:
+            print(note)
+    print(f"To apply it:\n\n{target.lines(schedule, str(arguments.out))}")
 
 
 def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
