@@ -8,6 +8,7 @@ The last line is ``{name of the file: {layer: zeros, channels or bits}}``.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,22 @@ def _modelopt(scope: Scope) -> dict[str, int]:
     return found
 
 
+def _coloured(scope: Scope) -> dict[str, int]:
+    """Return which nodes of the graph that Model Explorer makes of the ``.pt2`` the overlay colours."""
+    from model_explorer.builtin_pytorch_exportedprogram_adapter import BuiltinPytorchExportedProgramAdapter
+
+    config = scope["config"]
+    settings = {"const_element_count_limit": 16}
+    (graph,) = BuiltinPytorchExportedProgramAdapter().convert(config.model_sources[0]["url"], settings)["graphs"]
+    overlay = json.loads(Path(config.node_data_sources[0]).read_text())
+    nodes = {node.id: None for node in graph.nodes}
+    return {name: int(name in nodes) for name in overlay["results"]}
+
+
+def _leave_browser_closed(*_: Any) -> None:
+    """Stand in for the one call of the lines that serves until it is stopped."""
+
+
 _FOUND: dict[str, Callable[[Scope], dict[str, int]]] = {
     "fasterai-sparsifier": _zeros,
     "fasterai-pruner": _channels,
@@ -107,6 +124,7 @@ _FOUND: dict[str, Callable[[Scope], dict[str, int]]] = {
     "nni3": _nni3,
     "torchao": _torchao,
     "modelopt": _modelopt,
+    "model-explorer": _coloured,
 }
 
 
@@ -114,10 +132,15 @@ def main() -> None:
     """Apply each file to a network of its own."""
     torch.set_num_threads(1)
     sys.path.insert(0, "")  # companions lie beside the files
+    os.environ["MAX_TORCH"] = "9"  # SparseML takes no torch after 2.1 by itself; ours is shared with it
     found = {}
     for name in sys.argv[1:]:
         network, _, target, _ = name.split(".")
         scope: Scope = {"model": a_network(network), "images": some_images(network)}
+        if target == "model-explorer":
+            import model_explorer
+
+            model_explorer.visualize_from_config = _leave_browser_closed
         exec(Path(f"{name}.lines").read_text(), scope)
         found[name] = _FOUND[target](scope)
     sys.stdout.write("\n" + json.dumps(found) + "\n")

@@ -19,6 +19,7 @@ from senseapp.compressions.base import CompressionRequest, build_compressor
 from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values
 from senseapp.schedules.export.registry import FORMATS
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
@@ -39,6 +40,7 @@ TARGETS = {
     ),
     "nni2": ("sparsity.nni2", "quantization.nni2"),
     "sparseml": ("sparsity.sparseml",),
+    "model-explorer": ("sparsity.model-explorer",),
 }
 EVEN_LEVELS = {"sparsity": 0.5, "pruning": 0.25, "quantization": 4}
 
@@ -105,7 +107,7 @@ def applied_there(environment: str, folder: Path) -> dict[str, dict[str, int]]:
     for network in ("chain", "lite0"):
         for compression, target in (wanted.split(".") for wanted in TARGETS[environment]):
             schedule, name = a_schedule(network, compression), file_name(network, compression, target)
-            (folder / name).write_text(FORMATS[target].write(schedule, profile(network)))
+            (folder / name).write_text(written(network, target, schedule, folder / name))
             (folder / f"{name}.lines").write_text(FORMATS[target].lines(schedule, name))
             if FORMATS[target].companion:
                 companion, text = FORMATS[target].companion
@@ -114,6 +116,16 @@ def applied_there(environment: str, folder: Path) -> dict[str, dict[str, int]]:
     done = subprocess.run([python, SCRIPT, *files], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def written(network: str, target: str, schedule: Schedule, path: Path) -> str:
+    """Return the text of the file; the graph of an overlay is put beside it."""
+    if target != "model-explorer":
+        return FORMATS[target].write(schedule, profile(network))
+    values, sample = schedule_values(schedule), some_images(network)[:1]
+    text, graph = model_explorer_overlay(values, a_network(network), sample, title=network)
+    path.with_suffix(".pt2").write_bytes(graph)
+    return text
 
 
 def zeros(network: str) -> dict[str, int]:
@@ -154,3 +166,11 @@ def test_every_layer_gets_the_same_bits_or_is_named(network, target, theirs):
     missed = set(names) - set(found)
     assert all(f" {name}," in left_out or f" {name}." in left_out for name in missed)
     assert len(missed) == (16 if (network, target) == ("lite0", "torchao") else 0)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(("network", "layers"), [("chain", 3), ("lite0", 50)])
+def test_model_explorer_knows_every_node_that_is_coloured(network, layers, theirs):
+    found = theirs(network, "sparsity", "model-explorer")
+    assert set(found.values()) == {1}
+    assert len(found) >= layers

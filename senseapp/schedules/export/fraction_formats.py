@@ -193,7 +193,7 @@ SPARSEML = ExportFormat(
     reader="SparseML: ScheduledModifierManager.from_yaml(FILE); fractions by parameter name, over 60 epochs to edit.",
     suffix=".sparseml.yaml",
     usage="""\
-# Python 3.8 to 3.11: pip install "sparseml==1.7.0" "sparsezoo==1.7.0"
+# Python 3.8 to 3.11, torch up to 2.1: pip install "sparseml[torch]==1.7.0" "sparsezoo==1.7.0"
 import torch
 from sparseml.pytorch.optim import ScheduledModifierManager
 
