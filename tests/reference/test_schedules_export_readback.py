@@ -20,6 +20,7 @@ from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.schedules.export.model_explorer import model_explorer_overlay, schedule_values
+from senseapp.schedules.export.plain import read_schedule
 from senseapp.schedules.export.registry import FORMATS
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
@@ -174,3 +175,12 @@ def test_model_explorer_knows_every_node_that_is_coloured(network, layers, their
     found = theirs(network, "sparsity", "model-explorer")
     assert set(found.values()) == {1}
     assert len(found) >= layers
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("target", ["json", "yaml", "csv"])
+def test_our_own_files_hold_every_layer(target):
+    schedule = a_schedule("lite0", "quantization")
+    read = read_schedule(FORMATS[target].write(schedule, profile("lite0")), profile("lite0"))
+    assert read.entries == schedule.entries
+    assert len(read.entries) == 50
