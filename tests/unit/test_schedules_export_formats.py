@@ -198,6 +198,13 @@ def test_distiller_finds_every_weight_however_the_model_is_wrapped(wrapped):
     assert found == [0.5, 0.25]
 
 
+def test_no_name_of_a_layer_ends_a_comment():
+    profile = replace(PROFILE, layers=(replace(PROFILE.layers[0], name="a\nb: 1", parameter="a\nb: 1.weight"),))
+    schedule = replace(schedule_of("sparsity", {"a\nb: 1": 0.5}), file_notes=("a\nb: 1 is odd.",))
+    for name in ("distiller", "sparseml"):
+        assert written(name, schedule, profile).startswith("# a b: 1 is odd.\n")
+
+
 def profile_model_of(model):
     layers = tuple(
         replace(PROFILE.layers[0], name=name, parameter=f"{name}.weight")

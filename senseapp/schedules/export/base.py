@@ -172,8 +172,8 @@ def noted(values: Mapping[str, object], notes: Sequence[str]) -> str:
 
 
 def comments(notes: Sequence[str]) -> str:
-    """Return ``notes`` as the lines of comments that a YAML file begins with."""
-    return "".join(f"# {note}\n" for note in notes)
+    """Return ``notes`` as the comments that a YAML file begins with, one line each whatever layers are called."""
+    return "".join(f"# {' '.join(note.split())}\n" for note in notes)
 
 
 def fractions_by_layer(schedule: Schedule) -> dict[str, float]:

@@ -142,7 +142,6 @@ import torch
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 scheduler = distiller.file_config(model, optimizer, "FILE")
 scheduler.on_epoch_begin(0)
-scheduler.on_minibatch_begin(0, 0, 1, optimizer)
 scheduler.mask_all_weights()
 """,
     compressions=("sparsity",),

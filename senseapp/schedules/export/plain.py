@@ -142,7 +142,7 @@ def _rows_from_csv(text: str) -> list[dict[str, Any]]:
         )
     rows: list[dict[str, Any]] = []
     for row in reader:
-        if (row[_ROW_FIELDS[0]] or "").startswith(_COMMENT):
+        if row["layer"].startswith(_COMMENT) and row["members"] is None:
             continue
         if None in row or None in row.values() or row["locked"].lower() not in _TRUTH:
             raise InvalidSchedule(
