@@ -76,7 +76,9 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         schedule = _solved(arguments, result, limits)
     written = write_target_file(schedule, result, format_name=arguments.format, path=arguments.out)
-    _report(schedule, result, written)
+    _report(schedule, result)
+    _say_how_to_apply(schedule, result, arguments.format, arguments.out)
+    print(f"Wrote {' and '.join(str(path) for path in written)}")
 
 
 def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
@@ -150,7 +152,7 @@ def _locked(words: list[str], result: SensitivityResult) -> Mapping[str, float]:
     return locked
 
 
-def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, ...]) -> None:
+def _report(schedule: Schedule, result: SensitivityResult) -> None:
     own, scale = result.compression.kind, result.compression.scale
     levels = [entry.level for entry in schedule.entries if entry.compression == own]
     low, high = (f"{scale.shown(level):.3g}" for level in (min(levels), max(levels))) if levels else "00"
@@ -162,7 +164,20 @@ def _report(schedule: Schedule, result: SensitivityResult, written: tuple[Path, 
         print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed{compact}")
     for note in schedule.notes:
         print(note)
-    print(f"Wrote {' and '.join(str(path) for path in written)}")
+
+
+def _say_how_to_apply(schedule: Schedule, result: SensitivityResult, format_name: str, path: Path) -> None:
+    """Print what the file cannot say beyond the schedule's own notes, and the lines that apply it."""
+    from senseapp.schedules.export.registry import ZIP_FORMAT, export_format  # loads yaml
+
+    if format_name == ZIP_FORMAT:
+        print("README.txt in the zip says what each file cannot say, and how it is applied.")
+        return
+    target = export_format(format_name)
+    for note in target.notes(schedule, result.profile):
+        if note not in schedule.notes:
+            print(note)
+    print(f"To apply it:\n\n{target.lines(schedule, str(path))}")
 
 
 def _damage(schedule: Schedule) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PIXELS_PER_INCH = 72
+
+
+def _json_value(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +46,8 @@ class LayerSensitivity:
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary."""
-        return asdict(self)
+        """Return the fields as a dictionary that is strict JSON: None stands for numbers that were not measured."""
+        return {name: _json_value(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +71,9 @@ class SensitivityResult:
         return f"{compression} at {self.compression_level:g} {compressions.get(compression).scale.suffix}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain dictionaries and lists."""
-        return asdict(self)
+        """Return everything as plain dictionaries and lists that are strict JSON; see the layers' ``as_dict``."""
+        own = {name: _json_value(value) for name, value in asdict(self).items()}
+        return own | {"layers": [layer.as_dict() for layer in self.layers]}
 
     def top(self, n: int = 5, *, most_sensitive: bool = True) -> list[LayerSensitivity]:
         """Return the ``n`` layers that suffer most (or least), of those measured."""
@@ -89,7 +95,7 @@ class SensitivityResult:
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer, with the fields of :class:`LayerSensitivity` as columns."""
-        return pd.DataFrame([layer.as_dict() for layer in self.layers])
+        return pd.DataFrame([asdict(layer) for layer in self.layers])
 
     def to_layer_targets(
         self,

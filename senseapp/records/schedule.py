@@ -117,6 +117,7 @@ class Schedule:
         predicted_damage: sum over entries.
         achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
         notes: sentences a person should read.
+        file_notes: those of them that say what target files, which hold one number per layer, do not.
     """
 
     model: str
@@ -127,6 +128,7 @@ class Schedule:
     predicted_damage: float = 0.0
     achieved: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    file_notes: tuple[str, ...] = ()
 
     def level_of(self, layer: str) -> float | None:
         """Return the level chosen for ``layer`` (also as a member of a group), or None if it is left alone."""

@@ -45,7 +45,7 @@ def export_graph(folder: RunFolder, result: SensitivityResult) -> GraphFiles:
     if not names.is_file():
         nodes, graph = _exported(result.spec.model)
         replace_file(path, graph)
-        replace_file(names, json.dumps(nodes))
+        replace_file(names, json.dumps(nodes, allow_nan=False))
     with storage_errors(names.name):
         return GraphFiles(path=path, nodes=json.loads(names.read_bytes()))
 
@@ -65,7 +65,8 @@ def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
 def _overlay(schedule: Schedule, nodes: Mapping[str, list[str]]) -> str:
     from senseapp.schedules.export.model_explorer import overlay_of, schedule_values
 
-    return overlay_of(schedule_values(schedule), nodes, title=f"{schedule.model}: {schedule.method} schedule")
+    title = f"{schedule.model}: {schedule.method} schedule"
+    return overlay_of(schedule_values(schedule), nodes, title=title, notes=schedule.file_notes)
 
 
 def _zipped(overlay: str, graph: bytes) -> dict[str, bytes]:

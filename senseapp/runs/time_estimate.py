@@ -141,7 +141,7 @@ class RuntimePredictor:
         assert self._speed is not None
         speed = {name: getattr(self._speed, name) for name in MachineSpeed.__slots__}
         try:
-            replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}))
+            replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}, allow_nan=False))
         except StorageFailed:
             return  # a read-only home still predicts; it only forgets at the next start
 

@@ -32,6 +32,7 @@ class CurveSet:
         metric: the one that damage is counted in.
         left_alone: one entry per layer (or group) without a usable measurement: its members.
         notes: sentences on everything left out or estimated.
+        file_notes: those of them on what target files do not say.
         visible: the smallest damage that the images can show; 0 where that is unknown.
     """
 
@@ -41,6 +42,7 @@ class CurveSet:
     profile: ModelProfile
     left_alone: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    file_notes: tuple[str, ...] = ()
     visible: float = 0.0
     num_images: int = 0
 
@@ -108,6 +110,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
             *config.schedule_notes,
             *((_EQUAL_SIZES_NOTE,) if equal else ()),
         ),
+        file_notes=config.schedule_notes,
         visible=smallest_visible_loss(result, name) or 0.0,
         num_images=result.num_samples,
     )

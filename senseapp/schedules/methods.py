@@ -242,4 +242,5 @@ def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profil
         predicted_damage=damage,
         achieved=problems[0].accounting.figures(picked.values()),
         notes=(*dict.fromkeys(notes), _ADDITIVE),
+        file_notes=tuple(note for problem in problems for note in problem.curve_set.file_notes),
     )

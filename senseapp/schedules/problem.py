@@ -126,6 +126,7 @@ def assemble(
             *((PRUNING_NOTE,) if curve_set.description.removes_channels else ()),
             *hidden_damage(curve_set, damage),
         ),
+        file_notes=curve_set.file_notes,
     )
 
 

@@ -66,6 +66,8 @@ def test_each_format_says_who_reads_it_and_shows_its_first_lines(
 ) -> None:
     schedule.selectbox(key=f"schedule.format.{finished_run}").set_value(name).run()
     assert FORMATS[name].reader in texts(schedule)
+    usage = next(block.value for block in schedule.code if f"schedule{FORMATS[name].suffix}" in block.value)
+    assert usage in FORMATS[name].usage.replace("FILE", f"schedule{FORMATS[name].suffix}")
     assert "layer" in preview(schedule)
     labels = [button.label for button in schedule.get("download_button")]
     assert {f"Download {FORMATS[name].title}", "Download every format (zip)", "Download report"} <= set(labels)

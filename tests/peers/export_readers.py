@@ -1,12 +1,14 @@
-"""Runs in the environment of a library: applies target files to a small network, prints what each did as JSON.
+"""Runs in the environment of a library: applies target files to networks, prints what each did as JSON.
 
-Usage: ``python export_readers.py FILE...``, where the name of a file says which library reads it:
-``NAME.TARGET.json``. The last line is ``{name of the file: {layer: zeros, channels or bits}}``.
+Usage: ``python export_readers.py FILE...``, in the folder of the files. The name of a file is
+``NETWORK.COMPRESSION.TARGET.SUFFIX``, and ``FILE.lines`` holds the lines that apply it, which run as they are printed.
+The last line is ``{name of the file: {layer: zeros, channels or bits}}``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,87 +34,115 @@ class Chain(nn.Module):
         return self.fc(self.conv2(self.conv1(images).relu()).relu().mean((2, 3)))
 
 
-def a_network() -> Chain:
-    """Return the same network each time."""
+def a_network(name: str = "chain") -> nn.Module:
+    """Return the same network each time: a small one, or EfficientNet-Lite0 with timm's ``Conv2dSame``."""
     torch.manual_seed(0)
-    return Chain().eval()
+    if name == "chain":
+        return Chain().eval()
+    import timm
+
+    return timm.create_model("tf_efficientnet_lite0").eval()
 
 
-def _fasterai_sparsifier(model: Chain, targets: Any) -> dict[str, int]:
-    from fasterai.core.criteria import large_final
-    from fasterai.sparse.sparsifier import Sparsifier
-
-    Sparsifier(model, "weight", "local", large_final, layer_type=(nn.Conv2d, nn.Linear)).sparsify_model(targets)
-    return {name: int((getattr(model, name).weight == 0).sum()) for name in LAYERS}
+def some_images(name: str = "chain") -> torch.Tensor:
+    """Return two images for it."""
+    torch.manual_seed(0)
+    return torch.randn(2, 3, 8, 8) if name == "chain" else torch.randn(2, 3, 64, 64)
 
 
-def _fasterai_pruner(model: Chain, targets: Any) -> dict[str, int]:
-    from fasterai.core.criteria import large_final
-    from fasterai.prune.pruner import Pruner
-
-    Pruner(model, targets, "local", large_final, example_inputs=torch.zeros(1, 3, 8, 8)).prune_model()
-    return {"conv1": model.conv1.out_channels, "conv2": model.conv2.out_channels, "fc": model.fc.out_features}
+Scope = dict[str, Any]
 
 
-def _nni(model: Chain, targets: Any) -> dict[str, int]:
-    from nni.compression.base.config import default_config_schema, trans_legacy_config_list
-    from nni.compression.pruning import LevelPruner
-
-    entries = trans_legacy_config_list(targets)
-    if any("quant_dtype" in str(entry) for entry in entries):
-        found = {}
-        for entry in entries:
-            default_config_schema("quantization").validate({"quant_dtype": None, **entry})
-            settings = entry.get("target_settings", {}).get("weight", entry)
-            found[entry["op_names"][0]] = int(settings["quant_dtype"].removeprefix("int"))
-        return found
-    _, masks = LevelPruner(model, entries).compress()
-    return {name: int((mask["weight"] == 0).sum()) for name, mask in masks.items()}
+def _layers(model: nn.Module) -> dict[str, Any]:
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, (nn.Conv2d, nn.Linear))}
 
 
-def _torchao(model: Chain, targets: Any) -> dict[str, int]:
-    from torchao.core.config import config_from_dict, config_to_dict
-    from torchao.quantization import quantize_
-
-    config = config_from_dict(targets)
-    assert config_to_dict(config) == targets, config_to_dict(config)
-    quantize_(model, config, filter_fn=None)
-    model(torch.zeros(1, 3, 8, 8))
-    return {name: int(str(getattr(model, name).weight.target_dtype).removeprefix("torch.int")) for name in LAYERS}
+def _zeros(scope: Scope) -> dict[str, int]:
+    return {name: int((layer.weight == 0).sum()) for name, layer in _layers(scope["model"]).items()}
 
 
-def _modelopt(model: Chain, targets: Any) -> dict[str, int]:
-    import modelopt.torch.quantization as mtq
+def _channels(scope: Scope) -> dict[str, int]:
+    return {name: len(layer.weight) for name, layer in _layers(scope["model"]).items()}
 
-    quantized = mtq.quantize(model, targets, lambda net: net(torch.randn(4, 3, 8, 8)))
+
+def _nni3(scope: Scope) -> dict[str, int]:
+    if "masks" in scope:
+        return {name: int((mask["weight"] == 0).sum()) for name, mask in scope["masks"].items()}
+    targets = {name: entry["weight"] for name, entry in scope["scales"].items()}
+    return {name: int(target["quant_dtype"].removeprefix("int")) for name, target in targets.items()}
+
+
+def _nni2(scope: Scope) -> dict[str, int]:
+    if "masks" in scope:
+        return {name: int((mask["weight"] == 0).sum()) for name, mask in scope["masks"].items()}
+    wrapped = {name: module for name, module in scope["model"].named_modules() if hasattr(module, "config")}
+    return {name: module.config["quant_bits"]["weight"] for name, module in wrapped.items()}
+
+
+def _torchao(scope: Scope) -> dict[str, int]:
+    model = scope["model"]
+    model(scope["images"])
+    types = {name: getattr(layer.weight, "target_dtype", None) for name, layer in _layers(model).items()}
+    return {name: int(str(kind).removeprefix("torch.int")) for name, kind in types.items() if kind}
+
+
+def _modelopt(scope: Scope) -> dict[str, int]:
+    scope["model"](scope["images"])
     found = {}
-    for name in LAYERS:
-        layer = getattr(quantized, name)
-        assert layer.weight_quantizer.is_enabled
-        assert not layer.input_quantizer.is_enabled
-        most = max(len(row.unique()) for row in layer.weight_quantizer(layer.weight).flatten(1))
-        assert most <= 2**layer.weight_quantizer.num_bits, most
-        found[name] = layer.weight_quantizer.num_bits
+    for name, layer in scope["model"].named_modules():
+        quantizer = getattr(layer, "weight_quantizer", None)
+        if quantizer is not None and quantizer.is_enabled:
+            assert not layer.input_quantizer.is_enabled
+            most = max(len(row.unique()) for row in quantizer(layer.weight).flatten(1))
+            assert most <= 2**quantizer.num_bits, most
+            found[name] = quantizer.num_bits
     return found
 
 
-_READERS: dict[str, Callable[[Chain, Any], dict[str, int]]] = {
-    "fasterai-sparsifier": _fasterai_sparsifier,
-    "fasterai-pruner": _fasterai_pruner,
-    "nni2": _nni,
-    "nni3": _nni,
+def _coloured(scope: Scope) -> dict[str, int]:
+    """Return which nodes of the graph that Model Explorer makes of the ``.pt2`` the overlay colours."""
+    from model_explorer.builtin_pytorch_exportedprogram_adapter import BuiltinPytorchExportedProgramAdapter
+
+    config = scope["config"]
+    settings = {"const_element_count_limit": 16}
+    (graph,) = BuiltinPytorchExportedProgramAdapter().convert(config.model_sources[0]["url"], settings)["graphs"]
+    overlay = json.loads(Path(config.node_data_sources[0]).read_text())
+    nodes = {node.id: None for node in graph.nodes}
+    return {name: int(name in nodes) for name in overlay["results"]}
+
+
+def _leave_browser_closed(*_: Any) -> None:
+    """Stand in for the one call of the lines that serves until it is stopped."""
+
+
+_FOUND: dict[str, Callable[[Scope], dict[str, int]]] = {
+    "fasterai-sparsifier": _zeros,
+    "fasterai-pruner": _channels,
+    "torch-pruning": _channels,
+    "sparseml": _zeros,
+    "nni2": _nni2,
+    "nni3": _nni3,
     "torchao": _torchao,
     "modelopt": _modelopt,
+    "model-explorer": _coloured,
 }
 
 
 def main() -> None:
     """Apply each file to a network of its own."""
     torch.set_num_threads(1)
+    sys.path.insert(0, "")  # companions lie beside the files
+    os.environ["MAX_TORCH"] = "9"  # SparseML takes no torch after 2.1 by itself; ours is shared with it
     found = {}
-    for path in map(Path, sys.argv[1:]):
-        read = _READERS[path.name.split(".")[1]]
-        found[path.name] = read(a_network(), json.loads(path.read_text()))
+    for name in sys.argv[1:]:
+        network, _, target, _ = name.split(".")
+        scope: Scope = {"model": a_network(network), "images": some_images(network)}
+        if target == "model-explorer":
+            import model_explorer
+
+            model_explorer.visualize_from_config = _leave_browser_closed
+        exec(Path(f"{name}.lines").read_text(), scope)
+        found[name] = _FOUND[target](scope)
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 

@@ -84,6 +84,15 @@ def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys, monkeypatch)
     assert len(written) == 2
 
 
+def test_the_lines_that_apply_a_file_are_printed(run_folder, tmp_path, capsys):
+    out = tmp_path / "recipe.yaml"
+    assert schedule(run_folder, "--budget", "params", "--target", "0.5", "--format", "distiller", out=out) == 0
+    printed = capsys.readouterr().out
+    assert f'distiller.file_config(model, optimizer, "{out}")' in printed
+    assert printed.splitlines()[-1] == f"Wrote {out}"
+    assert out.read_text().startswith("# Each weight stands under every name")
+
+
 def test_every_format_in_one_zip(run_folder, tmp_path):
     out = tmp_path / "all.zip"
     assert schedule(run_folder, "--budget", "params", "--target", "0.5", "--format", "zip", out=out) == 0

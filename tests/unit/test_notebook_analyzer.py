@@ -294,6 +294,8 @@ def test_the_result_as_table_dictionary_and_words(capsys: pytest.CaptureFixture[
     assert set(table.columns) >= {"params", "delta", "group_id", "group_members", "prunable", "ci_low", "ci_high"}
     assert result.as_dict()["layers"][0]["name"] == "stem"
     assert result.as_dict()["metric_name"] == "loss"
+    assert result.as_dict()["layers"][0]["ci_low"] is None
+    json.dumps(result.as_dict(), allow_nan=False)
     result.summary(top=2)
     printed = capsys.readouterr().out
     assert f"Baseline loss: {result.baseline_metric:.4f}" in printed

@@ -3,11 +3,15 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from torch import nn
 
+from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.schedules.export.plain import read_schedule
 from senseapp.schedules.export.registry import FORMATS, export_format
-from tests.schedule_cases import SIZES, profile_of
+from senseapp.schedules.problem import manual_schedule
+from tests.schedule_cases import SIZES, profile_of, run_of
 
 PROFILE = profile_of(SIZES)
 NAMES = (
@@ -97,7 +101,8 @@ def test_distiller_gets_fractions_by_parameter_name():
     assert recipe["version"] == 1
     ((name, pruner),) = recipe["pruners"].items()
     assert pruner["class"] == "SparsityLevelParameterPruner"
-    assert pruner["levels"] == {"conv1.weight": 0.005, "conv2.weight": 0.07, "conv3.weight": 0.8, "*": 0.0}
+    levels = {"conv1.weight": 0.005, "conv2.weight": 0.07, "conv3.weight": 0.8}
+    assert pruner["levels"] == {**levels, **{f"module.{name}": level for name, level in levels.items()}, "*": 0.0}
     assert recipe["policies"] == [{"pruner": {"instance_name": name}, "epochs": [0]}]
 
 
@@ -157,8 +162,126 @@ def test_transposed_convolutions_have_their_channels_on_the_other_axis():
     profile = transposed("conv1")
     assert json.loads(written("nni3", QUANTIZED, profile))[0]["granularity"] == "in_channel"
     assert json.loads(written("modelopt", QUANTIZED, profile))["quant_cfg"][1]["cfg"]["axis"] == 1
-    with pytest.raises(InvalidSchedule, match="conv1"):
-        written("torchao", QUANTIZED, profile)
+    config = json.loads(written("torchao", QUANTIZED, profile))
+    assert list(config["_data"]["fqn_to_config"]) == ["conv2", "conv3"]
+    assert config["_notes"][-1].endswith("layers other than Conv2d and Linear: conv1.")
+    with pytest.raises(InvalidSchedule, match="all of these layers are"):
+        written("torchao", schedule_of("quantization", {"conv1": 8}), profile)
+
+
+class _Features(nn.Module):
+    """Named as torchvision's AlexNet and VGG are."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 1))
+        self.classifier = nn.Sequential(nn.Linear(4, 2))
+
+
+def _as_it_is(model):
+    return model
+
+
+def _features_wrapped(model):
+    model.features = nn.DataParallel(model.features)
+    return model
+
+
+@pytest.mark.parametrize("wrapped", [_as_it_is, nn.DataParallel, _features_wrapped])
+def test_distiller_finds_every_weight_however_the_model_is_wrapped(wrapped):
+    """Its pruner asks for ``levels.get(name, levels["*"])`` of every named parameter, and takes a miss for 0."""
+    model = _Features()
+    profile = profile_model_of(model)
+    schedule = schedule_of("sparsity", {"features.0": 0.5, "classifier.0": 0.25})
+    levels = yaml.safe_load(written("distiller", schedule, profile))["pruners"]["senseapp_levels"]["levels"]
+    found = [levels.get(name, levels["*"]) for name, _ in wrapped(model).named_parameters() if "weight" in name]
+    assert found == [0.5, 0.25]
+
+
+def test_no_name_of_a_layer_ends_a_comment():
+    profile = replace(PROFILE, layers=(replace(PROFILE.layers[0], name="a\nb: 1", parameter="a\nb: 1.weight"),))
+    schedule = replace(schedule_of("sparsity", {"a\nb: 1": 0.5}), file_notes=("a\nb: 1 is odd.",))
+    for name in ("distiller", "sparseml"):
+        assert written(name, schedule, profile).startswith("# a b: 1 is odd.\n")
+
+
+def profile_model_of(model):
+    layers = tuple(
+        replace(PROFILE.layers[0], name=name, parameter=f"{name}.weight")
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Conv2d, nn.Linear))
+    )
+    return replace(PROFILE, layers=layers)
+
+
+def changed(**fields):
+    """Return the profile with another first layer."""
+    return replace(PROFILE, layers=(replace(PROFILE.layers[0], **fields), *PROFILE.layers[1:]))
+
+
+def test_torchao_leaves_grouped_convolutions_out_and_says_so():
+    profile = changed(weight_shape=(8, 1, 3, 3), input_shape=(8, 5, 5))
+    config = json.loads(written("torchao", QUANTIZED, profile))
+    assert list(config["_data"]["fqn_to_config"]) == ["conv2", "conv3"]
+    grid, left_out = config["_notes"]
+    assert "from -8 to 7" in grid
+    assert left_out.endswith(": conv1.")
+
+
+@pytest.mark.parametrize("name", ["modelopt", "nni3"])
+def test_a_class_that_the_tool_does_not_know_is_named_and_registered(name):
+    profile = changed(layer_type="Conv2dSame")
+    (note,) = FORMATS[name].notes(QUANTIZED, profile)
+    assert "Conv2dSame" in note
+    assert note.endswith("misses conv1.")
+    assert note in written(name, QUANTIZED, profile)
+    assert "isinstance(module, known)" in FORMATS[name].lines(QUANTIZED, "a.json")
+    assert FORMATS[name].notes(QUANTIZED, PROFILE) == ()
+
+
+def test_the_joint_projection_of_attention_is_left_out_where_no_tool_finds_it():
+    profile = changed(layer_type="MultiheadAttention", parameter="conv1.in_proj_weight")
+    for name in ("modelopt", "nni3", "nni2", "torchao"):
+        assert FORMATS[name].notes(QUANTIZED, profile)[-1].endswith(": conv1.")
+        assert '"conv1' not in written(name, QUANTIZED, profile)
+
+
+SETTINGS = {
+    "sparsity": SparsityConfig(granularity="filter"),
+    "quantization": QuantizationConfig(granularity="tensor", activations=True),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES.split() if name != "model-explorer"])
+@pytest.mark.parametrize("compression", list(SETTINGS))
+def test_what_a_file_cannot_say_stands_in_it(name, compression):
+    target, config = FORMATS[name], SETTINGS[compression]
+    if compression not in (target.compressions or SETTINGS):
+        return
+    run = run_of(
+        SIZES,
+        {"conv1": (0.1,)},
+        (4,) if compression == "quantization" else (0.5,),
+        config=config,
+        compression=compression,
+    )
+    schedule = manual_schedule(run, {"conv1": 4 if compression == "quantization" else 0.5})
+    assert schedule.file_notes == config.schedule_notes
+    text = " ".join(written(name, schedule).replace("\n  ", " ").split())
+    assert all(note in text for note in config.schedule_notes)
+    assert len(config.schedule_notes) == (2 if compression == "quantization" else 1)
+    if target.mixes:
+        assert read_schedule(written(name, schedule), PROFILE).entries == schedule.entries
+
+
+def test_the_lines_that_apply_a_file_are_python_and_name_it():
+    for name, target in FORMATS.items():
+        for schedule in BY_COMPRESSION.values():
+            lines = target.lines(schedule, "some.json")
+            assert '"some.json"' in lines or " some.json " in lines, name
+            if not target.mixes:
+                compile(lines, name, "exec")
+    assert "some.pt2" in FORMATS["model-explorer"].lines(SPARSE, "some.json")
 
 
 def test_modelopt_turns_everything_off_first():

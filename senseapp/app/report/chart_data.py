@@ -51,7 +51,7 @@ class ChartData:
     def packed(self) -> str:
         """Return everything as JSON, compressed by gzip, in base64."""
         frames = ",".join(f'"{name}":{rows}' for name, rows in self.frames.items())
-        text = f'{{"specs":{json.dumps(self.specs, separators=(",", ":"))},"frames":{{{frames}}}}}'
+        text = f'{{"specs":{json.dumps(self.specs, separators=(",", ":"), allow_nan=False)},"frames":{{{frames}}}}}'
         return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
     def _keep(self, frame: pd.DataFrame) -> str:

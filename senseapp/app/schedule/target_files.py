@@ -24,7 +24,7 @@ _STEM = "schedule"
 
 
 def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
-    """Show the format picker, who reads the format, its first lines, and the download buttons."""
+    """Show the format picker, who reads the format, its first lines, what it cannot say, and how to apply it."""
     with st.container(border=True):
         st.markdown("## Target file")
         left, right = st.columns([3, 5], gap="large")
@@ -33,10 +33,14 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
             st.caption(chosen.reader)
             text = _text(chosen, schedule, profile, run_id)
             _buttons(chosen, text, schedule, run_id)
+            for note in chosen.notes(schedule, profile) if text else ():
+                st.caption(f":material/info: {note}")
         lines = text.splitlines()
         if lines:
             more = "\n…" if len(lines) > _PREVIEW_LINES else ""
             right.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
+            right.markdown("**To apply it**")
+            right.code(chosen.lines(schedule, _STEM + chosen.suffix).rstrip(), language="python")
 
 
 def _choose_format(run_id: str) -> ExportFormat:

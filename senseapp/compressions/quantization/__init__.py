@@ -69,12 +69,18 @@ class QuantizationConfig(CompressionConfig):
 
     @property
     def schedule_notes(self) -> tuple[str, ...]:
-        """What files take for granted: integers, and one scale per output channel."""
+        """What files take for granted: integers, one scale per output channel, and inputs that are left alone."""
+        found = []
         if self.number_format != "int":
-            return (f"Measured in {self.number_format}; target files say 8 bits and mean integers.",)
+            found.append(f"Measured in {self.number_format}; target files say 8 bits and mean integers.")
         if self.granularity == "tensor":
-            return ("Measured with one scale per tensor; target files ask for one per output channel.",)
-        return ()
+            found.append("Measured with one scale per tensor; target files ask for one per output channel.")
+        if self.activations:
+            found.append(
+                "Measured with the input of each layer rounded to as many bits as its weight; target files set the "
+                "bits of weights only."
+            )
+        return tuple(found)
 
     @property
     def scales_per_channel(self) -> bool:

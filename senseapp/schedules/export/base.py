@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from senseapp.compressions import Effect, get, names
 from senseapp.core.errors import InvalidSchedule
-from senseapp.records.profile import ModelProfile
+from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.schedule import Schedule
 
 _NAMES_SHOWN = 3
+TORCH_CLASSES = frozenset({"Linear", *(f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3))})
+"""Names of the classes that every tool for torch knows."""
+NOTES = "_notes"
+"""The key of the notes in files that are JSON; there only where there are some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +26,16 @@ class ExportFormat:
     Attributes:
         name: what ``--format`` takes; people see ``title``.
         reader: one line on which tool reads it, and how.
+        usage: the lines that apply the file, complete but for what the reader has: a ``model``, and ``images`` of one
+            batch; ``FILE`` stands for its name, and ``STEM`` for that without its last suffix.
+        usage_of_bits: the same for a schedule of bits, where other lines are needed.
         suffix: of the file name, with its dot; unique, so that a zip holds one file per format.
         compressions: the names of those that the format can express; None for any.
-        render: writes a checked schedule; None if the file needs the network itself (Model Explorer).
+        render: writes a checked schedule with notes; None if the file needs the network itself (Model Explorer).
+        reaches: whether the tool can compress a layer; others are left out of the file, which says so.
+        out_of_reach: what the others are, in a sentence.
+        knows_subclasses: whether it takes a subclass for the layer of torch that it is; if not, ``usage`` registers it.
+        differs: a sentence for every file on what the tool does otherwise than it was measured.
         companion: name and text of a file that belongs beside it.
         mixes: whether one file can hold several compressions at once.
     """
@@ -32,10 +44,16 @@ class ExportFormat:
     title: str
     reader: str
     suffix: str
-    render: Callable[[Schedule, ModelProfile], str] | None
+    usage: str
+    usage_of_bits: str = ""
+    render: Callable[[Schedule, ModelProfile, Sequence[str]], str] | None
     compressions: tuple[str, ...] | None = None
     companion: tuple[str, str] | None = None
     mixes: bool = False
+    reaches: Callable[[LayerProfile], bool] = lambda layer: True
+    out_of_reach: str = ""
+    knows_subclasses: bool = True
+    differs: str = ""
 
     def refusal(self, schedule: Schedule) -> str:
         """Return why this format cannot hold ``schedule``, as one sentence; empty if it can."""
@@ -65,7 +83,56 @@ class ExportFormat:
         refusal = self.refusal(schedule)
         if refusal or self.render is None:
             raise InvalidSchedule(refusal)
-        return self.render(schedule, profile)
+        missed = self._missed(schedule, profile)
+        reached = _without(schedule, missed)
+        if missed and all(entry.compression == "none" or not entry.members for entry in reached.entries):
+            raise InvalidSchedule(f"{self.title} cannot take {self.out_of_reach}, and all of these layers are.")
+        return self.render(reached, profile, self.notes(schedule, profile))
+
+    def notes(self, schedule: Schedule, profile: ModelProfile) -> tuple[str, ...]:
+        """Return what the file of a checked ``schedule`` cannot say, and which layers the tool does not know or take.
+
+        They stand in the file, and belong beside it wherever it is offered.
+        """
+        found = [*schedule.file_notes, *([self.differs] if self.differs else [])]
+        if missed := self._missed(schedule, profile):
+            found.append(f"Left out, as {self.title} cannot take {self.out_of_reach}: {', '.join(missed)}.")
+        compressed = levels_by_layer(schedule, *Effect).keys() - set(missed)
+        own = [layer for layer in profile.layers if layer.name in compressed and layer.layer_type not in TORCH_CLASSES]
+        if not self.knows_subclasses and (own := [layer for layer in own if layer.layer_type]):
+            kinds, names = ({getattr(layer, field): None for layer in own} for field in ("layer_type", "name"))
+            found.append(
+                f"{self.title} does not know {', '.join(kinds)} unless it is registered, as the lines that apply this "
+                f"file do; without them it misses {', '.join(names)}."
+            )
+        return tuple(found)
+
+    def lines(self, schedule: Schedule, file_name: str) -> str:
+        """Return the lines that apply the file called ``file_name``, which holds ``schedule``."""
+        usage = self.usage_of_bits if self.usage_of_bits and bits_of(schedule) else self.usage
+        return usage.replace("FILE", file_name).replace("STEM", str(PurePath(file_name).with_suffix("")))
+
+    def _missed(self, schedule: Schedule, profile: ModelProfile) -> list[str]:
+        layers = levels_by_layer(schedule, *Effect)
+        return [layer.name for layer in profile.layers if layer.name in layers and not self.reaches(layer)]
+
+
+def _without(schedule: Schedule, missed: Sequence[str]) -> Schedule:
+    left = (
+        replace(entry, members=tuple(member for member in entry.members if member not in missed))
+        for entry in schedule.entries
+    )
+    return replace(schedule, entries=tuple(left)) if missed else schedule
+
+
+def has_own_weight(layer: LayerProfile) -> bool:
+    """Whether the weight is the ``weight`` of the module; the joint projection of attention is not."""
+    return layer.parameter == f"{layer.name}.weight"
+
+
+def is_image_layer(layer: LayerProfile) -> bool:
+    """Whether it is a linear layer or a convolution over two dimensions, transposed ones left out."""
+    return has_own_weight(layer) and len(layer.weight_shape) in (2, 4) and layer.channel_axis == 0
 
 
 def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
@@ -97,6 +164,16 @@ def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:
 def json_text(values: object) -> str:
     """Return ``values`` as the indented JSON of a file."""
     return json.dumps(values, indent=2, allow_nan=False) + "\n"
+
+
+def noted(values: Mapping[str, object], notes: Sequence[str]) -> str:
+    """Return ``values`` as the JSON of a file that begins with its notes, where there are some."""
+    return json_text(({NOTES: list(notes)} if notes else {}) | dict(values))
+
+
+def comments(notes: Sequence[str]) -> str:
+    """Return ``notes`` as the comments that a YAML file begins with, one line each whatever layers are called."""
+    return "".join(f"# {' '.join(note.split())}\n" for note in notes)
 
 
 def fractions_by_layer(schedule: Schedule) -> dict[str, float]:

@@ -7,13 +7,13 @@ made together.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from senseapp.compressions import Effect
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel, first_line_of
 from senseapp.records.schedule import Schedule
-from senseapp.schedules.export.base import ExportFormat, json_text, levels_by_layer
+from senseapp.schedules.export.base import ExportFormat, levels_by_layer, noted
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,9 @@ def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, l
     return _nodes_by_layer(program), stream.getvalue()
 
 
-def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str) -> str:
+def overlay_of(
+    values: Mapping[str, float], nodes: Mapping[str, list[str]], *, title: str, notes: Sequence[str] = ()
+) -> str:
     """Return the node data (JSON) of a graph called ``title``: one finite number for each of some layers."""
     missing = [layer for layer in values if layer not in nodes]
     if missing:
@@ -63,7 +65,7 @@ def overlay_of(values: Mapping[str, float], nodes: Mapping[str, list[str]], *, t
         )
     results = {node: {"value": value} for layer, value in values.items() for node in nodes[layer]}
     gradient = [{"stop": stop, "bgColor": colour} for stop, colour in ((0, _ROBUST), (0.5, _MIDDLE), (1, _FRAGILE))]
-    return json_text({"name": title, "results": results, "gradient": gradient})
+    return noted({"name": title, "results": results, "gradient": gradient}, notes)
 
 
 def _exported(module: nn.Module, sample: torch.Tensor) -> ExportedProgram:
@@ -107,5 +109,13 @@ MODEL_EXPLORER = ExportFormat(
     title="Model Explorer",
     reader="Google's Model Explorer: open the .pt2 beside it, then load this file as custom node data.",
     suffix=".model-explorer.json",
+    usage="""\
+# pip install ai-edge-model-explorer torch; it reads a .pt2 with the torch of the environment it is in
+import model_explorer
+
+config = model_explorer.config()
+config.add_model_from_path("STEM.pt2").add_node_data_from_path("FILE")
+model_explorer.visualize_from_config(config)
+""",
     render=None,
 )

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -26,6 +26,8 @@ _FORMAT_NAME = "senseapp-schedule"
 _VERSION = 1
 _ROW_FIELDS = ("layer", "members", "compression", "level", "unit", "predicted_damage", "locked")
 _NONE = "none"
+_COMMENT = "# "  # at the end of a CSV file
+_USAGE = "python -m senseapp apply --run RUN --schedule FILE --out compressed.safetensors"
 _DEEPEST_YAML = 10
 _MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers; reading them takes some seconds
 _TRUTH = {"true": True, "false": False}
@@ -62,16 +64,18 @@ def _payload_of(schedule: Schedule) -> dict[str, Any]:
         "achieved": dict(schedule.achieved),
         "achieved_means": _ACHIEVED_MEANS,
         "notes": list(schedule.notes),
+        "file_notes": list(schedule.file_notes),
         "layers": [_row_of(entry) for entry in schedule.entries],
     }
 
 
-def _csv(schedule: Schedule, profile: ModelProfile) -> str:
+def _csv(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
     rows = (
         _row_of(entry) | {"members": " ".join(entry.members), "locked": str(entry.locked).lower()}
         for entry in schedule.entries
     )
-    return csv_text(_ROW_FIELDS, ([row[name] for name in _ROW_FIELDS] for row in rows))
+    lines = ([row[name] for name in _ROW_FIELDS] for row in rows)
+    return csv_text(_ROW_FIELDS, [*lines, *([_COMMENT + note] for note in notes)])
 
 
 CSV = ExportFormat(
@@ -79,6 +83,7 @@ CSV = ExportFormat(
     title="CSV",
     reader="Spreadsheets and senseapp apply: one row per layer, levels in percent or bits.",
     suffix=".csv",
+    usage=_USAGE,
     render=_csv,
     mixes=True,
 )
@@ -87,7 +92,8 @@ JSON = ExportFormat(
     title="JSON",
     reader="senseapp apply and your own scripts: the whole schedule, levels in percent or bits.",
     suffix=".json",
-    render=lambda schedule, profile: json_text(_payload_of(schedule)),
+    usage=_USAGE,
+    render=lambda schedule, profile, notes: json_text(_payload_of(schedule)),
     mixes=True,
 )
 YAML = ExportFormat(
@@ -95,7 +101,8 @@ YAML = ExportFormat(
     title="YAML",
     reader="senseapp apply and your own scripts: the same content as the JSON.",
     suffix=".yaml",
-    render=lambda schedule, profile: yaml.safe_dump(_payload_of(schedule), sort_keys=False, allow_unicode=True),
+    usage=_USAGE,
+    render=lambda schedule, profile, notes: yaml.safe_dump(_payload_of(schedule), sort_keys=False, allow_unicode=True),
     mixes=True,
 )
 
@@ -135,6 +142,8 @@ def _rows_from_csv(text: str) -> list[dict[str, Any]]:
         )
     rows: list[dict[str, Any]] = []
     for row in reader:
+        if row["layer"].startswith(_COMMENT) and row["members"] is None:
+            continue
         if None in row or None in row.values() or row["locked"].lower() not in _TRUTH:
             raise InvalidSchedule(
                 f"Line {reader.line_num} of this CSV needs {len(_ROW_FIELDS)} values, the last one true or false."
@@ -195,6 +204,7 @@ def _schedule_from_payload(payload: object) -> Schedule:
         predicted_damage=float(payload["predicted_damage"]),
         achieved={str(kind): float(value) for kind, value in payload["achieved"].items()},
         notes=tuple(str(note) for note in payload["notes"]),
+        file_notes=tuple(str(note) for note in payload.get("file_notes", ())),
     )
 
 

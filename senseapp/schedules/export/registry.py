@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import io
-import json
 import platform
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ExportManifest, Schedule
-from senseapp.schedules.export.base import ExportFormat, check_schedule
+from senseapp.schedules.export.base import ExportFormat, check_schedule, json_text
 from senseapp.schedules.export.config_formats import MODELOPT, NNI2, NNI3, TORCHAO
 from senseapp.schedules.export.fraction_formats import (
     DISTILLER,
@@ -86,7 +85,7 @@ def build_zip(
         files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
         versions=_versions(),
     )
-    files[MANIFEST_NAME] = (json.dumps(encode(manifest), indent=2) + "\n").encode()
+    files[MANIFEST_NAME] = json_text(encode(manifest)).encode()
     return _zipped(files), manifest
 
 
@@ -98,19 +97,25 @@ def _target_files(
     for target in FORMATS.values():
         name = f"{_STEM}{target.suffix}"
         if target.render is None and name in extra:
-            lines.append(f"{name}: {target.reader}")
+            lines += _told(target, schedule, profile, name)
             continue
         try:
             files[name] = target.write(schedule, profile).encode()
         except InvalidSchedule as refusal:
             lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
             continue
-        lines.append(f"{name}: {target.reader}")
+        lines += _told(target, schedule, profile, name)
         if target.companion:
             companion, text = target.companion
             files[companion] = text.encode()
     files[README_NAME] = ("\n".join(lines) + "\n").encode()
     return files
+
+
+def _told(target: ExportFormat, schedule: Schedule, profile: ModelProfile, name: str) -> list[str]:
+    """Return who reads the file, what it cannot say, and the lines that apply it, as they stand in the README."""
+    inside = [*target.notes(schedule, profile), *target.lines(schedule, name).splitlines()]
+    return [f"{name}: {target.reader}", *(f"    {line}".rstrip() for line in inside), ""]
 
 
 def _versions() -> dict[str, str]:
