@@ -14,7 +14,7 @@ from senseapp.compressions import Effect
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.metrics import MetricChange, change_of, divergence_among
+from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
 from senseapp.records.measurement import change_in
 from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel
@@ -26,6 +26,7 @@ from senseapp.schedules.write import onnx_model
 _INT8_BITS = 8
 _SEARCH_IMAGES = 128  # that choose the nodes in float
 _SEARCH_TURNS = 15
+_UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,8 @@ def deploy(
 
     Zeros and removed channels are in the file as they are. With ``int8``, layers of more than 8 bits in a schedule of
     bits stay in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left
-    in float, as long as the file takes at most ``most_time`` times as long as all-int8. Ranges and this choice come from
-    the images of the curves, figures from the proof images, times from ``batch`` images on ``threads`` threads.
+    in float, as long as the file takes at most ``most_time`` times as long as all-int8. Ranges and this choice come
+    from the images of the curves, figures from the proof images, times from ``batch`` images on ``threads`` threads.
 
     Raises:
         InvalidSpec: a setting is out of range, or the network cannot be written or run.
@@ -171,6 +172,7 @@ def _int8_files(
             always_float=kept,
             damage_of=damage_of,
             is_quick_enough=is_quick_enough,
+            enough=_UNSEEN * METRICS[judged_by].notable,
             progress=evaluator.progress,
         )
     with Int8Writer(network, calibration, per_channel=False) as usual:
@@ -254,7 +256,7 @@ def _findings(figures: Mapping[str, RuntimeFigures], most_time: float) -> tuple[
         names = [change.metric for change in file.changes]
         judged_by = divergence_among(names) or names[0]
         own, usual = (change_in(figures[name].changes, judged_by) for name in ("file", "default"))
-        if own is not None and usual is not None and own.delta > usual.delta:
+        if own is not None and usual is not None and own.ci_low > usual.ci_high:
             sentences.append("onnxruntime's own default does less harm than this file.")
         if file.seconds.value > most_time * figures["int8"].seconds.value:
             sentences.append(f"The file takes more than {most_time:g} times as long as all-int8.")

@@ -18,6 +18,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TRIED = 24  # nodes, the most harmful first: what follows hardly counts, and each costs a file and its measurement
+_TOGETHER = 2  # of those that gained nothing alone: a tensor stays in int8 while the node on its other end does
 _LEAST_GAIN = 0.02  # of the damage that is left; what gains less is not worth its time
 
 
@@ -136,12 +137,14 @@ def mixed(
     always_float: Collection[str] = (),
     damage_of: Callable[[bytes], float],
     is_quick_enough: Callable[[bytes], bool],
+    enough: float = 0.0,
     progress: Callable[[str], None],
 ) -> Mixed:
     """Return the int8 file whose most harmful nodes are in float, as long as it stays quick enough.
 
     Each node is first measured alone in int8. From the most harmful on, a node goes back to float where the whole file
-    then does less damage on the same images, and is kept there only so.
+    then does less damage on the same images, by itself or with those tried before it, and is kept there only so. The
+    search ends at a damage of ``enough``.
     """
     best = writer.write(but=always_float)
     nodes = int8_nodes(best)
@@ -151,12 +154,18 @@ def mixed(
         damage[node] = damage_of(writer.write(only=[node]))
     least = damage_of(best)
     in_float: list[str] = []
-    for index, node in enumerate(sorted(nodes, key=lambda name: -damage[name])[:_TRIED]):
-        progress(f"Choosing what stays in float · {index} of {min(_TRIED, len(nodes))}")
-        if len(in_float) + 1 == len(nodes):
-            break
-        candidate = writer.write(but=[*always_float, *in_float, node])
-        found = damage_of(candidate)
-        if found < (1 - _LEAST_GAIN) * least and is_quick_enough(candidate):
-            best, least, in_float = candidate, found, [*in_float, node]
+    rejected: list[str] = []
+    ranked = sorted(nodes, key=lambda name: -damage[name])[:_TRIED]
+    for index, node in enumerate(ranked):
+        progress(f"Choosing what stays in float · {index} of {len(ranked)}")
+        for group in ([node], [*rejected[-_TOGETHER:], node])[: 2 if rejected else 1]:
+            if least <= enough or len(in_float) + len(group) >= len(nodes):
+                continue
+            candidate = writer.write(but=[*always_float, *in_float, *group])
+            found = damage_of(candidate)
+            if found < (1 - _LEAST_GAIN) * least and is_quick_enough(candidate):
+                best, least, in_float, rejected = candidate, found, [*in_float, *group], []
+                break
+        else:
+            rejected.append(node)
     return Mixed(content=best, in_float=tuple(in_float), damage=damage)

@@ -55,7 +55,7 @@ def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
 def test_what_int8_harms_stays_in_float(exported, damage_of):
     all_int8, found = found_in(exported, damage_of)
     owners = layers_of_nodes(exported, LAYERS)
-    assert {owners[node] for node in found.in_float[:1]} <= {"0", "2"}
+    assert {owners[node] for node in found.in_float} >= {"0", "2"}  # neither helps without the other
     assert not set(found.in_float) & set(int8_nodes(found.content))
     assert set(int8_nodes(found.content)) < set(int8_nodes(all_int8)) <= set(found.damage)
     assert damage_of(found.content) < damage_of(all_int8) / 4
