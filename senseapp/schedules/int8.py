@@ -93,11 +93,17 @@ class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has n
 
 
 def int8_nodes(content: bytes) -> list[str]:
-    """Return the names of the nodes of a QDQ file that compute on int8 values, in order."""
+    """Return the names of the nodes of a QDQ file that compute on int8 values, weights included, in order."""
     graph = onnx.load_from_string(content).graph
     dequantized = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    real = onnx.TensorProto.FLOAT
+    in_float = {each.name for each in graph.initializer if len(each.dims) > 1 and each.data_type == real}
     plumbing = {"QuantizeLinear", "DequantizeLinear"}
-    return [node.name for node in graph.node if node.op_type not in plumbing and dequantized & set(node.input)]
+    return [
+        node.name
+        for node in graph.node
+        if node.op_type not in plumbing and dequantized & set(node.input) and not in_float & set(node.input)
+    ]
 
 
 def layers_of_nodes(network: bytes, layers: Collection[str]) -> dict[str, str]:
