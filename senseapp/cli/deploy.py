@@ -1,0 +1,116 @@
+"""``deploy``: write the network of a run as ONNX that runs in int8, measured in onnxruntime."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from senseapp.cli.progress_bar import phases
+from senseapp.cli.run_arguments import add_run_arguments, partner_of, schedule_at
+from senseapp.core.disk import replace_file, storage_errors
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import MetricChange
+from senseapp.records.model_files import ONNX
+from senseapp.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.schedules.deploy import Deployed, RuntimeFigures
+
+NAME = "deploy"
+SUMMARY = "Write the network as ONNX that runs in int8, measured in onnxruntime beside the original."
+EPILOG = """\
+Without --schedule the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in
+float, as long as the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the
+schedule do so too. One JSON line has, for the file, for the original in float, for all-int8 and for onnxruntime's own
+default: every metric with its interval, on images that nothing was made from where there are enough, the milliseconds
+of a call on this machine with the interval of their median, made in turns, and the bytes of the file. "notes" begins
+with the finding. FILE.README.txt says how to load it, prepare a picture and run it.
+
+examples:
+  python -m senseapp deploy --run runs/demo --out quick.onnx
+  python -m senseapp deploy --run runs/demo --schedule targets.json --time 1.1 --out quick.onnx
+  python -m senseapp deploy --run runs/demo --schedule targets.json --float --out pruned.onnx
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``deploy``."""
+    add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
+    parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule")
+    parser.add_argument("--float", action="store_true", help="leave everything in float")
+    parser.add_argument("--time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
+    parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
+    parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
+    parser.add_argument(
+        "--reduce-range", action="store_true", help="7 bits for weights, for processors without VNNI, which saturate"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write, measure, and print one JSON line."""
+    result = RunFolder(arguments.run_folder).load_result()
+    schedule = schedule_at(arguments.schedule, result) if arguments.schedule else None
+    partner = partner_of(arguments, result)
+    out: Path = arguments.out
+    if out.suffix != ONNX.suffix:
+        raise InvalidSpec(f"The file's name ends in {ONNX.suffix}, got {out.suffix or 'no suffix'!r}.")
+    from senseapp.schedules.deploy import deploy, readme  # torch loads here
+    from senseapp.schedules.evaluator import ScheduleEvaluator
+
+    with phases() as progress:
+        other = partner.compression if partner is not None else None
+        evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
+        deployed = deploy(
+            evaluator,
+            schedule,
+            int8=not arguments.float,
+            most_time=arguments.time,
+            threads=arguments.threads,
+            batch=arguments.batch,
+            reduce_range=arguments.reduce_range,
+        )
+    beside = out.with_suffix(".README.txt")
+    with storage_errors(f"the folder of {out.name}"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, deployed.content)
+    replace_file(beside, readme(deployed, out.name).encode())
+    print(json.dumps(_report(deployed, (out, beside)), allow_nan=False))
+
+
+def _report(deployed: Deployed, files: Iterable[Path]) -> dict[str, Any]:
+    return {
+        **{name: _figures(figures) for name, figures in deployed.figures.items()},
+        "simulated": _changes(deployed.simulated),
+        "in_float": list(deployed.in_float),
+        "images": deployed.images,
+        "opset": deployed.opset,
+        "batch": deployed.batch or "any",
+        "files": [str(path) for path in files],
+        "notes": list(deployed.notes),
+    }
+
+
+def _figures(figures: RuntimeFigures) -> dict[str, Any]:
+    milliseconds = {name: 1000 * value for name, value in asdict(figures.seconds).items()}
+    return {
+        "changes": _changes(figures.changes),
+        "ms": milliseconds,
+        "time_ratio": asdict(figures.time_ratio),
+        "file_bytes": figures.file_bytes,
+    }
+
+
+def _changes(changes: Iterable[MetricChange]) -> dict[str, dict[str, float | None]]:
+    kept = ("value", "delta", "ci_low", "ci_high")
+    return {each.metric: {name: _number(getattr(each, name)) for name in kept} for each in changes}
+
+
+def _number(value: float) -> float | None:
+    """Return ``value``, or None where JSON has no form for it."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,263 @@
+"""Make the file that runs: an ONNX network in int8 where that does little harm, measured in onnxruntime."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions import Effect
+from senseapp.core.errors import InvalidSpec
+from senseapp.data.images import PreparedImages
+from senseapp.engine.accumulation import BaselineOutputs
+from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
+from senseapp.records.measurement import change_in
+from senseapp.records.schedule import Schedule
+from senseapp.schedules.apply import AppliedModel
+from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.int8 import Int8Writer, Mixed, layers_of_nodes, mixed
+from senseapp.schedules.runtime import TURNS, Median, RuntimeModel, ratio, times
+from senseapp.schedules.write import onnx_model
+
+_INT8_BITS = 8
+_SEARCH_IMAGES = 128  # that choose the nodes in float
+_SEARCH_TURNS = 15
+_UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFigures:
+    """What one ONNX file does in onnxruntime.
+
+    Attributes:
+        changes: of every metric against the original in the runtime, image by image.
+        seconds: of one call.
+        time_ratio: to the original, call by call.
+        file_bytes: of the file.
+    """
+
+    changes: tuple[MetricChange, ...]
+    seconds: Median
+    time_ratio: Median
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """An ONNX file, measured in onnxruntime beside what it competes with, in one run.
+
+    Attributes:
+        content: the file.
+        figures: of ``file``; of ``original``, the uncompressed network in float; of ``int8``, the same network as the
+            file with all of it in int8; of ``default``, that by onnxruntime's quantizer as it comes, a scale for each
+            tensor. A float file has the first two only.
+        simulated: the changes that the schedule's simulation in torch has on the same images.
+        in_float: layers, or operations of none, that were left in float since int8 harms them.
+        opset, batch: the ONNX operator set, and the images of a call, None for any number.
+        images: how many it was measured on; none of them chose ranges or layers.
+        preparation: how a picture becomes an input, in one sentence.
+        notes: sentences; the first is the finding.
+    """
+
+    content: bytes
+    figures: Mapping[str, RuntimeFigures]
+    simulated: tuple[MetricChange, ...]
+    in_float: tuple[str, ...]
+    opset: int
+    batch: int | None
+    images: int
+    preparation: str
+    notes: tuple[str, ...]
+
+
+def deploy(
+    evaluator: ScheduleEvaluator,
+    schedule: Schedule | None,
+    *,
+    int8: bool = True,
+    most_time: float = 1.3,
+    threads: int = 1,
+    batch: int = 1,
+    reduce_range: bool = False,
+) -> Deployed:
+    """Return the network of a run, compressed as ``schedule`` says, as an ONNX file with its measurements.
+
+    Zeros and removed channels are in the file as they are. With ``int8``, layers of more than 8 bits in a schedule of
+    bits stay in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left
+    in float, as long as the file takes at most ``most_time`` times as long as all-int8. Ranges and this choice come
+    from the images of the curves, figures from the proof images, times from ``batch`` images on ``threads`` threads.
+
+    Raises:
+        InvalidSpec: a setting is out of range, or the network cannot be written or run.
+    """
+    if most_time < 1 or threads < 1 or batch < 1:
+        raise InvalidSpec("Time is at least 1 times that of all-int8, threads and batch at least 1.")
+    applied = evaluator.apply(schedule) if schedule is not None else None
+    simulated = evaluator.measure(applied) if applied is not None else ()
+    example = evaluator.dense.batches(0, 1)[0].cpu()
+    evaluator.progress("Writing the network as ONNX")
+    original = _exported(evaluator.dense.model, example)
+    network = original if applied is None else _exported(applied.model, example)
+    files, found = {"original": original, "file": network}, None
+    if int8:
+        files, found = _int8_files(evaluator, files, applied, most_time, threads, reduce_range)
+    evaluator.progress("Measuring the files in onnxruntime")
+    opened = {name: RuntimeModel(content, threads=threads) for name, content in files.items()}
+    figures = _figures(evaluator, files, opened, batch)
+    model = onnx.load_from_string(files["file"])
+    onnx.checker.check_model(model)
+    layers = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
+    in_float = tuple(layers.get(node, node) for node in found.in_float) if found else ()
+    return Deployed(
+        content=files["file"],
+        figures=figures,
+        simulated=simulated,
+        in_float=in_float,
+        opset=next(each.version for each in model.opset_import if not each.domain),
+        batch=opened["file"].fixed_batch,
+        images=len(evaluator.images.proof),
+        preparation=_preparation(evaluator, example),
+        notes=(
+            *_findings(figures, most_time),
+            evaluator.images.note,
+            *_on_bits(applied, int8=int8),
+            *(applied.notes if applied else ()),
+        ),
+    )
+
+
+def _exported(model: nn.Module, example: Tensor) -> bytes:
+    with torch.no_grad():
+        return onnx_model(copy.deepcopy(model).cpu(), example)
+
+
+def _int8_files(
+    evaluator: ScheduleEvaluator,
+    files: dict[str, bytes],
+    applied: AppliedModel | None,
+    most_time: float,
+    threads: int,
+    reduce_range: bool,
+) -> tuple[dict[str, bytes], Mixed]:
+    """Return the files by name, and which nodes stay in float."""
+    network, calibration = files["file"], _of_one_size(files["file"], evaluator.calibration())
+    curves = evaluator.images.curves
+    images = evaluator.dense.arranged(curves, 0, min(len(curves), _SEARCH_IMAGES))
+    names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
+    baseline = BaselineOutputs(RuntimeModel(network).outputs(images), None, names)
+    judged_by = divergence_among(names) or names[0]
+
+    def damage_of(content: bytes) -> float:
+        outputs = RuntimeModel(content, threads=threads).outputs(images)
+        delta = change_of(judged_by, baseline.moments_of(judged_by, outputs, 0, len(outputs))).delta
+        return delta if delta == delta else float("inf")
+
+    with Int8Writer(network, calibration, reduce_range=reduce_range) as writer:
+        evaluator.progress("Finding the ranges of activations")
+        kept = _kept_in_float(network, applied)
+        all_int8 = writer.write()
+        quickest = RuntimeModel(all_int8, threads=threads)
+
+        def is_quick_enough(content: bytes) -> bool:
+            pair = (RuntimeModel(content, threads=threads), quickest)
+            slower, quicker = times(pair, images[0][:1], turns=_SEARCH_TURNS)
+            return ratio(slower, quicker).value <= most_time
+
+        found = mixed(
+            writer,
+            always_float=kept,
+            damage_of=damage_of,
+            is_quick_enough=is_quick_enough,
+            enough=_UNSEEN * METRICS[judged_by].notable,
+            progress=evaluator.progress,
+        )
+    with Int8Writer(network, calibration, per_channel=False) as usual:
+        return {**files, "file": found.content, "int8": all_int8, "default": usual.write()}, found
+
+
+def _of_one_size(network: bytes, batches: Sequence[Tensor]) -> list[Tensor]:
+    size = RuntimeModel(network).fixed_batch
+    return [part for batch in batches for part in (torch.split(batch, size) if size else (batch,))]
+
+
+def _kept_in_float(network: bytes, applied: AppliedModel | None) -> list[str]:
+    """Return the nodes of layers that a schedule of bits gives more than 8; none where it says nothing of bits."""
+    if applied is None or not applied.reached_by(Effect.BITS):
+        return []
+    nodes = layers_of_nodes(network, {layer.name for layer in applied.after.layers})
+    return [node for node, layer in nodes.items() if applied.bits(layer) > _INT8_BITS]
+
+
+def _on_bits(applied: AppliedModel | None, *, int8: bool) -> tuple[str, ...]:
+    """Say how a file holds fewer bits than it has a type for."""
+    bits = [entry.level for entry in applied.reached_by(Effect.BITS)] if applied else []
+    if bits and not int8:
+        return ("Weights are rounded as the schedule says and stored in 32 bits.",)
+    return (f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if min(bits, default=8) < 8 else ()
+
+
+def _figures(
+    evaluator: ScheduleEvaluator, files: Mapping[str, bytes], opened: Mapping[str, RuntimeModel], batch: int
+) -> dict[str, RuntimeFigures]:
+    proof = evaluator.images.proof
+    images = evaluator.dense.arranged(proof, 0, len(proof))
+    names = evaluator.dense.task.metrics(has_labels=proof.labels is not None, num_outputs=evaluator.profile.num_classes)
+    outputs = {name: model.outputs(images) for name, model in opened.items()}
+    baseline = BaselineOutputs(outputs["original"], proof.labels, names)
+    shown = images[0][:1].expand(batch, *images[0].shape[1:])
+    seconds = dict(zip(opened, times(list(opened.values()), shown, turns=TURNS), strict=True))
+    return {
+        name: RuntimeFigures(
+            changes=tuple(
+                change_of(metric, sums) for metric, sums in baseline.moments(outputs[name], 0, len(proof)).items()
+            ),
+            seconds=Median.of(seconds[name]),
+            time_ratio=ratio(seconds[name], seconds["original"]),
+            file_bytes=len(files[name]),
+        )
+        for name in files
+    }
+
+
+def readme(deployed: Deployed, name: str) -> str:
+    """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""
+    return (
+        f'Load: import onnxruntime; session = onnxruntime.InferenceSession("{name}")\n'
+        f"Prepare: {deployed.preparation}\n"
+        "Run: scores = session.run(None, {session.get_inputs()[0].name: images})[0]\n"
+    )
+
+
+def _preparation(evaluator: ScheduleEvaluator, example: Tensor) -> str:
+    shape = f"images, float32, is (N, {', '.join(map(str, example.shape[1:]))})"
+    if not isinstance(evaluator.images.proof, PreparedImages):
+        return f"{shape}."
+    how = evaluator.images.proof.preprocessing
+    return (
+        f"{shape}: the middle {100 * how.crop_pct:g} % of the picture, resized ({how.interpolation}), channels in the "
+        f"order {how.channel_order}, from 0 to 1, less {list(how.mean)}, divided by {list(how.std)}."
+    )
+
+
+def _findings(figures: Mapping[str, RuntimeFigures], most_time: float) -> tuple[str, ...]:
+    """Return what people must know of the file before they take it, the first a headline."""
+    file, sentences = figures["file"], []
+    if file.time_ratio.low > 1:
+        sentences.append(f"The file is slower than the original here: {file.time_ratio.value:.2f} times its time.")
+    elif file.time_ratio.high >= 1:
+        sentences.append("The file saves no time here that can be told from none.")
+    else:
+        sentences.append(f"The file takes {100 * file.time_ratio.value:.0f} % of the original's time here.")
+    if "default" in figures:
+        names = [change.metric for change in file.changes]
+        judged_by = divergence_among(names) or names[0]
+        own, usual = (change_in(figures[name].changes, judged_by) for name in ("file", "default"))
+        if own is not None and usual is not None and own.ci_low > usual.ci_high:
+            sentences.append("onnxruntime's own default does less harm than this file.")
+        if file.seconds.value > most_time * figures["int8"].seconds.value:
+            sentences.append(f"The file takes more than {most_time:g} times as long as all-int8.")
+    return tuple(sentences)

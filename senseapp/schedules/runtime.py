@@ -1,0 +1,102 @@
+"""Run an ONNX file in onnxruntime, as the people do who take it away: its outputs, and its times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from senseapp.core.errors import InvalidSpec, first_line_of
+
+TURNS = 41
+"""How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Median:
+    """A median, and its 95 % interval from the order of the values, which assumes nothing of how they are spread.
+
+    Source: Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2 (the binomial interval of a quantile).
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Median:
+        """Return the median of ``values``, at least one.
+
+        >>> Median.of(range(41))
+        Median(value=20, low=13, high=27)
+        """
+        ordered = sorted(values)
+        outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+        return cls(value=statistics.median(ordered), low=ordered[outside], high=ordered[-1 - outside])
+
+
+class RuntimeModel:
+    """An ONNX file in memory, open in onnxruntime on the CPU.
+
+    Raises:
+        InvalidSpec: the runtime cannot open it.
+    """
+
+    def __init__(self, content: bytes, *, threads: int = 1) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors; the rest would blur the one line of a command
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
+            raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
+        (self._input,) = self._session.get_inputs()
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        size = self._input.shape[0]
+        return size if isinstance(size, int) else None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the first output for ``images``, (N, C, H, W), float32 (N, ...)."""
+        parts = torch.split(images, self.fixed_batch) if self.fixed_batch else (images,)
+        values = [self._session.run(None, {self._input.name: _array(part)})[0] for part in parts]
+        return torch.from_numpy(np.concatenate(values)).float()
+
+    def outputs(self, batches: Iterable[Tensor]) -> Tensor:
+        """Return the output for all images of ``batches``, each (N, C, H, W)."""
+        return torch.cat([self(batch) for batch in batches])
+
+
+def times(models: Sequence[RuntimeModel], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
+    """Return, for each model, the seconds of ``turns`` calls on ``images``.
+
+    The models take turns, so that turn *i* of one was made beside turn *i* of the others, and whatever else the
+    machine does meets them alike.
+    """
+    seconds: list[list[float]] = [[] for _ in models]
+    for turn in range(turns + 1):
+        for model, spent in zip(models, seconds, strict=True):
+            started = time.perf_counter()
+            model(images)
+            if turn:  # the first call prepares kernels
+                spent.append(time.perf_counter() - started)
+    return seconds
+
+
+def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
+    """Return the median of the ratios, turn by turn, of ``seconds`` to those of another model of :func:`times`."""
+    return Median.of([one / other for one, other in zip(seconds, to, strict=True)])
+
+
+def _array(images: Tensor) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(images.detach().cpu().float().numpy())

@@ -1,0 +1,67 @@
+"""``deploy`` on the demo, from ``analyze`` to a file that onnxruntime runs."""
+
+from __future__ import annotations
+
+import json
+
+import onnxruntime
+import pytest
+import torch
+
+from senseapp.cli.main import main
+from senseapp.data.load import load_demo_images
+from senseapp.models.demo import load_demo_model
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("deploy")
+    options = ["--compression", "quantization", "--levels", "8,4", "--layers", "layer4*", "--samples", "200"]
+    assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def deploy(folder, *options, out="quick.onnx"):
+    return main(["deploy", "--run", str(folder / "run"), *options, "--out", str(folder / out)])
+
+
+def test_the_file_does_what_the_line_says(folder, capsys):
+    assert deploy(folder) == 0
+    printed = capsys.readouterr().out
+    report = json.loads(printed)
+    assert printed.count("\n") == 1
+    order = torch.randperm(897, generator=torch.Generator().manual_seed(0))
+    unseen = load_demo_images().images[sorted(order[200:].tolist())]
+    session = onnxruntime.InferenceSession(folder / "quick.onnx", providers=["CPUExecutionProvider"])
+    scores = session.run(None, {session.get_inputs()[0].name: unseen.numpy()})[0]
+    with torch.no_grad():
+        changed = float(
+            (torch.from_numpy(scores).argmax(1) != load_demo_model().module(unseen).argmax(1)).double().mean()
+        )
+    file = report["file"]
+    assert report["images"] == 697
+    assert file["changes"]["agreement"]["delta"] == pytest.approx(changed, abs=1e-9)
+    assert file["changes"]["agreement"]["ci_low"] <= changed <= file["changes"]["agreement"]["ci_high"]
+    assert file["file_bytes"] == (folder / "quick.onnx").stat().st_size < 0.5 * report["original"]["file_bytes"]
+    assert file["changes"]["kl"]["delta"] < 1e-3
+    assert report["original"]["time_ratio"] == {"value": 1, "low": 1, "high": 1}
+    assert all(report[name]["ms"]["low"] > 0 for name in ("original", "file", "int8", "default"))
+    assert len((folder / "quick.README.txt").read_text().splitlines()) == 3
+
+
+def test_a_float_file_has_nothing_in_int8(folder, capsys):
+    assert deploy(folder, "--float", out="float.onnx") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) & {"file", "original", "int8", "default"} == {"file", "original"}
+    assert report["file"]["changes"]["agreement"]["delta"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "out", "message"),
+    [((), "quick.pth", "ends in .onnx"), (("--time", "0.5"), "quick.onnx", "at least 1 times that of all-int8")],
+)
+def test_bad_settings_are_one_sentence(options, out, message, folder, capsys):
+    assert deploy(folder, *options, out=out) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

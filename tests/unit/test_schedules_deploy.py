@@ -1,0 +1,98 @@
+"""Int8 files in onnxruntime: which nodes stay in float, and the medians of their times."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes, mixed
+from senseapp.schedules.runtime import Median, RuntimeModel, ratio, times
+from senseapp.schedules.write import onnx_model
+
+IMAGES = torch.randn(24, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+LAYERS = ("0", "2", "4", "8")
+
+
+def a_network_with_one_loud_channel() -> nn.Module:
+    """One channel between layers 0 and 2 is 500 times as loud as the others and hardly used: 8 bits lose the others."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
+    )
+    with torch.no_grad():
+        network[0].weight[0] *= 500
+        network[2].weight[:, 0] /= 500
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def exported() -> bytes:
+    return onnx_model(a_network_with_one_loud_channel(), IMAGES[:1])
+
+
+@pytest.fixture
+def damage_of(exported):
+    reference = RuntimeModel(exported)(IMAGES)
+    return lambda content: float((RuntimeModel(content)(IMAGES) - reference).square().mean())
+
+
+def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
+    with Int8Writer(exported, [IMAGES]) as writer:
+        return writer.write(), mixed(
+            writer,
+            always_float=always_float,
+            damage_of=damage_of,
+            is_quick_enough=lambda _content: quick_enough,
+            progress=lambda _sentence: None,
+        )
+
+
+@pytest.mark.slow
+def test_what_int8_harms_stays_in_float(exported, damage_of):
+    all_int8, found = found_in(exported, damage_of)
+    owners = layers_of_nodes(exported, LAYERS)
+    assert {owners[node] for node in found.in_float} >= {"0", "2"}  # neither helps without the other
+    assert not set(found.in_float) & set(int8_nodes(found.content))
+    assert set(int8_nodes(found.content)) < set(int8_nodes(all_int8)) <= set(found.damage)
+    assert damage_of(found.content) < damage_of(all_int8) / 4
+    onnx.checker.check_model(onnx.load_from_string(found.content))
+
+
+@pytest.mark.slow
+def test_nothing_stays_in_float_that_takes_too_long_but_what_was_asked_to(exported, damage_of):
+    node = next(node for node, layer in layers_of_nodes(exported, LAYERS).items() if layer == "4")
+    all_int8, found = found_in(exported, damage_of, quick_enough=False, always_float=[node])
+    assert found.in_float == ()
+    assert node in int8_nodes(all_int8)
+    assert node not in int8_nodes(found.content)
+
+
+def test_a_file_gives_what_torch_gives_for_any_number_of_images(exported):
+    network = a_network_with_one_loud_channel()
+    with torch.no_grad():
+        expected = network(IMAGES)
+    model = RuntimeModel(exported)
+    assert model.fixed_batch is None
+    torch.testing.assert_close(model.outputs([IMAGES[:5], IMAGES[5:]]), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_no_network_is_one_sentence():
+    with pytest.raises(InvalidSpec, match="onnxruntime cannot open this network"):
+        RuntimeModel(b"not ONNX")
+
+
+def test_models_take_turns(exported):
+    model = RuntimeModel(exported)
+    one, other = times((model, model), IMAGES[:1], turns=7)
+    assert len(one) == len(other) == 7
+    assert ratio(one, one) == Median(value=1, low=1, high=1)
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(1, 0, 0), (5, 0, 4), (41, 13, 27)])
+def test_the_interval_of_a_median(count, low, high):
+    """For 41 values the 14th and 28th, as tables of the binomial distribution have it."""
+    assert Median.of(range(count)) == Median(value=(count - 1) / 2, low=low, high=high)
