@@ -63,7 +63,7 @@ class Runs:
 
 def rows(model: str, device: str) -> Iterator[Row]:
     apart = () if device == "cpu" else ("ours-apart",)  # where several levels go through one pass
-    yield Row(model, "sparsity", 1, ("fasterai", "plain", "ours", "ours-auto", "floor"))
+    yield Row(model, "sparsity", 1, ("fasterai", "plain", "notebook", "ours", "ours-auto", "floor"))
     yield Row(model, "quantization", 1, ("fasterai", "ours", "floor"))
     yield Row(model, "pruning", 1, ("fasterai", "ours", "ours-auto", "floor"))
     yield Row(model, "sparsity", 5, ("fasterai", "ours", *apart, "quick", "floor"))
@@ -121,7 +121,12 @@ def line(row: Row, runs: Runs) -> str:
     cells += [f"{runs.median(tool):.1f}" if tool in runs.seconds else "–" for tool in ("fasterai", "plain", "ours")]
     if runs.failed:
         cells[3] = "fails"
-    cells += [runs.ratio("ours", "fasterai"), runs.ratio("ours-auto", "fasterai"), runs.ratio("quick", "fasterai")]
+    cells += [
+        runs.ratio("ours", "fasterai"),
+        runs.ratio("notebook", "fasterai"),
+        runs.ratio("ours-auto", "fasterai"),
+        runs.ratio("quick", "fasterai"),
+    ]
     cells += [runs.ratio("ours", "ours-apart"), runs.ratio("floor", "ours")]
     cells += [largest_difference(runs) if row.compression == "sparsity" else "–"]
     return "| " + " | ".join(cells) + " |"
@@ -135,6 +140,7 @@ COLUMNS = (
     "plain s",
     "ours s",
     "ours ×",
+    "notebook ×",
     "ours auto ×",
     "quick ×",
     "together ×",

@@ -2,9 +2,10 @@
 
     python -m benchmarks.worker TOOL MODEL COMPRESSION LEVELS [IMAGES [DEVICE]]
 
-Tools: ``fasterai`` (in its own environment), ``plain`` (our loop of whole passes), ``ours``, ``ours-auto``
-(precision auto), ``ours-apart`` (one level a pass), ``quick`` (precision auto), ``floor`` (the sum of suffix passes,
-one level each), ``forward`` (one plain evaluation). All run on DEVICE (``cpu``), and clocks are read once it has done
+Tools: ``fasterai`` (in its own environment), ``notebook`` (ours through the interface of fasterai's notebook),
+``plain`` (our loop of whole passes), ``ours``, ``ours-auto`` (precision auto), ``ours-apart`` (one level a pass),
+``quick`` (precision auto), ``floor`` (the sum of suffix passes, one level each), ``forward`` (one plain evaluation).
+All run on DEVICE (``cpu``), and clocks are read once it has done
 what it was asked for. Imports, starting the device, and building the model and the images are not timed; everything
 after that is, the copy to the device included.
 The peak of memory is that of the process, or on a graphics card that of the card.
@@ -61,6 +62,24 @@ def fasterai(task: Task) -> Deltas:
     for level in LEVELS[task.compression][: task.levels]:
         shown = int(level) if task.compression == "quantization" else level
         for layer in analyzer.analyze(task.compression, shown, verbose=False).layers:
+            found.setdefault(layer.name, []).append(layer.delta)
+    return found
+
+
+def notebook(task: Task) -> Deltas:
+    """Measure as in fasterai's notebook: any ``eval_fn``, here in two batches, and the model as the caller has it."""
+    from senseapp import SensitivityAnalyzer
+
+    model, pictures, labels = task.on_device()
+    batches = list(zip(pictures.chunk(2), labels.chunk(2), strict=True))
+
+    def loss(network: torch.nn.Module) -> float:
+        return sum(float(F.cross_entropy(network(x), y)) for x, y in batches) / len(batches)
+
+    analyzer = SensitivityAnalyzer(model, pictures[:1], loss, higher_is_better=False, metric_name="loss")
+    found: Deltas = {}
+    for result in analyzer.sweep(task.compression, LEVELS[task.compression][: task.levels], verbose=False):
+        for layer in result.layers:
             found.setdefault(layer.name, []).append(layer.delta)
     return found
 
@@ -145,6 +164,7 @@ TOOLS: dict[str, Callable[..., Deltas]] = {
     "floor": floor,
     "forward": forward,
     "ours": ours,
+    "notebook": notebook,
     "ours-apart": lambda task: ours(task, apart=True),
     "ours-auto": lambda task: ours(task, precision="auto"),
     "plain": plain,

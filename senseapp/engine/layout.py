@@ -89,7 +89,7 @@ def choose_layout(
     affordable = _TRIAL_SHARE * passes  # of one image
     few = min(usual.micro_batch, _TRIED_FIRST)
     first_trial = _PASSES_EACH * (2 * few if channels_last else usual.micro_batch)
-    if _knows_the_order(device) and first_trial > affordable:
+    if knows_the_order(device) and first_trial > affordable:
         return usual
     clock = clock_of(device)
     started = clock()
@@ -108,7 +108,8 @@ def choose_layout(
     return Layout(channels_last=channels_last, micro_batch=best)
 
 
-def _knows_the_order(device: torch.device) -> bool:
+def knows_the_order(device: torch.device) -> bool:
+    """Return whether channels-last is known to be a good order here."""
     return device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 

@@ -16,13 +16,16 @@ from senseapp.compressions.base import CompressionRequest, Compressor, Selection
 from senseapp.compressions.description import Effect
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.engine.evaluation import ReplayedEvaluation
+from senseapp.engine.layout import Layout, knows_the_order, lay_out
 from senseapp.engine.plan import PlannedTarget, plan_targets
 from senseapp.engine.replay import find_replay_obstacle
 from senseapp.layers.profile import CONVOLUTIONS, profile_model, select_layers, watched_pass
-from senseapp.layers.trace import map_tensors, tensors_in
+from senseapp.layers.trace import called, map_tensors, tensors_in
 from senseapp.notebook.fasterai_words import Criteria, criterion_of, spanned, usual_granularity
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile
+
+_IMAGE_AXES = 4
 
 
 class SensitivityAnalyzer:
@@ -130,8 +133,8 @@ class SensitivityAnalyzer:
             map_tensors(given, lambda tensor: tensor.to(self.device))
             for given in (self.sample, self.sample if self.calibration_data is None else self.calibration_data)
         )
-        with _evaluating(self.model):
-            image = map_tensors(sample, lambda tensor: tensor[:1])
+        image = map_tensors(sample, lambda tensor: tensor[:1])
+        with _evaluating(self.model), _channels_last(self.model, image):
             trace = watched_pass(self.model, image)
             profile = profile_model(self.model, next(tensors_in(image)), trace=trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
@@ -285,6 +288,31 @@ def _values(
                     outcome = str(failure)
                 yield (item.target.layer, level), outcome
                 bar.update()
+
+
+@contextmanager
+def _channels_last(model: nn.Module, image: Any) -> Iterator[None]:
+    """Keep the weights of convolutions in the order that is quick inside the block, where that is known to be one.
+
+    Outputs then have it too, whatever that of the images. Models that read them as a view in the other order fail in
+    it, and stay as they are.
+    """
+    weights = [(tensor, tensor.data) for tensor in model.parameters() if tensor.dim() == _IMAGE_AXES]
+    try:
+        if weights and all(knows_the_order(tensor.device) for tensor, _ in weights):
+            lay_out(model, Layout(channels_last=True))
+            try:
+                called(model, map_tensors(image, torch.clone))
+            except RuntimeError:
+                _put_back(weights)
+        yield
+    finally:
+        _put_back(weights)
+
+
+def _put_back(weights: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for tensor, data in weights:
+        tensor.data = data
 
 
 @contextmanager

@@ -473,3 +473,29 @@ def test_models_of_several_inputs_and_any_output_are_measured(compression: str, 
     assert all(abs(delta) > 1e-4 for delta in _deltas(result).values())
     with pytest.raises(UnsupportedModel, match="one tensor"):
         SensitivityAnalyzer(model, sample, total).analyze("pruning", 50, verbose=False)
+
+
+class ReadsAView(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8 * 14 * 14, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.conv(images).view(len(images), -1))
+
+
+@pytest.mark.parametrize("build", [small_network, ReadsAView])
+def test_weights_keep_their_place_in_memory(build: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, images = build().eval(), torch.randn(4, 3, 16, 16)
+    before = {name: (tensor.data_ptr(), tensor.stride()) for name, tensor in model.named_parameters()}
+    orders: set[bool] = set()
+
+    def total(network: nn.Module) -> float:
+        weights = (each for each in network.parameters() if each.dim() == 4 and each.shape[1] > 1 and each.shape[2] > 1)
+        orders.update(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+        return float(network(images).sum())
+
+    SensitivityAnalyzer(model, images[:1], total).analyze("quantization", 4, verbose=False)
+    assert orders == {build is small_network}  # in the quick order where the model bears it
+    assert {name: (tensor.data_ptr(), tensor.stride()) for name, tensor in model.named_parameters()} == before
