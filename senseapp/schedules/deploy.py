@@ -258,6 +258,11 @@ def _findings(figures: Mapping[str, RuntimeFigures], most_time: float) -> tuple[
         own, usual = (change_in(figures[name].changes, judged_by) for name in ("file", "default"))
         if own is not None and usual is not None and own.ci_low > usual.ci_high:
             sentences.append("onnxruntime's own default does less harm than this file.")
+        all_int8 = change_in(figures["int8"].changes, judged_by)
+        if own is not None and all_int8 is not None and own.delta > all_int8.delta:
+            sentences.append(
+                "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
+            )
         if file.seconds.value > most_time * figures["int8"].seconds.value:
             sentences.append(f"The file takes more than {most_time:g} times as long as all-int8.")
     return tuple(sentences)
