@@ -5,14 +5,22 @@ Usage: ``python fasterai_deltas.py FILE``, where FILE holds the network's name, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from pathlib import Path
 
+import matplotlib
 import timm
 import torch
 import torch.nn.functional as F
+from fasterai.analyze import sensitivity
 from fasterai.analyze.sensitivity import SensitivityAnalyzer
+from fasterai.core.criteria import large_final
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.peers import fasterai_notebook
 
 
 def main() -> None:
@@ -35,6 +43,9 @@ def main() -> None:
     for granularity in case["granularities"]:
         result = analyzer.analyze("sparsity", 50, granularity=granularity, layers=case["some_layers"], verbose=False)
         found[granularity] = {layer.name: layer.delta for layer in result.layers}
+    matplotlib.use("Agg")
+    with contextlib.redirect_stdout(sys.stderr):
+        found["notebook"] = fasterai_notebook.cells(sensitivity, large_final)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

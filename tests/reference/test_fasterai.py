@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -27,9 +28,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from scripts.peer_environment import ensure
-from senseapp import analyze_sensitivity
+from senseapp import analyze_sensitivity, notebook
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.ranking import spearman
+from tests.peers import fasterai_notebook
 
 NUM_CLASSES = 10
 # Units of which a layer has three or nine are left out: half of them is one here, and another number where a quantile
@@ -121,6 +123,17 @@ def test_each_granularity_zeroes_what_fasterai_zeroes(
         )
         ours = {layer.name: layer.delta for layer in result.layers}
         assert ours == pytest.approx(theirs[granularity], abs=0.015), granularity
+
+
+@pytest.mark.peer
+def test_every_cell_of_the_notebook_runs_and_gives_its_numbers(theirs: dict[str, dict[str, dict[str, float]]]) -> None:
+    ours = fasterai_notebook.cells(notebook, SimpleNamespace(f=torch.abs))
+    reference = theirs["notebook"]
+    assert ours.keys() == reference.keys()
+    most = max(abs(delta) for delta in reference["everything"].values())
+    tolerances = {"targets": 1.0, "filters": 0.25 * most}  # percent; one of 16 filters more or less
+    for cell, deltas in ours.items():
+        assert deltas == pytest.approx(reference[cell], abs=tolerances.get(cell, 0.02 * most)), cell
 
 
 def test_one_bit_is_refused_where_fasterai_takes_eight(case: dict[str, object]) -> None:
