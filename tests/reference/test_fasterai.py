@@ -133,7 +133,7 @@ def test_every_cell_of_the_notebook_runs_and_gives_its_numbers(theirs: dict[str,
     most = max(abs(delta) for delta in reference["everything"].values())
     tolerances = {"targets": 1.0, "filters": 0.25 * most}  # percent; one of 16 filters more or less
     for cell, deltas in ours.items():
-        assert deltas == pytest.approx(reference[cell], abs=tolerances.get(cell, 0.02 * most)), cell
+        assert deltas == pytest.approx(reference[cell], abs=tolerances.get(cell, 0.05 * most)), cell
 
 
 def test_one_bit_is_refused_where_fasterai_takes_eight(case: dict[str, object]) -> None:
