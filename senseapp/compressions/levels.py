@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # numpy and scipy load with the first schedule, not with the 
     from numpy.typing import NDArray
     from scipy.interpolate import PchipInterpolator
 
-_MOST_BITS = 16
 DENSE_BITS = 32.0
 """Bits of a weight that was left alone."""
+FINER_BITS = tuple(float(bits) for bits in range(9, 17))
+"""Bits that weights can be rounded to but harm no layer, so that no run offers them; the notebook takes them."""
 FRACTIONS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
 _LEVEL_DIGITS = 9  # levels are written and read back without loss at this precision
@@ -209,7 +210,7 @@ class FractionScale(LevelScale):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitScale(LevelScale):
-    """Levels are whole numbers of bits kept of each weight, from the fewest that are offered to sixteen."""
+    """Levels are whole numbers of bits kept of each weight, between the fewest and the most that are offered."""
 
     choices: tuple[float, ...] = (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
     default: tuple[float, ...] = (8.0, 4.0, 2.0)
@@ -233,11 +234,11 @@ class BitScale(LevelScale):
     @property
     def rule(self) -> str:
         """Which levels there are, to follow "must be"."""
-        return f"a whole number of bits from {min(self.choices):g} to {_MOST_BITS}"
+        return f"a whole number of bits from {min(self.choices):g} to {max(self.choices):g}"
 
     def allows(self, level: float) -> bool:
         """Return whether ``level`` is a whole number between the fewest and the most bits."""
-        return level % 1 == 0 and min(self.choices) <= level <= _MOST_BITS
+        return level % 1 == 0 and min(self.choices) <= level <= max(self.choices)
 
     def grid(self, measured: Sequence[float]) -> tuple[float, ...]:
         """Return whole bits from the gentlest measured to the strongest."""

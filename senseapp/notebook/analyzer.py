@@ -14,6 +14,7 @@ from senseapp import compressions
 from senseapp.compressions import CompressionConfig, options_of
 from senseapp.compressions.base import CompressionRequest, Compressor, Selection, build_compressor
 from senseapp.compressions.description import Effect
+from senseapp.compressions.levels import FINER_BITS
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.layout import Layout, knows_the_order, lay_out
@@ -26,6 +27,8 @@ from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile
 
 _IMAGE_AXES = 4
+_FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
+"""Levels that the reference takes, of no use in a run: no zeros and nothing else, and bits that harm no layer."""
 
 
 class SensitivityAnalyzer:
@@ -127,8 +130,8 @@ class SensitivityAnalyzer:
         shown = [float(level) for level in (levels or (25, 50, 75))]
         config = self._config(compression, granularity, quant_per_channel, quant_activations)
         inner = [config.scale.from_shown(level) for level in shown]
-        zeroes = config.description.effect is Effect.ZEROS and config.only_level is None
-        config.check_levels([level for level in inner if not (zeroes and level in (0.0, 1.0))])
+        further = _FURTHER_LEVELS.get(config.description.effect, ()) if config.only_level is None else ()
+        config.check_levels([level for level in inner if level not in further])
         sample, calibration = (
             map_tensors(given, lambda tensor: tensor.to(self.device))
             for given in (self.sample, self.sample if self.calibration_data is None else self.calibration_data)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.compressions import BudgetKind, CompressionConfig
-from senseapp.core.codec import dumps
+from senseapp.core.codec import dumps, encode
 from senseapp.core.errors import MeasurementFailed, NotFound
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
@@ -250,7 +251,10 @@ class Verification(FinishedRunTask[ValidationResult]):
     def key(self) -> str:
         """Names its files."""
         other = f" other={self.other}" if self.other else ""
-        return key_of(f"{dumps(self.schedule)} repair={REPAIR if self.repair else False}{other}")
+        asked = encode(self.schedule)
+        del asked["data"]["file_notes"]  # younger than proofs that people keep; notes say the same
+        text = json.dumps(asked, allow_nan=False, separators=(",", ":"))
+        return key_of(f"{text} repair={REPAIR if self.repair else False}{other}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model too."""

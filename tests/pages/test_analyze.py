@@ -90,7 +90,7 @@ def test_each_compression_starts_with_levels_of_its_own(
         ("sparsity", "100", "above 0 % and below 100 %"),
         ("sparsity", "nan", "above 0 % and below 100 %"),
         ("pruning", "250", "above 0 % and below 100 %"),
-        ("quantization", "1", "whole number of bits from 2 to 16"),
+        ("quantization", "1", "whole number of bits from 2 to 8"),
         ("sparsity", "many", "must be numbers"),
     ],
 )

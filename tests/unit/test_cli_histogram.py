@@ -54,7 +54,7 @@ def test_a_run_keeps_its_histograms(tmp_path: Path, capsys: pytest.CaptureFixtur
         ((), "either a RUN"),
         (("run", *DEMO), "either a RUN"),
         (("--model", "demo"), "Add --data"),
-        ((*DEMO, "--bits", "17"), "from 2 to 16"),
+        ((*DEMO, "--bits", "9"), "from 2 to 8"),
         ((*DEMO, "--layers", "nowhere"), "No layer matches nowhere"),
         ((*DEMO, "--tensor", "biases"), "biases"),
         (("nowhere",), "nowhere"),

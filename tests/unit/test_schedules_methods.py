@@ -158,7 +158,7 @@ def test_fixed_levels_that_cannot_be_are_refused(limits, reason):
 
 @pytest.mark.parametrize("bits", [1, 9, 4.5, float("nan")])
 def test_fixed_bits_that_do_not_exist_are_refused(bits):
-    with pytest.raises(InvalidSchedule, match="whole number of bits from 2 to 16, or 0 for none"):
+    with pytest.raises(InvalidSchedule, match="whole number of bits from 2 to 8, or 0 for none"):
         make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=4), limits=Limits(fixed={"fc": bits}))
 
 

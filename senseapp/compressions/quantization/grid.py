@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from senseapp.compressions.levels import FINER_BITS
 from senseapp.compressions.quantization import NumberFormat, QuantizationConfig, QuantizationGranularity
 
 # The smallest normal float32: a channel of zeros gets a scale that can be divided by, and stays zero.
@@ -27,7 +28,8 @@ class Grid:
 
 
 def _integers(bits: int) -> Grid:
-    QuantizationConfig.scale.check((bits,))
+    if bits not in FINER_BITS:
+        QuantizationConfig.scale.check((bits,))
     largest = 2 ** (bits - 1) - 1
     return Grid(largest=largest, nearest=lambda values: values.round().clamp(-largest, largest))
 
@@ -67,7 +69,7 @@ def scale_of(
     efficient inference", section 2.2, with the grid −(2^(b−1) − 1) … 2^(b−1) − 1.
 
     There is one scale per index of ``channel_axis`` or one for the tensor; the result has the shape of ``weight`` with
-    1 in place of every axis that a scale spans. ``bits`` are 2 to 8, else InvalidSpec, and not used by float formats.
+    1 in place of every axis that a scale spans. ``bits`` are 2 to 16, else InvalidSpec, and not used by float formats.
     """
     axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
     largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()
@@ -100,7 +102,8 @@ def affine_of(low: float, high: float, *, bits: int) -> tuple[float, int]:
     >>> affine_of(-1.0, 2.0, bits=2)
     (1.0, 1)
     """
-    QuantizationConfig.scale.check((bits,))
+    if bits not in FINER_BITS:
+        QuantizationConfig.scale.check((bits,))
     low, high, largest = min(low, 0.0), max(high, 0.0), 2**bits - 1
     scale = max((high - low) / largest, _SMALLEST_SCALE)
     return scale, min(largest, round(-low / scale))
