@@ -11,10 +11,10 @@ from benchmarks.real.photographs import MADE_FROM, tensors, write_photographs
 from benchmarks.real.rows import Row
 from senseapp.cli.main import main
 from senseapp.data.images import TensorImages
+from senseapp.records.deployment import Deployment, DeploySettings, Median
 from senseapp.records.measurement import SensitivityResult, change_in
-from senseapp.schedules.deploy import Deployed, deploy
+from senseapp.schedules.deploy import deploy
 from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
-from senseapp.schedules.runtime import Median
 from senseapp.store.run_folder import RunFolder
 
 _MADE_FROM, _SCORED_ON = 128, 200
@@ -32,7 +32,7 @@ def _result(folder: Path) -> SensitivityResult:
     return RunFolder(folder / "run").load_result()
 
 
-def deployed(most_time: float) -> Deployed:
+def deployed(most_time: float) -> Deployment:
     """Return the file of the uncompressed network; no part of a picture both chooses and scores."""
     with tempfile.TemporaryDirectory() as folder:
         result = _result(Path(folder))
@@ -40,10 +40,10 @@ def deployed(most_time: float) -> Deployed:
             curves=TensorImages(tensors(_MADE_FROM, MADE_FROM)), proof=TensorImages(tensors(_SCORED_ON)), note=""
         )
         evaluator = ScheduleEvaluator.open(result, images=images)
-        return deploy(evaluator, None, most_time=most_time)
+        return deploy(evaluator, None, DeploySettings(most_time=most_time)).record
 
 
-def _disagreement(found: Deployed, name: str) -> float:
+def _disagreement(found: Deployment, name: str) -> float:
     change = change_in(found.figures[name].changes, "agreement")
     assert change is not None
     return change.delta

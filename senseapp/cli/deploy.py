@@ -8,28 +8,27 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from senseapp.cli.progress_bar import phases
 from senseapp.cli.run_arguments import add_run_arguments, partner_of, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
+from senseapp.records.deployment import Deployment, DeploySettings, RuntimeFigures
 from senseapp.records.model_files import ONNX
 from senseapp.store.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from senseapp.schedules.deploy import Deployed, RuntimeFigures
 
 NAME = "deploy"
 SUMMARY = "Write the network as ONNX that runs in int8, measured in onnxruntime beside the original."
 EPILOG = """\
 Without --schedule the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in
 float, as long as the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the
-schedule do so too. One JSON line has, for the file, for the original in float, for all-int8 and for onnxruntime's own
-default: every metric with its interval, on images that nothing was made from where there are enough, the milliseconds
-of a call on this machine with the interval of their median, made in turns, and the bytes of the file. "notes" begins
-with the finding. FILE.README.txt says how to load it, prepare a picture and run it.
+schedule do so too. --all-int8 and --float do without that choice. One JSON line has, for the file, for the original in
+float, for all-int8 and for onnxruntime's own default: every metric with its interval, on images that nothing was made
+from where there are enough, the milliseconds of a call on this machine with the interval of their median, made in
+turns, and the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load it, prepare a
+picture and run it.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -42,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``deploy``."""
     add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule")
-    parser.add_argument("--float", action="store_true", help="leave everything in float")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--float", action="store_const", const="float", dest="kind", help="leave everything in float")
+    kind.add_argument("--all-int8", action="store_const", const="int8", dest="kind", help="leave nothing in float")
     parser.add_argument("--time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
     parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
     parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
@@ -60,30 +61,29 @@ def run(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out
     if out.suffix != ONNX.suffix:
         raise InvalidSpec(f"The file's name ends in {ONNX.suffix}, got {out.suffix or 'no suffix'!r}.")
-    from senseapp.schedules.deploy import deploy, readme  # torch loads here
+    settings = DeploySettings(
+        kind=arguments.kind or "mixed",
+        most_time=arguments.time,
+        threads=arguments.threads,
+        batch=arguments.batch,
+        reduce_range=arguments.reduce_range,
+    )
+    from senseapp.schedules.deploy import deploy  # torch loads here
     from senseapp.schedules.evaluator import ScheduleEvaluator
 
     with phases() as progress:
         other = partner.compression if partner is not None else None
         evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
-        deployed = deploy(
-            evaluator,
-            schedule,
-            int8=not arguments.float,
-            most_time=arguments.time,
-            threads=arguments.threads,
-            batch=arguments.batch,
-            reduce_range=arguments.reduce_range,
-        )
+        deployed = deploy(evaluator, schedule, settings)
     beside = out.with_suffix(".README.txt")
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, deployed.content)
-    replace_file(beside, readme(deployed, out.name).encode())
-    print(json.dumps(_report(deployed, (out, beside)), allow_nan=False))
+    replace_file(beside, deployed.record.readme(out.name).encode())
+    print(json.dumps(_report(deployed.record, (out, beside)), allow_nan=False))
 
 
-def _report(deployed: Deployed, files: Iterable[Path]) -> dict[str, Any]:
+def _report(deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
     return {
         **{name: _figures(figures) for name, figures in deployed.figures.items()},
         "simulated": _changes(deployed.simulated),
@@ -91,8 +91,9 @@ def _report(deployed: Deployed, files: Iterable[Path]) -> dict[str, Any]:
         "images": deployed.images,
         "opset": deployed.opset,
         "batch": deployed.batch or "any",
+        "machine": deployed.machine,
         "files": [str(path) for path in files],
-        "notes": list(deployed.notes),
+        "notes": [*deployed.findings, *deployed.notes],
     }
 
 

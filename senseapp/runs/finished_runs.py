@@ -1,11 +1,13 @@
-"""One person's finished runs: proofs, searches and histograms of them, and what their schedules need."""
+"""One person's finished runs: proofs, files, searches and histograms of them, and what their schedules need."""
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from senseapp.core.disk import storage_errors
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
@@ -17,7 +19,7 @@ from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths
-from senseapp.runs.tasks import FinishedRunTask, Verification
+from senseapp.runs.tasks import DeployTask, FinishedRunTask, Verification
 from senseapp.store.run_folder import RunFolder
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
@@ -74,6 +76,20 @@ class Work:
         """Return the files of the compressed model: its state dict, and where channels were removed the network."""
         known = self._readable(proof)
         return known.files(self._store.folder(known.run_id))
+
+    def deployed(self, task: DeployTask) -> Path:
+        """Return the file that a runtime runs."""
+        known = self._readable(task)
+        return known.file(self._store.folder(known.run_id))
+
+    def pack_deployed(self, task: DeployTask, name: str, target: Path) -> Path:
+        """Write a zip of the file, called ``name`` in it, and how it is used, to ``target``, and return that."""
+        content, record = self.deployed(task), self.outcome(task)
+        assert record is not None
+        with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(content, name)
+            archive.writestr("README.txt", record.readme(name))
+        return target
 
     def _readable(self, task: TaskT) -> TaskT:
         return replace(task, run_id=self._store.readable(task.run_id, self._owner))

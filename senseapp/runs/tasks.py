@@ -1,4 +1,4 @@
-"""Tasks for the job queue: what every one is given and tells, and those of finished runs: proof, search, histogram."""
+"""Tasks for the job queue: what each is given and tells, and those of finished runs: proof, file, search, histogram."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps, encode
+from senseapp.core.disk import replace_file
 from senseapp.core.errors import MeasurementFailed, NotFound
+from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
@@ -250,11 +252,7 @@ class Verification(FinishedRunTask[ValidationResult]):
     @property
     def key(self) -> str:
         """Names its files."""
-        other = f" other={self.other}" if self.other else ""
-        asked = encode(self.schedule)
-        del asked["data"]["file_notes"]  # younger than proofs that people keep; notes say the same
-        text = json.dumps(asked, allow_nan=False, separators=(",", ":"))
-        return key_of(f"{text} repair={REPAIR if self.repair else False}{other}")
+        return key_of(f"{_text_of(self.schedule)} repair={REPAIR if self.repair else False}{_second(self.other)}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model too."""
@@ -285,6 +283,58 @@ class Verification(FinishedRunTask[ValidationResult]):
         if self.outcome(folder) is None or not weights.is_file():
             raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
         return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
+
+
+def _text_of(schedule: Schedule) -> str:
+    asked = encode(schedule)
+    del asked["data"]["file_notes"]  # younger than proofs that people keep; notes say the same
+    return json.dumps(asked, allow_nan=False, separators=(",", ":"))
+
+
+def _second(other: CompressionConfig | None) -> str:
+    return f" other={other}" if other else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployTask(FinishedRunTask[Deployment]):
+    """What is to be written for a runtime and measured in it: a schedule, and how.
+
+    Attributes:
+        other: how the second run compresses, where the schedule was made from two.
+    """
+
+    kind: ClassVar[type] = Deployment
+    keeps_model: ClassVar[bool] = True
+
+    schedule: Schedule
+    settings: DeploySettings
+    other: CompressionConfig | None = None
+
+    @property
+    def key(self) -> str:
+        """Names its files."""
+        return key_of(f"{_text_of(self.schedule)} {self.settings}{_second(self.other)}")
+
+    def find_out(self, context: TaskContext) -> Deployment:
+        """Write the file and measure it."""
+        from senseapp.schedules.deploy import deploy
+        from senseapp.schedules.evaluator import ScheduleEvaluator  # torch loads here
+
+        folder, progress = context.folder, context.observer.phase
+        progress("Loading the model and the images")
+        evaluator = ScheduleEvaluator.open(
+            folder.load_result(), other=self.other, data_roots=context.data_roots, progress=progress
+        )
+        deployed = deploy(evaluator, self.schedule, self.settings)
+        replace_file(folder.deployed(self.key), deployed.content)
+        return deployed.record
+
+    def file(self, folder: RunFolder) -> Path:
+        """Return the file; raises NotFound before it is written."""
+        path = folder.deployed(self.key)
+        if self.outcome(folder) is None or not path.is_file():
+            raise NotFound("There is no such file yet. Make it first.")
+        return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

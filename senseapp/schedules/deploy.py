@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compressions import Effect
-from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
-from senseapp.records.measurement import change_in
+from senseapp.metrics import METRICS, change_of, divergence_among
+from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.findings import findings
 from senseapp.schedules.int8 import Int8Writer, Mixed, layers_of_nodes, mixed
-from senseapp.schedules.runtime import TURNS, Median, RuntimeModel, ratio, times
+from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
 from senseapp.schedules.write import onnx_model
 
 _INT8_BITS = 8
@@ -30,72 +30,24 @@ _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeFigures:
-    """What one ONNX file does in onnxruntime.
-
-    Attributes:
-        changes: of every metric against the original in the runtime, image by image.
-        seconds: of one call.
-        time_ratio: to the original, call by call.
-        file_bytes: of the file.
-    """
-
-    changes: tuple[MetricChange, ...]
-    seconds: Median
-    time_ratio: Median
-    file_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """An ONNX file, measured in onnxruntime beside what it competes with, in one run.
-
-    Attributes:
-        content: the file.
-        figures: of ``file``; of ``original``, the uncompressed network in float; of ``int8``, the same network as the
-            file with all of it in int8; of ``default``, that by onnxruntime's quantizer as it comes, a scale for each
-            tensor. A float file has the first two only.
-        simulated: the changes that the schedule's simulation in torch has on the same images.
-        in_float: layers, or operations of none, that were left in float since int8 harms them.
-        opset, batch: the ONNX operator set, and the images of a call, None for any number.
-        images: how many it was measured on; none of them chose ranges or layers.
-        preparation: how a picture becomes an input, in one sentence.
-        notes: sentences; the first is the finding.
-    """
+    """An ONNX file, and what was measured of it."""
 
     content: bytes
-    figures: Mapping[str, RuntimeFigures]
-    simulated: tuple[MetricChange, ...]
-    in_float: tuple[str, ...]
-    opset: int
-    batch: int | None
-    images: int
-    preparation: str
-    notes: tuple[str, ...]
+    record: Deployment
 
 
-def deploy(
-    evaluator: ScheduleEvaluator,
-    schedule: Schedule | None,
-    *,
-    int8: bool = True,
-    most_time: float = 1.3,
-    threads: int = 1,
-    batch: int = 1,
-    reduce_range: bool = False,
-) -> Deployed:
+def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: DeploySettings) -> Deployed:
     """Return the network of a run, compressed as ``schedule`` says, as an ONNX file with its measurements.
 
-    Zeros and removed channels are in the file as they are. With ``int8``, layers of more than 8 bits in a schedule of
-    bits stay in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left
-    in float, as long as the file takes at most ``most_time`` times as long as all-int8. Ranges and this choice come
-    from the images of the curves, figures from the proof images, times from ``batch`` images on ``threads`` threads.
+    Zeros and removed channels are in the file as they are. In int8, layers of more than 8 bits in a schedule of bits
+    stay in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left in
+    float, as far as ``settings`` allow. Ranges and this choice come from the images of the curves, figures from the
+    proof images.
 
     Raises:
-        InvalidSpec: a setting is out of range, or the network cannot be written or run.
+        InvalidSpec: the network cannot be written or run.
     """
-    if most_time < 1 or threads < 1 or batch < 1:
-        raise InvalidSpec("Time is at least 1 times that of all-int8, threads and batch at least 1.")
     applied = evaluator.apply(schedule) if schedule is not None else None
     simulated = evaluator.measure(applied) if applied is not None else ()
     example = evaluator.dense.batches(0, 1)[0].cpu()
@@ -103,31 +55,32 @@ def deploy(
     original = _exported(evaluator.dense.model, example)
     network = original if applied is None else _exported(applied.model, example)
     files, found = {"original": original, "file": network}, None
-    if int8:
-        files, found = _int8_files(evaluator, files, applied, most_time, threads, reduce_range)
+    if settings.kind != "float":
+        files, found = _int8_files(evaluator, files, applied, settings)
     evaluator.progress("Measuring the files in onnxruntime")
-    opened = {name: RuntimeModel(content, threads=threads) for name, content in files.items()}
-    figures = _figures(evaluator, files, opened, batch)
+    opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
+    figures = _figures(evaluator, files, opened, settings.batch)
     model = onnx.load_from_string(files["file"])
     onnx.checker.check_model(model)
     layers = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
-    in_float = tuple(layers.get(node, node) for node in found.in_float) if found else ()
-    return Deployed(
-        content=files["file"],
+    record = Deployment(
+        settings=settings,
         figures=figures,
         simulated=simulated,
-        in_float=in_float,
+        in_float=tuple(layers.get(node, node) for node in found.in_float) if found else (),
         opset=next(each.version for each in model.opset_import if not each.domain),
         batch=opened["file"].fixed_batch,
         images=len(evaluator.images.proof),
         preparation=_preparation(evaluator, example),
+        machine=machine(),
+        findings=findings(figures, settings, images=len(evaluator.images.proof)),
         notes=(
-            *_findings(figures, most_time),
             evaluator.images.note,
-            *_on_bits(applied, int8=int8),
+            *_on_bits(applied, int8=settings.kind != "float"),
             *(applied.notes if applied else ()),
         ),
     )
+    return Deployed(content=files["file"], record=record)
 
 
 def _exported(model: nn.Module, example: Tensor) -> bytes:
@@ -139,11 +92,10 @@ def _int8_files(
     evaluator: ScheduleEvaluator,
     files: dict[str, bytes],
     applied: AppliedModel | None,
-    most_time: float,
-    threads: int,
-    reduce_range: bool,
+    settings: DeploySettings,
 ) -> tuple[dict[str, bytes], Mixed]:
     """Return the files by name, and which nodes stay in float."""
+    threads = settings.threads
     network, calibration = files["file"], _of_one_size(files["file"], evaluator.calibration())
     curves = evaluator.images.curves
     images = evaluator.dense.arranged(curves, 0, min(len(curves), _SEARCH_IMAGES))
@@ -156,7 +108,7 @@ def _int8_files(
         delta = change_of(judged_by, baseline.moments_of(judged_by, outputs, 0, len(outputs))).delta
         return delta if delta == delta else float("inf")
 
-    with Int8Writer(network, calibration, reduce_range=reduce_range) as writer:
+    with Int8Writer(network, calibration, reduce_range=settings.reduce_range) as writer:
         evaluator.progress("Finding the ranges of activations")
         kept = _kept_in_float(network, applied)
         all_int8 = writer.write()
@@ -165,16 +117,19 @@ def _int8_files(
         def is_quick_enough(content: bytes) -> bool:
             pair = (RuntimeModel(content, threads=threads), quickest)
             slower, quicker = times(pair, images[0][:1], turns=_SEARCH_TURNS)
-            return ratio(slower, quicker).value <= most_time
+            return ratio(slower, quicker).value <= settings.most_time
 
-        found = mixed(
-            writer,
-            always_float=kept,
-            damage_of=damage_of,
-            is_quick_enough=is_quick_enough,
-            enough=_UNSEEN * METRICS[judged_by].notable,
-            progress=evaluator.progress,
-        )
+        if settings.kind == "int8":
+            found = Mixed(content=writer.write(but=kept), in_float=(), damage={})
+        else:
+            found = mixed(
+                writer,
+                always_float=kept,
+                damage_of=damage_of,
+                is_quick_enough=is_quick_enough,
+                enough=_UNSEEN * METRICS[judged_by].notable,
+                progress=evaluator.progress,
+            )
     with Int8Writer(network, calibration, per_channel=False) as usual:
         return {**files, "file": found.content, "int8": all_int8, "default": usual.write()}, found
 
@@ -223,15 +178,6 @@ def _figures(
     }
 
 
-def readme(deployed: Deployed, name: str) -> str:
-    """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""
-    return (
-        f'Load: import onnxruntime; session = onnxruntime.InferenceSession("{name}")\n'
-        f"Prepare: {deployed.preparation}\n"
-        "Run: scores = session.run(None, {session.get_inputs()[0].name: images})[0]\n"
-    )
-
-
 def _preparation(evaluator: ScheduleEvaluator, example: Tensor) -> str:
     shape = f"images, float32, is (N, {', '.join(map(str, example.shape[1:]))})"
     if not isinstance(evaluator.images.proof, PreparedImages):
@@ -241,28 +187,3 @@ def _preparation(evaluator: ScheduleEvaluator, example: Tensor) -> str:
         f"{shape}: the middle {100 * how.crop_pct:g} % of the picture, resized ({how.interpolation}), channels in the "
         f"order {how.channel_order}, from 0 to 1, less {list(how.mean)}, divided by {list(how.std)}."
     )
-
-
-def _findings(figures: Mapping[str, RuntimeFigures], most_time: float) -> tuple[str, ...]:
-    """Return what people must know of the file before they take it, the first a headline."""
-    file, sentences = figures["file"], []
-    if file.time_ratio.low > 1:
-        sentences.append(f"The file is slower than the original here: {file.time_ratio.value:.2f} times its time.")
-    elif file.time_ratio.high >= 1:
-        sentences.append("The file saves no time here that can be told from none.")
-    else:
-        sentences.append(f"The file takes {100 * file.time_ratio.value:.0f} % of the original's time here.")
-    if "default" in figures:
-        names = [change.metric for change in file.changes]
-        judged_by = divergence_among(names) or names[0]
-        own, usual = (change_in(figures[name].changes, judged_by) for name in ("file", "default"))
-        if own is not None and usual is not None and own.ci_low > usual.ci_high:
-            sentences.append("onnxruntime's own default does less harm than this file.")
-        all_int8 = change_in(figures["int8"].changes, judged_by)
-        if own is not None and all_int8 is not None and own.delta > all_int8.delta:
-            sentences.append(
-                "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
-            )
-        if file.seconds.value > most_time * figures["int8"].seconds.value:
-            sentences.append(f"The file takes more than {most_time:g} times as long as all-int8.")
-    return tuple(sentences)

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
+import platform
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of
+from senseapp.records.deployment import Median
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Median:
-    """A median, and its 95 % interval from the order of the values, which assumes nothing of how they are spread.
-
-    Source: Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2 (the binomial interval of a quantile).
-    """
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Median:
-        """Return the median of ``values``, at least one.
-
-        >>> Median.of(range(41))
-        Median(value=20, low=13, high=27)
-        """
-        ordered = sorted(values)
-        outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
-        return cls(value=statistics.median(ordered), low=ordered[outside], high=ordered[-1 - outside])
 
 
 class RuntimeModel:
@@ -96,6 +72,17 @@ def times(models: Sequence[RuntimeModel], images: Tensor, *, turns: int = TURNS)
 def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
     """Return the median of the ratios, turn by turn, of ``seconds`` to those of another model of :func:`times`."""
     return Median.of([one / other for one, other in zip(seconds, to, strict=True)])
+
+
+_DOT_PRODUCTS = ("avx512_vnni", "avx_vnni", "asimd_dot")  # of four products of 8 bits, added in 32
+
+
+def machine() -> str:
+    """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
+    found = torch.cpu.get_capabilities()
+    name = found.get("cpu_name") or platform.processor() or platform.machine()
+    vnni = "with VNNI" if any(found.get(flag) for flag in _DOT_PRODUCTS) else "without VNNI"
+    return f"{name} {vnni}, onnxruntime {onnxruntime.__version__}"
 
 
 def _array(images: Tensor) -> npt.NDArray[np.float32]:

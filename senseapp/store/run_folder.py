@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from senseapp.core.codec import dumps, loads
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.records.deployment import Deployment
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.schedule import StrongestFound, ValidationResult
@@ -20,11 +21,12 @@ from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", ValidationResult, StrongestFound, QuantizationHistogram)
+RecordT = TypeVar("RecordT", ValidationResult, StrongestFound, QuantizationHistogram, Deployment)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
+    Deployment: "deployment",
 }
 
 
@@ -36,7 +38,8 @@ class RunFolder:
     so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
-    within a drop a ``strongest-KEY.json``; an empty ``begun-KEY`` stands for each that was asked for and has not ended.
+    within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the file
+    ``deployed-KEY.onnx``. An empty ``begun-KEY`` stands for each that was asked for and has not ended.
 
     Raises:
         InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
@@ -140,8 +143,8 @@ class RunFolder:
         is_known = self._reused_file.is_file() and self.measurements.count() > 0
         return _read(self._reused_file, Reused) if is_known else None
 
-    def save(self, key: str, record: ValidationResult | StrongestFound | QuantizationHistogram) -> None:
-        """Keep a proof, a histogram or the outcome of a search under its key."""
+    def save(self, key: str, record: ValidationResult | StrongestFound | QuantizationHistogram | Deployment) -> None:
+        """Keep the outcome of a task under its key."""
         replace_file(self._record_file(type(record), key), dumps(record))
 
     def load(self, kind: type[RecordT], key: str) -> RecordT | None:
@@ -171,6 +174,10 @@ class RunFolder:
     def compressed_model(self, key: str) -> Path:
         """Return where the compressed model of the schedule called ``key`` is kept, as safetensors."""
         return self.path / f"compressed-{key}.safetensors"
+
+    def deployed(self, key: str) -> Path:
+        """Return where the file that a runtime runs is kept, as ONNX."""
+        return self.path / f"deployed-{key}.onnx"
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

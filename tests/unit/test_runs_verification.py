@@ -8,12 +8,13 @@ import pytest
 
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.core.errors import NotFound, QueueFull
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import Verification
+from senseapp.runs.tasks import DeployTask, Verification
 from senseapp.schedules import write
 from senseapp.schedules.methods import make_schedule
 
@@ -108,6 +109,22 @@ def test_a_schedule_that_does_not_fit_fails_with_its_sentence(finished):
     assert snapshot.state is RunState.FAILED
     assert "fc9" in snapshot.error
     assert service.run(run_id).state is RunState.DONE
+
+
+def test_the_file_that_runs_is_kept_as_large_as_it_says(finished):
+    backend, service, run_id = finished
+    task = DeployTask(run_id=run_id, schedule=a_schedule(service, run_id), settings=DeploySettings(kind="float"))
+    assert service.work.outcome(task) is None
+    service.work.start(task)
+    assert backend.runner.run_next()
+    assert service.work.progress(task).error == ""
+    record = service.work.outcome(task)
+    assert set(record.figures) == {"file", "original"}
+    assert service.work.deployed(task).stat().st_size == record.figures["file"].file_bytes
+    measured = {change.metric: change.delta for change in record.figures["file"].changes}
+    simulated = {change.metric: change.delta for change in record.simulated}
+    assert measured["kl"] == pytest.approx(simulated["kl"], abs=1e-5)
+    assert record.findings[0].startswith(f"Measured on {record.images} images: ")
 
 
 def test_a_waiting_proof_can_be_cancelled(finished):

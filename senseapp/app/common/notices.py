@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeVar
@@ -124,11 +125,17 @@ def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]
         st.rerun()
 
 
+_COUNTED = re.compile(r" · (\d+) of (\d+)")  # how phases say how many of their steps are done
+
+
 def job_line(snapshot: JobSnapshot) -> None:
-    """Show what ``snapshot`` says, with a bar where the number of steps is known."""
+    """Show what ``snapshot`` says, with a bar where the number of steps is known, of the whole or of this phase."""
     waiting = f"Place {snapshot.queue_place} in the queue" if snapshot.queue_place else snapshot.phase or "Starting"
     text = f"{waiting} · {fmt.clock(snapshot.elapsed_seconds)} elapsed"
+    counted = _COUNTED.search(snapshot.phase)
     if snapshot.total:
         st.progress(snapshot.fraction, text=text)
+    elif counted and not snapshot.queue_place:
+        st.progress(min(1.0, int(counted[1]) / max(1, int(counted[2]))), text=text)
     else:
         st.markdown(f":material/hourglass: {text}")

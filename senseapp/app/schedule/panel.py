@@ -15,6 +15,7 @@ from senseapp.app.common.state import layer_edits
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.results import amount_bars, editing_frame
 from senseapp.app.schedule.controls import choose_schedule, take_target
+from senseapp.app.schedule.deploy import deploy_block
 from senseapp.app.schedule.layers import layer_table, spared_sentences
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
 from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
@@ -53,6 +54,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
             layer_table(run_id, schedule, result)
     if schedule is not None and exact:  # a schedule of estimated size is about to be replaced
         proof_block(schedule, result, run_id, partner=settings.partner)
+        deploy_block(schedule, run_id, partner=settings.partner)
         downloads(schedule, result.profile, run_id)
         report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
 

@@ -11,9 +11,9 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import complain, errors_here, job_line
-from senseapp.app.common.run_guard import may_start
+from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import kept
+from senseapp.app.schedule.jobs import begin, start_label
 from senseapp.app.schedule.trade_off import figure_text
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import delivery, size_changes
@@ -22,7 +22,6 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
-from senseapp.runs.finished_runs import TaskT
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
 
@@ -87,7 +86,6 @@ def _gain(name: str, validation: ValidationResult) -> dict[str, str]:
     return {"Repair alone": METRICS[name].change_text(after.delta - before.delta)}
 
 
-_POLL_SECONDS = 1.0
 _STEM = "compressed"
 
 
@@ -114,13 +112,13 @@ def proof_block(
             if validation is not None:
                 proof_figures(validation, result)
                 _compressed_model(proof)
-            elif label := _start_label(proof, "Verify", "a proof of this schedule"):
+            elif label := start_label(proof, "Verify", "a proof of this schedule", cancel="stop"):
                 st.markdown(
                     "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
                     "it."
                 )
                 if st.button(label, key=f"schedule.verify.{run_id}", icon=":material/science:"):
-                    _begin(proof)
+                    begin(proof)
 
 
 def _verification(schedule: Schedule, run_id: str, partner: SensitivityResult | None, *, repair: bool) -> Verification:
@@ -175,48 +173,14 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
         found = backend.service().work.outcome(search)
         if found is not None:
             st.success(_sentence(found, drop), icon=":material/check_circle:")
-        elif label := _start_label(search, "Search", "this search"):
+        elif label := start_label(search, "Search", "this search", cancel="search_stop"):
             st.markdown(
                 "Whole schedules are compressed and measured on the images of the run, each halfway between what still "
                 "held and what lost too much."
             )
             if st.button(label, key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
-                _begin(search)
+                begin(search)
     return found
-
-
-def _start_label(task: TaskT, label: str, what: str) -> str:
-    """Return what the button says that starts ``task``, ``label`` at first; empty where this visitor cannot start it.
-
-    While it is on its way, watch it instead.
-    """
-    snapshot = backend.service().work.progress(task)
-    if snapshot is not None and not snapshot.state.finished:
-        st.fragment(_watch, run_every=_POLL_SECONDS)(task)
-        return ""
-    if snapshot is not None and snapshot.error:
-        complain(snapshot.error)
-        label = "Try again"
-    return label if may_start(task.run_id, what) else ""
-
-
-def _begin(task: TaskT) -> None:
-    backend.service().work.start(task)
-    st.rerun()
-
-
-def _watch(task: TaskT) -> None:
-    snapshot = backend.service().work.progress(task)
-    if snapshot is None or snapshot.state.finished:
-        st.rerun()
-    job_line(snapshot)
-    name = "stop" if isinstance(task, Verification) else "search_stop"
-    st.button("Cancel", key=f"schedule.{name}.{task.run_id}", on_click=_cancel, args=(task,))
-
-
-def _cancel(task: TaskT) -> None:
-    with suppress(NotFound):  # deleted meanwhile; the page says so
-        backend.service().work.cancel(task)
 
 
 def _sentence(found: StrongestFound, drop: DropLimit) -> str:

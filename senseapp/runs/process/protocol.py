@@ -18,11 +18,20 @@ from senseapp.core.codec import decode, encode, register
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.runs.execution import Measurement
 from senseapp.runs.session import open_local_session
-from senseapp.runs.tasks import HistogramTask, HistogramWall, RunTask, StrongestSearch, TaskContext, Verification
+from senseapp.runs.tasks import (
+    DeployTask,
+    HistogramTask,
+    HistogramWall,
+    RunTask,
+    StrongestSearch,
+    TaskContext,
+    Verification,
+)
 from senseapp.store.run_folder import RunFolder
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: register(kind) for kind in (Measurement, HistogramTask, HistogramWall, StrongestSearch, Verification)
+    kind.__name__: register(kind)
+    for kind in (Measurement, HistogramTask, HistogramWall, StrongestSearch, Verification, DeployTask)
 }
 
 

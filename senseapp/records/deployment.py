@@ -1,0 +1,123 @@
+"""The file that a runtime runs: how it is asked for, and what was measured of it, beside what it competes with."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from senseapp.core.codec import register
+from senseapp.core.errors import InvalidSpec
+from senseapp.metrics import MetricChange
+
+DeployKind = Literal["mixed", "int8", "float"]
+"""Int8 but where that is measured to do harm, all of it in int8, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploySettings:
+    """How a network is written and timed.
+
+    Attributes:
+        most_time: of ``mixed``, as a multiple of the time of all-int8.
+        threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
+        reduce_range: 7 bits for weights, for processors without VNNI, which saturate.
+    """
+
+    kind: DeployKind = "mixed"
+    most_time: float = 1.3
+    threads: int = 1
+    batch: int = 1
+    reduce_range: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(DeployKind):
+            raise InvalidSpec(f"A file is one of {', '.join(get_args(DeployKind))}, got {self.kind!r}.")
+        if not self.most_time >= 1 or self.threads < 1 or self.batch < 1:
+            raise InvalidSpec("Time is at least 1 times that of all-int8, threads and batch at least 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Median:
+    """A median, and its 95 % interval from the order of the values, which assumes nothing of how they are spread.
+
+    Source: Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2 (the binomial interval of a quantile).
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Median:
+        """Return the median of ``values``, at least one.
+
+        >>> Median.of(range(41))
+        Median(value=20, low=13, high=27)
+        """
+        from scipy.stats import binom  # records are read where no scipy is needed
+
+        ordered = sorted(values)
+        outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+        return cls(value=statistics.median(ordered), low=ordered[outside], high=ordered[-1 - outside])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFigures:
+    """What one ONNX file does in onnxruntime.
+
+    Attributes:
+        changes: of every metric against the original in the runtime, image by image.
+        seconds: of one call.
+        time_ratio: to the original, call by call.
+        file_bytes: of the file.
+    """
+
+    changes: tuple[MetricChange, ...]
+    seconds: Median
+    time_ratio: Median
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What was measured of an ONNX file in onnxruntime, beside what it competes with, in one run.
+
+    Attributes:
+        figures: of ``file``; of ``original``, the uncompressed network in float; of ``int8``, the same network as the
+            file with all of it in int8; of ``default``, that by onnxruntime's quantizer as it comes, a scale for each
+            tensor. A float file has the first two only.
+        simulated: the changes that the schedule's simulation in torch has on the same images; empty without one.
+        in_float: layers, or operations of none, that were left in float since int8 harms them.
+        opset: the ONNX operator set.
+        batch: the images of a call, None for any number.
+        images: how many it was measured on; none of them chose ranges or layers.
+        preparation: how a picture becomes an input, in one sentence.
+        machine: processor and runtime that times were taken on.
+        findings: sentences; the first says what the file does, the others what speaks against it.
+        notes: further sentences.
+    """
+
+    settings: DeploySettings
+    figures: Mapping[str, RuntimeFigures]
+    simulated: tuple[MetricChange, ...]
+    in_float: tuple[str, ...]
+    opset: int
+    batch: int | None
+    images: int
+    preparation: str
+    machine: str
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def readme(self, name: str) -> str:
+        """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""
+        return (
+            f'Load: import onnxruntime; session = onnxruntime.InferenceSession("{name}")\n'
+            f"Prepare: {self.preparation}\n"
+            "Run: scores = session.run(None, {session.get_inputs()[0].name: images})[0]\n"
+        )
+
+
+register(Deployment)

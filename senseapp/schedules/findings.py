@@ -1,0 +1,59 @@
+"""What people must know of a file that was measured in a runtime before they take it, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from senseapp.core.wording import plural
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.records.deployment import DeploySettings, RuntimeFigures
+from senseapp.records.measurement import change_in
+
+
+def findings(figures: Mapping[str, RuntimeFigures], settings: DeploySettings, *, images: int) -> tuple[str, ...]:
+    """Return what the file does in one sentence, and a sentence for each thing that speaks against it.
+
+    ``figures`` are those of :class:`~senseapp.records.deployment.Deployment`.
+    """
+    file, original = figures["file"], figures["original"]
+    size = f"at {100 * file.file_bytes / original.file_bytes:.0f} % of its size"
+    does = f"Measured on {plural(images, 'image')}: {_answers(file.changes)}, {_time(file)}, {size}."
+    return (does, *_against(figures, settings))
+
+
+def _answers(changes: tuple[MetricChange, ...]) -> str:
+    """Return how the file answers: by labels where there are any, else like the original or not."""
+    names = [change.metric for change in changes]
+    name = primary_among(names) or divergence_among(names) or names[0]
+    change, metric = change_in(changes, name), METRICS[name]
+    assert change is not None
+    if metric.needs_labels:
+        return f"{metric.label} {metric.value_text(change.value)}, the original's {metric.value_text(change.baseline)}"
+    if metric.is_share:
+        return f"{metric.value_text(change.value)} of the answers stay as they were"
+    return f"{metric.change_inside} {metric.change_text(change.delta)} from the original"
+
+
+def _time(file: RuntimeFigures) -> str:
+    if file.time_ratio.low > 1:
+        return f"but slower than the original here, {file.time_ratio.value:.2f} times its time"
+    if file.time_ratio.high >= 1:
+        return "in no less time here that can be told from the original's"
+    return f"in {100 * file.time_ratio.value:.0f} % of the original's time here"
+
+
+def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) -> Iterator[str]:
+    if "default" not in figures:
+        return
+    file, int8, default = (figures[name] for name in ("file", "int8", "default"))
+    names = [change.metric for change in file.changes]
+    judged_by = divergence_among(names) or names[0]
+    own, all_int8, usual = (change_in(each.changes, judged_by) for each in (file, int8, default))
+    if own is not None and usual is not None and own.ci_low > usual.ci_high:
+        yield "onnxruntime's own default does less harm than this file."
+    if file.seconds.low > default.seconds.high and own is not None and usual is not None and own.delta >= usual.delta:
+        yield "onnxruntime's own default is quicker than this file, and does no more harm."
+    if own is not None and all_int8 is not None and own.delta > all_int8.delta:
+        yield "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
+    if file.seconds.value > settings.most_time * int8.seconds.value:
+        yield f"The file takes more than {settings.most_time:g} times as long as all-int8."

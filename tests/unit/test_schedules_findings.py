@@ -1,0 +1,55 @@
+"""What is said of a file that runs, from made-up figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from senseapp.records.deployment import DeploySettings
+from senseapp.schedules.findings import findings
+from tests.deployments import a_change, some_figures, usual_figures
+
+
+def said(settings: DeploySettings | None = None, **other):
+    return findings(usual_figures(**other), settings or DeploySettings(), images=200)
+
+
+def test_a_good_file_has_one_sentence():
+    assert said() == (
+        "Measured on 200 images: 95.5 % of the answers stay as they were, in 62 % of the original's time here, "
+        "at 27 % of its size.",
+    )
+
+
+def test_labels_speak_before_agreement():
+    changes = (a_change("top1", 0.02, baseline=0.9), a_change("agreement", 0.1), a_change("kl", 0.01))
+    file = some_figures(0.0052, 0.62, 5_100_000)
+    labelled = type(file)(changes=changes, seconds=file.seconds, time_ratio=file.time_ratio, file_bytes=5_100_000)
+    assert "Top-1 accuracy 88.0 %, the original's 90.0 %," in said(file=labelled)[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(1.2, "but slower than the original here, 1.20 times its time"), (1.0, "in no less time here that can be told")],
+)
+def test_no_time_saved_is_in_the_first_sentence(share, words):
+    assert words in said(file=some_figures(0.0084 * share, share, 5_100_000, kl=0.001))[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (some_figures(0.0052, 0.62, 5, kl=2.0), "default does less harm"),
+        (some_figures(0.0052, 0.62, 5, kl=0.9), "default is quicker than this file, and does no more harm"),
+        (some_figures(0.0052, 0.62, 5, kl=0.08), "leaving parts in float gained nothing"),
+        (some_figures(0.0055, 0.65, 5, kl=0.01), "more than 1.3 times as long as all-int8"),
+    ],
+)
+def test_what_speaks_against_a_file_is_said(file, words):
+    first, *against = said(file=file)
+    assert any(words in sentence for sentence in against)
+    assert words not in first
+
+
+def test_a_float_file_competes_with_the_original_alone():
+    figures = {name: value for name, value in usual_figures().items() if name in ("file", "original")}
+    assert len(findings(figures, DeploySettings(kind="float"), images=200)) == 1
