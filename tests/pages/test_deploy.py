@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -115,6 +116,14 @@ def test_the_simulation_stands_below_the_file_without_a_time() -> None:
     assert list(rows["file"])[:2] == ["This file", "Predicted by simulation"]
     assert rows["agreement"][1] == "96.0 % (95.0 to 97.0)"
     assert rows["time"][1] == "–"
+
+
+def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
+    changes = (a_change("top1", -0.005, baseline=0.99), a_change("agreement", 0.01), a_change("kl", 0.01))
+    file = replace(some_figures(0.0041, 0.49, 4_900_000), changes=changes)
+    rows = deployment_frame(a_deployment(figures=usual_figures(file=file)))
+    assert list(rows.columns) == ["file", "top1", "kl", "time", "share", "size"]
+    assert rows["top1"][0] == "99.5 % (98.5 to 100)"
 
 
 def test_all_int8_is_not_shown_beside_itself() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from senseapp.app.words import format as fmt
-from senseapp.metrics import METRICS, MetricChange
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import Deployment, Median
 
 _FILES = {
@@ -20,9 +20,9 @@ _UNKNOWN = "–"
 
 
 def shown_metrics(record: Deployment) -> list[str]:
-    """Return the metrics of the table: those that people judge a model by, and the finest."""
+    """Return the metrics of the table: the one that people judge a model by, and the finest."""
     names = [change.metric for change in record.figures["file"].changes]
-    return [name for name in METRICS if name in names and (METRICS[name].primary or METRICS[name].divergence)]
+    return [name for name in (primary_among(names), divergence_among(names)) if name] or names[:1]
 
 
 def deployment_frame(record: Deployment) -> pd.DataFrame:
@@ -58,7 +58,8 @@ def _reading(change: MetricChange) -> str:
     """Return a metric's value with the interval that belongs to its drop."""
     metric = METRICS[change.metric]
     sign = -1 if metric.higher_is_better else 1
-    low, high = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
+    ends = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
+    low, high = (min(1.0, max(0.0, end)) for end in ends) if metric.is_share else ends
     return f"{metric.value_text(change.value)} ({metric.interval_text(low, high)})"
 
 

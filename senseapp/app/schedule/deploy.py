@@ -121,13 +121,15 @@ def _code(name: str) -> str:
 
 
 def _columns(record: Deployment) -> dict[str, Any]:
-    columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width="medium")}
+    columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width=150)}
     for name in shown_metrics(record):
-        columns[name] = st.column_config.TextColumn(METRICS[name].label, help=METRICS[name].help)
+        columns[name] = st.column_config.TextColumn(METRICS[name].label, help=METRICS[name].help, width=135)
     return columns | {
-        "time": st.column_config.TextColumn("Time of a call", help="Median, with its 95 % interval."),
-        "share": st.column_config.TextColumn("Of the original's time", help="Median of the ratios, call by call."),
-        "size": st.column_config.TextColumn("Size on disk"),
+        "time": st.column_config.TextColumn("Time of a call", help="Median, with its 95 % interval.", width=150),
+        "share": st.column_config.TextColumn(
+            "Of original's time", help="Median of the ratios, call by call.", width=105
+        ),
+        "size": st.column_config.TextColumn("Size on disk", width=80),
     }
 
 
