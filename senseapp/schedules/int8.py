@@ -15,6 +15,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of
+from senseapp.schedules.true_float import computed_in_float
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TRIED = 24  # nodes, the most harmful first: what follows hardly counts, and each costs a file and its measurement
@@ -78,7 +79,7 @@ class Int8Writer:
             raise InvalidSpec(
                 f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
             ) from error
-        return target.read_bytes()
+        return computed_in_float(target.read_bytes())
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
