@@ -12,7 +12,6 @@ from torch import nn
 from senseapp.schedules.int8 import Int8Writer, int8_nodes
 from senseapp.schedules.write import onnx_model
 
-
 PRODUCTS = ("Conv", "Gemm")
 
 
