@@ -83,21 +83,19 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _solved(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
     """Return the schedule of a budget; that of pruning truly meets it, which takes a look at the network."""
-    from senseapp.schedules.methods import make_schedule
+    from senseapp.schedules.trade_off import schedule_for
 
-    def make(target: float) -> Schedule:
-        budget = ResourceBudget(kind=arguments.budget, target=target)
-        return make_schedule(result, budget=budget, method=arguments.method, limits=limits, gamma=arguments.gamma)
-
-    schedule = make(arguments.target)  # what is wrong with the request is said before the network is loaded
+    budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
+    how = {"method": arguments.method, "limits": limits, "gamma": arguments.gamma}
+    schedule = schedule_for(
+        result, budget, **how
+    )  # what is wrong with the request is said before the network is loaded
     if not result.compression.description.removes_channels:
         return schedule
     from senseapp.models.load import load_model  # torch loads here
     from senseapp.schedules.strongest import couplings_of
-    from senseapp.schedules.trade_off import truly_sized
 
-    groups = couplings_of(load_model(result.spec.model).module, result)
-    return truly_sized(make, result.profile, groups, ResourceBudget(kind=arguments.budget, target=arguments.target))
+    return schedule_for(result, budget, **how, groups=couplings_of(load_model(result.spec.model).module, result))
 
 
 def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:

@@ -80,6 +80,7 @@ class Metric(ABC):
         axis_title: of the axis that a drop is drawn on, without its unit; empty for ``change_title``.
         value_title: of the axis that the metric itself is drawn on; empty for ``label``.
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
+        kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Metric(ABC):
     axis_title: str = ""
     value_title: str = ""
     finding: str = " loses {}"
+    kept: str = ""
 
     # ---- measurement
 
@@ -219,6 +221,10 @@ class Metric(ABC):
     def value_text(self, value: float) -> str:
         """Return the metric itself as text: ``97.8 %``, ``0.081 nats``."""
         return f"{number_text(self.factor * value, digits=self.digits)} {self.value_unit}".strip()
+
+    def kept_text(self, change: MetricChange) -> str:
+        """Return what a compressed model still does: ``keep 97.4 % of the answers right``."""
+        return (self.kept or f"have {{}} of {self.label}").format(self.value_text(change.value))
 
 
 def add_moments(first: Moments, second: Moments) -> tuple[float, ...]:

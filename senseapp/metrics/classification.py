@@ -201,6 +201,7 @@ TOP1 = TopAccuracy(
     change_title="Drop in top-1 accuracy",
     help="Share of images whose first guess is right. Easy to explain; needs labels and many images.",
     primary=True,
+    kept="keep {} of the answers right",
 )
 TOP5 = TopAccuracy(
     name="top5",
@@ -249,6 +250,7 @@ AGREEMENT = Agreement(
     axis_title="Drop in agreement with the original",
     value_title="Agreement with the original",
     finding=" loses {} of agreement",
+    kept="keep {} of the answers",
 )
 SQNR = SignalToNoise(
     name="sqnr",

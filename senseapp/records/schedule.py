@@ -185,6 +185,12 @@ class ValidationResult:
         """What was measured of the model that was kept, by metric."""
         return self.repaired if self.keeps_repair else self.changes
 
+    @property
+    def uniform_kept_changes(self) -> tuple[MetricChange, ...]:
+        """The same of the uniform schedule; empty where there is none."""
+        keeps_repair = self.uniform_delivered == "repaired" or (not self.uniform_delivered and self.uniform_repaired)
+        return self.uniform_repaired if keeps_repair else self.uniform
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedTarget:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.disk import remove_temporaries
-from senseapp.core.errors import NotFound, QueueFull, StorageFailed
+from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFailed
 from senseapp.core.home import lock_home
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.spec import DataSpec, RunSpec
-from senseapp.runs.disk_space import remove_untouched, sweep_uploads
+from senseapp.runs.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
 from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
@@ -27,8 +27,14 @@ from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
-from senseapp.runs.tasks import FinishedRunTask, RunTask, TaskContext
-from senseapp.runs.time_estimate import MachineSpeed, RuntimePredictor, time_convolutions, work_of
+from senseapp.runs.tasks import FinishedRunTask, RecommendationTask, RunTask, TaskContext
+from senseapp.runs.time_estimate import (
+    MachineSpeed,
+    RuntimePredictor,
+    recommendation_work,
+    time_convolutions,
+    work_of,
+)
 from senseapp.runs.worker import JobControl, JobRunner
 from senseapp.store.run_store import RunStore
 
@@ -116,6 +122,9 @@ class Backend:
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
+        self._submit(task)
+
+    def _submit(self, task: FinishedRunTask[Any]) -> None:
         with self._assigning:
             for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
                 del self._tasks[job_id]  # the runner has forgotten it; what came of it is in files
@@ -127,6 +136,11 @@ class Backend:
             except QueueFull:
                 folder.end(task.key)
                 raise
+
+    def recommendation_seconds(self, result: SensitivityResult) -> float:
+        """Return how long the recommendation for a finished run will take."""
+        work = recommendation_work(result.profile, num_images=result.num_samples)
+        return self.speeds.predict(work, kind=kind_of(result.spec))
 
     def stop_all(self, run_id: str) -> None:
         """End a run and all work on it."""
@@ -188,7 +202,9 @@ class Backend:
                 _log.info("%s of %s begins", word, record.spec.model.title)
                 self._carry_out(task, context, record.spec, local=local)
             if isinstance(task, Measurement):
-                self._conclude(record, context.folder.load_result())
+                result = context.folder.load_result()
+                self._conclude(record, result)
+                self._recommend(record, result)
         finally:
             del self._live[job_id]
             remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
@@ -217,6 +233,14 @@ class Backend:
         members = {member for item in result.shown for member in item.members or (item.layer,)}
         work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
         self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
+
+    def _recommend(self, record: RunRecord, result: SensitivityResult) -> None:
+        """Let the recommendation follow where it is quick and there is room; the page offers it where not."""
+        if self._open_session is not None or self.recommendation_seconds(result) > self.settings.recommend_seconds:
+            return
+        with suppress(QueueFull, QuotaExceeded):
+            check_run_room(disk_use(self.store, record.owner, self.settings))
+            self._submit(RecommendationTask(run_id=record.run_id))
 
     def _keep_plan(self, run_id: str, done: int, total: int) -> None:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)

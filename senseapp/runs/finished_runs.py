@@ -120,6 +120,10 @@ class Scheduling:
             and same_model(other.spec.model, own.model)
         )
 
+    def recommendation_seconds(self, run_id: str) -> float:
+        """Return how long the recommendation for the run will take, as predicted."""
+        return self._backend.recommendation_seconds(self._readable_result(run_id)[1])
+
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""
         _, result = self._with_model(run_id)

@@ -37,6 +37,7 @@ class ServerSettings:
         keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
         job_memory_mb: memory that one run may take; 0 allows nine tenths of what is free when it starts.
         job_processes: whether runs are measured in processes of their own, rather than in threads of this one.
+        recommend_seconds: a run is followed by its recommendation where that takes no longer, as predicted; 0: never.
         runs_per_minute, jobs_per_minute, uploads_per_minute: of one person; jobs are proofs, histograms and searches.
     """
 
@@ -47,6 +48,7 @@ class ServerSettings:
     keep_days: int = 0
     job_memory_mb: int = 0
     job_processes: bool = False
+    recommend_seconds: int = 0
     runs_per_minute: int = 30
     jobs_per_minute: int = 60
     uploads_per_minute: int = 60
@@ -63,6 +65,9 @@ class ServerSettings:
             keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
             job_memory_mb=whole_number("SENSEAPP_JOB_MEMORY_MB", usual.job_memory_mb, unit="megabytes", least=0),
             job_processes=bool(whole_number("SENSEAPP_JOB_PROCESSES", int(usual.job_processes), least=0)),
+            recommend_seconds=whole_number(
+                "SENSEAPP_RECOMMEND_SECONDS", usual.recommend_seconds, unit="seconds", least=0
+            ),
             runs_per_minute=whole_number("SENSEAPP_RUNS_PER_MINUTE", usual.runs_per_minute),
             jobs_per_minute=whole_number("SENSEAPP_JOBS_PER_MINUTE", usual.jobs_per_minute),
             uploads_per_minute=whole_number("SENSEAPP_UPLOADS_PER_MINUTE", usual.uploads_per_minute),

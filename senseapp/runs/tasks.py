@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps, encode
@@ -17,10 +17,14 @@ from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.schedules.prove import Proven
 
 _KEY_DIGITS = 16
 
@@ -256,24 +260,24 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model too."""
-        from senseapp.schedules.prove import validate
-        from senseapp.schedules.write import (
-            with_file_sizes,
-            write_compressed,  # torch loads here
-        )
+        from senseapp.schedules.prove import validate  # torch loads here
 
-        folder, progress = context.folder, context.observer.phase
-        result = folder.load_result()
         proven = validate(
-            result,
+            context.folder.load_result(),
             self.schedule,
             repair=self.repair,
             other=self.other,
             data_roots=context.data_roots,
-            progress=progress,
+            progress=context.observer.phase,
         )
-        progress("Writing the compressed model")
-        files, notes = write_compressed(proven.applied, folder.compressed_model(self.key), proven.example)
+        return self.written(proven, context)
+
+    def written(self, proven: Proven, context: TaskContext) -> ValidationResult:
+        """Write the compressed model into the folder, and return what was measured with the sizes of its files."""
+        from senseapp.schedules.write import with_file_sizes, write_compressed
+
+        context.observer.phase("Writing the compressed model")
+        files, notes = write_compressed(proven.applied, context.folder.compressed_model(self.key), proven.example)
         validation = with_file_sizes(proven.result, files, proven.dense)
         return replace(validation, notes=(*validation.notes, *notes))
 
@@ -387,3 +391,41 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
             repair=self.drop.repair,
             limits=self.drop.limits,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationTask(FinishedRunTask[Recommendation]):
+    """The recommendation for a run, whose proof is kept like any other.
+
+    ``allowed_drop`` is in the unit of the metric that people judge the model by; None is what that metric tolerates.
+    """
+
+    kind: ClassVar[type] = Recommendation
+    keeps_model: ClassVar[bool] = True
+
+    allowed_drop: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}")
+
+    def proof(self, found: Recommendation) -> Verification | None:
+        """Return the task whose outcome is the proof of what is recommended; None where nothing is."""
+        return None if found.schedule is None else Verification(run_id=self.run_id, schedule=found.schedule)
+
+    def find_out(self, context: TaskContext) -> Recommendation:
+        """Look for it, and keep its proof and the compressed model."""
+        from senseapp.schedules.evaluator import ScheduleEvaluator
+        from senseapp.schedules.recommend import recommend  # torch loads here
+
+        folder, progress = context.folder, context.observer.phase
+        progress("Loading the model and the images")
+        evaluator = ScheduleEvaluator.open(folder.load_result(), data_roots=context.data_roots, progress=progress)
+        found = recommend(evaluator, allowed_drop=self.allowed_drop)
+        proof = self.proof(found.record)
+        if proof is None or found.proven is None:
+            return found.record
+        validation = proof.written(found.proven, context)
+        proof.keep(folder, validation)
+        return replace(found.record, validation=validation)

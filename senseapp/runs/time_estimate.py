@@ -79,6 +79,20 @@ def work_of(
     return RunWork(macs=macs * num_images, calls=_CALLS_PER_LAYER * calls * batches, measurements=measurements)
 
 
+_SCHEDULES = 15  # that a recommendation measures whole before the proof
+_REPAIRED = 9  # of them and of the proof, which are measured with repair too
+_REPAIR_PASSES = 6  # over the images that a repair is fitted to and judged on
+_REPAIR_IMAGES = 256
+
+
+def recommendation_work(profile: ModelProfile, *, num_images: int, batch_size: int = 32) -> RunWork:
+    """Count the work of recommending a schedule for a run on so many images; layers have no share in it."""
+    layers = sum(layer.runs for layer in profile.layers)
+    images = (_SCHEDULES + 2) * num_images + _REPAIRED * _REPAIR_PASSES * min(num_images, _REPAIR_IMAGES)
+    calls = _CALLS_PER_LAYER * layers * images / batch_size
+    return RunWork(macs=profile.macs * images, calls=calls, measurements=_SCHEDULES)
+
+
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
 _CORRECTION_RANGE = (1 / 50, 50.0)
 

@@ -15,12 +15,11 @@ from senseapp.records.measurement import SensitivityResult, change_in, loss_with
 from senseapp.records.schedule import ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
-from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.refine import refine
 from senseapp.schedules.repair_choice import measured
 from senseapp.schedules.sizes import latencies, sizes_of
 from senseapp.schedules.strongest import couplings_of
-from senseapp.schedules.trade_off import true_figures, truly_sized
+from senseapp.schedules.trade_off import schedule_for, true_figures
 
 _NEAR = 0.005  # of the total: nearer to the budget than people can tell
 
@@ -125,16 +124,12 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
     if schedule.budget and kind == "bits":
         target = max(target, schedule.budget.target)  # whole bits: what was asked for can be met by all layers
 
-    def make(fraction: float) -> Schedule:
-        budget = ResourceBudget(kind=kind, target=fraction)
-        return make_schedule(result, budget=budget, method="uniform", metric=schedule.metric)
-
+    groups = couplings_of(evaluator.dense.model, result)
+    if groups:
+        target = true_figures(schedule, result.profile, groups)[kind]
     try:
-        if groups := couplings_of(evaluator.dense.model, result):
-            figure = true_figures(schedule, result.profile, groups)[kind]
-            uniform = truly_sized(make, result.profile, groups, ResourceBudget(kind=kind, target=figure))
-        else:
-            uniform = make(target)
+        budget = ResourceBudget(kind=kind, target=target)
+        uniform = schedule_for(result, budget, method="uniform", metric=schedule.metric, groups=groups)
     except (InfeasibleBudget, InvalidSpec) as error:
         return None, f"There is no uniform schedule of equal cost. {error}"
     cost = true_figure(evaluator, evaluator.apply(uniform), kind)

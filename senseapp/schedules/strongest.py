@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -13,12 +14,13 @@ from senseapp.compressions import BudgetKind
 from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.layers.profile import profile_model
-from senseapp.records.measurement import SensitivityResult
+from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
+from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.trade_off import trade_off, true_figures
 
 _EXAMPLE_IMAGES = 2
@@ -59,7 +61,7 @@ def strongest_schedule(
     if not targets:
         raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
     groups = couplings_of(evaluator.dense.model, evaluator.result)
-    trials = _Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups)
+    trials = Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups)
 
     def make(target: float) -> Schedule:
         return make_schedule(evaluator.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
@@ -106,19 +108,23 @@ def strongest_within(
 
 
 @dataclass(slots=True)
-class _Trials:
-    """Schedules tried so far: what each truly saves, and what it does on the curves' images."""
+class Trials:
+    """Schedules tried so far: what each truly saves, and what it does on the curves' images.
+
+    With ``repair``, those that lose more than ``repair_beyond`` without it are repaired where they do better so.
+    """
 
     evaluator: ScheduleEvaluator
     kind: BudgetKind
     metric: str
     repair: bool
     groups: tuple[CoupledGroup, ...]
+    repair_beyond: float = -math.inf
     tried: list[TriedTarget] = field(default_factory=list)
 
     def measure(self, schedule: Schedule) -> float:
-        curves, applied = self.evaluator.images.curves, self.evaluator.apply(schedule)
-        found = measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
+        """Measure a schedule, and return what it loses."""
+        found = self._measured(self.evaluator.apply(schedule))
         figure = self.sized(schedule).achieved[self.kind]
         tried = TriedTarget(figure=figure, changes=found.best, repaired=found.delivered == "repaired")
         change = tried.change(self.metric)
@@ -127,6 +133,15 @@ class _Trials:
             raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
         self.tried.append(tried)
         return change.delta
+
+    def _measured(self, applied: AppliedModel) -> Measured:
+        curves = self.evaluator.images.curves
+        if self.repair and self.repair_beyond > -math.inf:
+            plain = measured(self.evaluator, applied, self.metric, repair=False, images=curves)
+            change = change_in(plain.changes, self.metric)
+            if change is not None and change.delta <= self.repair_beyond:
+                return plain
+        return measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
 
     def sized(self, schedule: Schedule) -> Schedule:
         """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""

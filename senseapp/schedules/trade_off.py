@@ -13,7 +13,7 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.schedules.methods import METHODS, admissible_levels, optimal_solver
+from senseapp.schedules.methods import METHODS, admissible_levels, make_schedule, optimal_solver
 from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
@@ -76,6 +76,25 @@ def truly_sized(
         achieved=found.achieved | dict(true_figures(found, profile, groups)),
         notes=tuple(note for note in found.notes if note != PRUNING_NOTE),
     )
+
+
+def schedule_for(
+    result: SensitivityResult,
+    budget: ResourceBudget,
+    *,
+    method: str = "optimal",
+    limits: Limits | None = None,
+    gamma: float = 1.5,
+    metric: str | None = None,
+    groups: Sequence[CoupledGroup] = (),
+) -> Schedule:
+    """Return :func:`make_schedule`; with ``groups``, what shrinks together, a budget of pruning is truly met."""
+
+    def make(target: float) -> Schedule:
+        asked = replace(budget, target=target)
+        return make_schedule(result, budget=asked, method=method, limits=limits, gamma=gamma, metric=metric)
+
+    return truly_sized(make, result.profile, groups, budget) if groups else make(budget.target)
 
 
 def true_figures(schedule: Schedule, profile: ModelProfile, groups: Sequence[CoupledGroup]) -> dict[BudgetKind, float]:

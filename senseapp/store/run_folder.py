@@ -16,17 +16,21 @@ from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.records.deployment import Deployment
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", ValidationResult, StrongestFound, QuantizationHistogram, Deployment)
+Record = ValidationResult | StrongestFound | QuantizationHistogram | Deployment | Recommendation
+"""What tasks on finished runs leave."""
+RecordT = TypeVar("RecordT", ValidationResult, StrongestFound, QuantizationHistogram, Deployment, Recommendation)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
     Deployment: "deployment",
+    Recommendation: "recommendation",
 }
 
 
@@ -39,7 +43,8 @@ class RunFolder:
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
     within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the file
-    ``deployed-KEY.onnx``. An empty ``begun-KEY`` stands for each that was asked for and has not ended.
+    ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``. An empty ``begun-KEY`` stands for each
+    that was asked for and has not ended.
 
     Raises:
         InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
@@ -143,7 +148,7 @@ class RunFolder:
         is_known = self._reused_file.is_file() and self.measurements.count() > 0
         return _read(self._reused_file, Reused) if is_known else None
 
-    def save(self, key: str, record: ValidationResult | StrongestFound | QuantizationHistogram | Deployment) -> None:
+    def save(self, key: str, record: Record) -> None:
         """Keep the outcome of a task under its key."""
         replace_file(self._record_file(type(record), key), dumps(record))
 

@@ -31,7 +31,9 @@ class Server:
         self.url = f"http://localhost:{self.port}"
         self.home = folder / "home"
         self.log = folder / "server.log"
-        self._environment = os.environ | {"SENSEAPP_HOME": str(self.home)} | dict(environment or {})
+        self._environment = (
+            os.environ | {"SENSEAPP_HOME": str(self.home), "SENSEAPP_RECOMMEND_SECONDS": "0"} | dict(environment or {})
+        )
         self._command = [*command, f"{port_option}={self.port}"]
         self._cwd = cwd
         self.process: subprocess.Popen[bytes] | None = None

@@ -45,9 +45,15 @@ def chart(app: AppTest, number: int = 0) -> dict[str, Any]:
 
 
 def outlined(app: AppTest) -> list[dict[str, Any]]:
-    """Return the rows that the first chart of the page has a frame around."""
-    frame = next(layer for layer in chart(app)["layer"] if layer["mark"].get("filled") is False)
-    drawn = next(item for item in app.get("vega_lite_chart")[0].proto.datasets if item.name == frame["data"]["name"])
+    """Return the rows that the first chart of the page which frames any has a frame around."""
+    drawings = [(element.proto, json.loads(element.proto.spec)) for element in app.get("vega_lite_chart")]
+    proto, frame = next(
+        (proto, layer)
+        for proto, spec in drawings
+        for layer in spec["layer"]
+        if isinstance(layer.get("mark"), dict) and layer["mark"].get("filled") is False
+    )
+    drawn = next(item for item in proto.datasets if item.name == frame["data"]["name"])
     with pa.ipc.open_stream(drawn.data.data) as stream:
         rows: list[dict[str, Any]] = stream.read_all().to_pylist()
     return rows
@@ -62,7 +68,7 @@ def test_a_layer_chosen_by_keyboard_is_shown_in_every_view(results: AppTest, fin
     results.selectbox(key=f"results.layer.{finished_run}").set_value("layer1.0.conv2").run()
     for label in ("Layers", "Heat map", "Network"):
         open_tab(results, finished_run, label)
-        assert "**layer1.0.conv2**" in texts(results)
+        assert "## layer1.0.conv2" in texts(results)
         assert "layer1.0.conv2" in set().union(*(row.values() for row in outlined(results)))
     assert "layer1.0.conv2" in drawn_curves(open_tab(results, finished_run, "Curves"))
     assert "weights of layer1.0.conv2 lie" in texts(open_tab(results, finished_run, "Histograms"))
@@ -272,4 +278,4 @@ def test_many_levels_are_slid_through(app: AppTest, service: Service, backend: B
     open_page(app, PAGE, run=run_id)
     assert not app.exception
     app.select_slider(key=f"results.level.{run_id}").set_value(0.95).run()
-    assert "with 95 % of its weights at zero?" in texts(app)
+    assert "What does each layer lose at 95 %?" in texts(app)

@@ -28,5 +28,5 @@ def test_the_tree_opens_block_by_block_and_a_picked_layer_shows(app: AppTest, fi
     assert FRAGILE in nodes(app)
     app.session_state["senseapp.session"].picked[finished_run] = FRAGILE
     app.run()
-    assert any(f"**{FRAGILE}**" in element.value for element in app.markdown)
+    assert any(f"## {FRAGILE}" == element.value for element in app.markdown)
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))

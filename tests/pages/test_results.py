@@ -66,9 +66,9 @@ def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_always_th
 
 
 def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: str) -> None:
-    assert "What does each layer lose with 50 % of its weights at zero?" in texts(results)
+    assert "What does each layer lose at 50 %?" in texts(results)
     results.button_group(key=f"results.level.{finished_run}").set_value(0.75).run()
-    assert "with 75 % of its weights at zero?" in texts(results)
+    assert "What does each layer lose at 75 %?" in texts(results)
     results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
     assert "KL divergence" in json.dumps(charts(results)[0])
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()

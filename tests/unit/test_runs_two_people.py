@@ -16,7 +16,14 @@ from senseapp.records.spec import HistogramSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import DropLimit, HistogramTask, HistogramWall, StrongestSearch, Verification
+from senseapp.runs.tasks import (
+    DropLimit,
+    HistogramTask,
+    HistogramWall,
+    RecommendationTask,
+    StrongestSearch,
+    Verification,
+)
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 SCHEDULE = Schedule(
@@ -30,6 +37,7 @@ OTHER_ARGUMENTS = {"title": "mine now", "shared": True, "schedule": SCHEDULE, "s
 TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
     "search": lambda run_id: StrongestSearch(run_id=run_id, drop=DROP),
+    "recommendation": lambda run_id: RecommendationTask(run_id=run_id),
     "histogram": lambda run_id: HistogramTask(run_id=run_id, spec=HISTOGRAM),
     "wall": lambda run_id: HistogramWall(run_id=run_id, spec=HISTOGRAM, layers=("stem",)),
 }

@@ -44,7 +44,13 @@ def sensitivity_bars(
     """
     base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=same_rows())
     scale = alt.Scale(domain=list(x_domain), nice=False)
-    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"), stack=None)
+    drop = alt.X(
+        "drop:Q",
+        title=metric.axis,
+        scale=scale,
+        axis=alt.Axis(orient="top", titlePadding=4, labelPadding=2),
+        stack=None,
+    )
     bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
         x=drop,
         y=layer_axis(list(rows["row"])),

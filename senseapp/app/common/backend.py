@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,15 +16,18 @@ import streamlit as st
 
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
+from senseapp.core.errors import SenseError
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.leaderboard import LeaderboardRow
 from senseapp.runs.model_cards import CheckpointReport
 from senseapp.runs.service import LOCAL_OWNER, Service
+from senseapp.runs.tasks import RecommendationTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +155,13 @@ def leaderboard() -> tuple[LeaderboardRow, ...] | None:
     owned = service()
     finished = [record for record in owned.runs() if record.state is RunState.DONE]
     return _ask(("leaderboard", *((record.run_id, record.updated_seconds) for record in finished)), owned.leaderboard)
+
+
+def recommendation_of(run_id: str) -> Recommendation | None:
+    """Return what is recommended for a run; None before that is known, or where it cannot be read."""
+    with suppress(SenseError):  # the top of the Results page says what is wrong
+        return service().work.outcome(RecommendationTask(run_id=run_id))
+    return None
 
 
 def forget(*question: Hashable) -> None:

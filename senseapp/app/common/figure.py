@@ -91,6 +91,7 @@ def figure(
     key: str,
     run_id: str = "",
     on_pick: Callable[[], None] | None = None,
+    about: str = "",
     reading: str = "",
     caveat: str = "",
     frame_height: int | None = None,
@@ -110,7 +111,8 @@ def figure(
         key: holds the run's id, so that a selection never leaks into another run.
         run_id: the run whose picked layer a click changes; empty for charts that do not pick a layer.
         on_pick: called after a click on a chart with a ``pick`` selection of something else.
-        reading: how to read it, in small print.
+        about: the terms of art in it, behind a question mark.
+        reading: how to read it, in small print below it.
         caveat: of :func:`senseapp.app.words.wording.caveat_of`; stands beside every chart of an indicative run.
         frame_height: of a frame with a scroll bar; None draws the chart whole.
         lines: below the title of saved pictures; the caveat is added.
@@ -124,15 +126,13 @@ def figure(
         head = st.container(
             horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
         )
-        head.markdown(f"{'#' * level} {question}", width="stretch")
+        head.markdown(f"{'#' * level} {question}", width="stretch", help=about or None)
         if saves:
             with head:
                 chart_downloads(
                     chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, legend=legend, key=key
                 )
         show_caveat(caveat)
-        if reading:
-            st.caption(reading)
         if legend:
             st.html(_legend_html(legend))
         frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
@@ -142,6 +142,8 @@ def figure(
                 st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
             else:
                 st.altair_chart(chart, key=key, alt=alt_text)
+        if reading:
+            st.caption(reading)
         if shown is not None and frame_height:
             reveal(frame, shown)
 
@@ -184,13 +186,15 @@ def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None =
             st.markdown(f"**{value}**")
 
 
-def provenance(result: SensitivityResult) -> None:
-    """Show the line, and the notes on the run."""
+def provenance(result: SensitivityResult, *, about: str = "") -> None:
+    """Show the line, ``about`` the run on its tooltip, and the notes on the run."""
     notes = notes_of(result)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
             provenance_text(result),
-            help="A 95 % interval says where the true change lies, had all images been measured that are like these. "
+            help=f"{about}\n\n"
+            * bool(about)
+            + "A 95 % interval says where the true change lies, had all images been measured that are like these. "
             "Baseline and compressed model see the same images.",
             width="content",
         )

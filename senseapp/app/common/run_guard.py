@@ -69,8 +69,8 @@ def to_run_page(record: RunRecord) -> None:
     )
 
 
-def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
-    """Show the run's title, its state and settings in as few lines as can be; return the room beside the title."""
+def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.DeltaGenerator:
+    """Show the run's title, its state and its ``line`` in as few lines as can be; return the room beside the title."""
     state = STATES[record.state]
     with st.container(gap="xsmall"):
         first = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
@@ -80,7 +80,8 @@ def run_header(record: RunRecord) -> st.delta_generator.DeltaGenerator:
         )
         title.title(record.title, anchor=False, width="content")
         title.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
-        st.caption(run_line(record))
+        if line:
+            st.caption(run_line(record))
         if record.read_only:
             st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
         if record.origin:

@@ -129,7 +129,7 @@ def layer_panel(view: RunView) -> None:
     layer = view.result.profile.layer(view.picked)
     with st.container(border=True, key="layer_panel"):
         head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-        head.markdown(f"**{layer.name}**")
+        head.markdown(f"## {layer.name}")
         head.button("Close", key=f"panel.close.{view.run_id}", type="tertiary", on_click=drop_pick, args=(view.run_id,))
         _facts(layer, view.result)
         if view.picked_row:

@@ -27,6 +27,7 @@ from senseapp.app.frames.levels import (
 )
 from senseapp.app.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
 from senseapp.app.results.layer_side import layer_panel
+from senseapp.app.results.recommendation import recommendation_card
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
@@ -49,7 +50,8 @@ _BARS, _LINE = "Bars", "Line"
 
 def layers_tab(view: RunView) -> None:
     """Show how much each layer loses at the chosen level."""
-    chart, side = st.columns([5, 3], gap="medium")
+    side, chart = st.columns([3, 5], gap="medium")  # the answer first, on narrow screens too
+    beside_chart = side.container()
     row = side.container(horizontal=True, gap="small")
     key = f"layers.{{}}.{view.run_id}"
     by_sensitivity = choose_one(row, "Order", (_NETWORK, _SENSITIVITY), key=key.format("order")) == _SENSITIVITY
@@ -64,8 +66,10 @@ def layers_tab(view: RunView) -> None:
             bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
 
     def beside() -> None:
-        if view.picked:
-            layer_panel(view)
+        with beside_chart:
+            if view.picked:
+                layer_panel(view)
+            recommendation_card(view.run_id, view.result)
         _top_tables(view)
 
     answer_first(view, chart=(chart, draw), side=(side, beside))
@@ -78,11 +82,12 @@ def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = Tr
     """Draw the ``rows`` of the chosen level as bars under their question."""
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     figure(
-        f"What does each layer lose {view.at}?",
+        f"What does each layer lose at {view.level_text}?",
         sensitivity_bars(rows, view.metric, x_domain=domain, picked=view.picked_row),
         alt_text=_bars_in_words(view),
         key=key,
         run_id=view.run_id if picks else "",
+        about=view.about,
         caveat=caveat_of(view.result),
         reading=_READING,
         legend=fragility_legend(view.metric),

@@ -61,6 +61,11 @@ class RunView:
         return [self.compression.scale.text(level) for level in ordered_levels(self.result)]
 
     @property
+    def about(self) -> str:
+        """The metric and the level, each in a sentence."""
+        return f"{self.metric.label}: {self.metric.help} {self.at[0].upper()}{self.at[1:]}: {self.compression.line}."
+
+    @property
     def at(self) -> str:
         """The level as part of a sentence: ``with 50 % of its weights at zero``."""
         return self.compression.at.format(level=self.level_text)
@@ -127,6 +132,7 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
         format_func=lambda metric: METRICS[metric].label,
         **kept(f"{page}.metric.{run_id}"),
         help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
+        label_visibility="collapsed",
         width=200,
     )
     if layers:
@@ -158,7 +164,8 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
         "Layer",
         names,
         key=key,
-        placeholder="Click or type one",
+        placeholder="Layer: click or type one",
+        label_visibility="collapsed",
         on_change=lambda: pick(run_id, st.session_state[key] or ""),
         help="The layer that every view shows. A click in any chart picks one too.",
         width=250,
@@ -176,7 +183,7 @@ def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
     compression = result.compression
     options, scale = ordered_levels(result), compression.scale
     usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
-    look: dict[str, Any] = {"format_func": scale.text, "help": about, **kept(key)}
+    look: dict[str, Any] = {"format_func": scale.text, "help": about, "label_visibility": "collapsed", **kept(key)}
     if len(options) > _MOST_BUTTONS:
         chosen = row.select_slider("Level", options, value=usual, width=230, **look)
     else:

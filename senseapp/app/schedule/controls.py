@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from senseapp.app.common import backend
 from senseapp.app.common.state import kept, layer_edits
 from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
@@ -102,7 +103,7 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
         "Target",
         1,
         99,
-        _first_percent(result),
+        _first_percent(run_id, result),
         format="%d %%",
         **kept(f"schedule.target.{run_id}"),
         help="How much must go, of what the budget counts.",
@@ -110,8 +111,17 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
     return float(percent) / 100
 
 
-def _first_percent(result: SensitivityResult) -> int:
-    """Return a target to begin with: no layer is taken further than it was measured, so neither are all of them."""
+def _recommended(run_id: str, kind: BudgetKind) -> float | None:
+    """Return the target of what is recommended; None where nothing is, or in another budget."""
+    found = backend.recommendation_of(run_id)
+    budget = found.schedule.budget if found is not None and found.schedule is not None else None
+    return budget.target if budget is not None and budget.kind == kind else None
+
+
+def _first_percent(run_id: str, result: SensitivityResult) -> int:
+    """Return a target to begin with: what is recommended, else one that no layer is taken further for than measured."""
+    if recommended := _recommended(run_id, "params"):
+        return round(100 * recommended)
     if result.compression.description.sets_bits:
         return _USUAL_PERCENT
     strongest = 100 * max(result.levels)
@@ -125,7 +135,7 @@ def _choose_bits(run_id: str, result: SensitivityResult) -> float:
         "Average bits",
         min(choices),
         max(choices),
-        float(min(max(4, min(measured)), max(measured))),
+        _recommended(run_id, "bits") or float(min(max(4, min(measured)), max(measured))),
         0.1,
         **kept(f"schedule.bits.{run_id}"),
         help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",

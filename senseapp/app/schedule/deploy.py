@@ -10,11 +10,11 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import download, new_file
+from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import kept
 from senseapp.app.common.tables import show_table
 from senseapp.app.frames.deployment import deployment_frame, shown_metrics
-from senseapp.app.schedule.jobs import begin, start_label
 from senseapp.app.words import format as fmt
 from senseapp.metrics import METRICS
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
@@ -50,7 +50,7 @@ def deploy_block(schedule: Schedule, run_id: str, *, partner: SensitivityResult 
             if record is not None:
                 _measured(record, run_id)
                 _downloads(task)
-            elif label := start_label(task, "Make the file and measure it", "this file", cancel="deploy_stop"):
+            elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 st.markdown(
                     "The network becomes one ONNX file, which onnxruntime runs on phones, servers and in browsers. "
                     "Before you take it, it runs here beside the original, on images that nothing was made from where "

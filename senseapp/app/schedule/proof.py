@@ -11,10 +11,10 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
+from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import kept
-from senseapp.app.schedule.jobs import begin, start_label
-from senseapp.app.schedule.trade_off import figure_text
+from senseapp.app.frames.recommended import figure_text
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import delivery, size_changes
 from senseapp.core.errors import NotFound, SenseError
@@ -112,7 +112,7 @@ def proof_block(
             if validation is not None:
                 proof_figures(validation, result)
                 _compressed_model(proof)
-            elif label := start_label(proof, "Verify", "a proof of this schedule", cancel="stop"):
+            elif label := start_label(proof, "Verify", "a proof of this schedule", cancel="schedule.stop"):
                 st.markdown(
                     "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
                     "it."
@@ -173,7 +173,7 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
         found = backend.service().work.outcome(search)
         if found is not None:
             st.success(_sentence(found, drop), icon=":material/check_circle:")
-        elif label := start_label(search, "Search", "this search", cancel="search_stop"):
+        elif label := start_label(search, "Search", "this search", cancel="schedule.search_stop"):
             st.markdown(
                 "Whole schedules are compressed and measured on the images of the run, each halfway between what still "
                 "held and what lost too much."

@@ -18,9 +18,9 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
-from senseapp.schedules.methods import make_schedule, mixed_schedule
+from senseapp.schedules.methods import mixed_schedule
 from senseapp.schedules.problem import budget_of
-from senseapp.schedules.trade_off import truly_sized
+from senseapp.schedules.trade_off import schedule_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +55,8 @@ class ScheduleSettings:
         if self.partner is not None and not method:
             limits = {result.spec.sensitivity.compression.kind: self.limits}
             return mixed_schedule(result, self.partner, budget=self.budget, limits=limits)
-
-        def make(target: float) -> Schedule:
-            budget = replace(self.budget, target=target)
-            chosen = method or self.method
-            return make_schedule(result, budget=budget, method=chosen, limits=self.limits, gamma=self.gamma)
-
-        return truly_sized(make, result.profile, groups, self.budget) if groups else make(self.budget.target)
+        chosen = method or self.method
+        return schedule_for(result, self.budget, method=chosen, limits=self.limits, gamma=self.gamma, groups=groups)
 
 
 def choose_partner(run_id: str) -> SensitivityResult | None:

@@ -13,6 +13,7 @@ from senseapp.app.charts.trade_off import trade_off_chart
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import complain
+from senseapp.app.frames.recommended import AXES, figure_text, shown_figure
 from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.app.words.wording import caveat_of
@@ -26,21 +27,6 @@ from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.trade_off import TradeOffPoint, trade_off
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")
-
-
-def shown_figure(kind: str, figure: float) -> float:
-    """Return a figure in the unit of its axis: percent removed, or average bits."""
-    return figure if kind == "bits" else 100 * figure
-
-
-def figure_text(kind: str, figure: float) -> str:
-    """Return a figure as people say it: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
-    words = {
-        "params": "of the weights removed",
-        "bytes": "of the bytes saved if stored compactly",
-        "macs": "of the MACs saved",
-    }
-    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
 
 
 def predicted_frame(curves: Iterable[tuple[str, Sequence[TradeOffPoint]]], metric: str) -> pd.DataFrame:
@@ -89,12 +75,6 @@ def _row(source: str, kind: BudgetKind, figure: float, ends: tuple[float, float,
 
 _NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Classic rule"}
 _POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
-_TITLES = {
-    "params": "Weights removed (%)",
-    "bytes": "Bytes saved if stored compactly (%)",
-    "macs": "MACs saved (%)",
-    "bits": "Average bits",
-}
 _KEPT = 32
 
 
@@ -124,7 +104,7 @@ def trade_off_view(
         predicted,
         measured,
         now=shown_figure(kind, settings.budget.target if now is None else now),
-        x_title=_TITLES[kind],
+        x_title=AXES[kind],
         y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})",
         notable=view.factor * view.notable,
     )

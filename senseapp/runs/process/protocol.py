@@ -22,6 +22,7 @@ from senseapp.runs.tasks import (
     DeployTask,
     HistogramTask,
     HistogramWall,
+    RecommendationTask,
     RunTask,
     StrongestSearch,
     TaskContext,
@@ -31,7 +32,10 @@ from senseapp.store.run_folder import RunFolder
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
-    for kind in (Measurement, HistogramTask, HistogramWall, StrongestSearch, Verification, DeployTask)
+    for kind in (
+        *(Measurement, HistogramTask, HistogramWall, RecommendationTask),
+        *(StrongestSearch, Verification, DeployTask),
+    )
 }
 
 

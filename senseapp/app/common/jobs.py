@@ -1,4 +1,4 @@
-"""Work on a schedule in the background: the button that starts it, its progress, and the button that ends it."""
+"""Work on a finished run in the background: the button that starts it, its progress, and the button that ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 1.0
 def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
     """Return what the button says that starts ``task``, ``label`` at first; empty where this visitor cannot start it.
 
-    While it is on its way, watch it instead, with a button of key ``schedule.{cancel}.{run_id}`` that ends it.
+    While it is on its way, watch it instead, with a button of key ``{cancel}.{run_id}`` that ends it.
     """
     snapshot = backend.service().work.progress(task)
     if snapshot is not None and not snapshot.state.finished:
@@ -41,7 +41,7 @@ def _watch(task: TaskT, cancel: str) -> None:
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     job_line(snapshot)
-    st.button("Cancel", key=f"schedule.{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
+    st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
 
 
 def _cancel(task: TaskT) -> None:

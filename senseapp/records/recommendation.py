@@ -1,0 +1,109 @@
+"""The recommendation of a run: the largest saving whose measured loss is tolerable, in words that anybody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from senseapp.compressions import DENSE_BITS, BudgetKind
+from senseapp.core.codec import register
+from senseapp.core.wording import plural
+from senseapp.metrics import METRICS, Metric, MetricChange, number_text
+from senseapp.records.measurement import change_in
+from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
+
+_SAVED = {"params": "remove {} of the weights", "bytes": "save {} of the bytes", "macs": "save {} of the MACs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What is recommended after a run, and how much whole schedules lose over the range that was measured.
+
+    Attributes:
+        kind: what a saving counts.
+        metric: what people judge the model by: right answers where there are labels, else unchanged ones.
+        allowed_drop: the largest tolerable loss, in the unit of ``metric``.
+        tried: schedules of least damage, measured on the images of the curves, in the order of their savings.
+        uniform: schedules with the same level in every layer, likewise.
+        schedule: the one that was proven, as it was asked for; None where nothing is recommended.
+        validation: its proof.
+        refused: what stronger schedules lost on the images of the proof, which the curves' images had let pass.
+        held_out: whether the proof's images were used for nothing else.
+    """
+
+    kind: BudgetKind
+    metric: str
+    allowed_drop: float
+    tried: tuple[TriedTarget, ...]
+    uniform: tuple[TriedTarget, ...] = ()
+    schedule: Schedule | None = None
+    validation: ValidationResult | None = None
+    refused: tuple[TriedTarget, ...] = ()
+    held_out: bool = True
+
+    @property
+    def loss(self) -> MetricChange | None:
+        """What the recommended model was measured to lose, as it is delivered."""
+        return change_in(self.validation.kept_changes, self.metric) if self.validation else None
+
+    @property
+    def uniform_loss(self) -> MetricChange | None:
+        """The same of the schedule that costs as much with one level for all layers; None where there is none."""
+        return change_in(self.validation.uniform_kept_changes, self.metric) if self.validation else None
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence: ``You can remove 45 % of the weights and keep 99 % of the answers``."""
+        view, loss = METRICS[self.metric], self.loss
+        if self.validation is None or loss is None:
+            return f"Nothing can be saved for a loss of at most {view.change_text(self.allowed_drop)}"
+        figure = self.validation.schedule.achieved[self.kind]
+        return f"You can {saving_text(self.kind, figure)} and {view.kept_text(loss)}"
+
+    @property
+    def evidence(self) -> str:
+        """How that is known: what was measured on how many images, with its interval, and what uniform would lose."""
+        view, loss = METRICS[self.metric], self.loss
+        if loss is None:
+            return self._mildest(view)
+        images = plural(loss.num_samples, "image")
+        where = f"{images} used for nothing else" if self.held_out else f"{images} that the layers were measured on too"
+        allowed = number_text(view.factor * self.allowed_drop, digits=view.digits)
+        interval = view.interval_text(loss.ci_low, loss.ci_high)
+        uniform = self.uniform_loss
+        beside = f" The same level in every layer loses {view.change_text(uniform.delta)}." if uniform else ""
+        return f"Measured on {where}: {_lost(view, loss)} ({interval}; {allowed} allowed).{beside}"
+
+    def _mildest(self, view: Metric) -> str:
+        known = [(tried, change) for tried in self.tried + self.refused if (change := tried.change(self.metric))]
+        if not known:
+            return "No schedule could be measured."
+        tried, change = min(known, key=lambda pair: pair[1].delta)
+        return (
+            f"To {saving_text(self.kind, tried.figure)} already costs {view.change_text(change.delta)} "
+            f"({view.interval_text(change.ci_low, change.ci_high)}), on {plural(change.num_samples, 'image')}."
+        )
+
+
+def _lost(view: Metric, loss: MetricChange) -> str:
+    """Return what was lost in words that anybody reads: ``100 % before, 99.3 % after, 0.7 points lost``."""
+    if view.needs_labels:
+        before, after = view.value_text(loss.baseline), view.value_text(loss.value)
+        return f"{before} before, {after} after, {view.change_text(loss.delta)} lost"
+    if view.is_share:
+        changed = f"{round(loss.delta * loss.num_samples)} of {plural(loss.num_samples, 'answer')} change"
+        return f"{changed}, {view.change_text(loss.delta)}"
+    return f"{view.change_inside} {view.change_text(loss.delta)}"
+
+
+def saving_text(kind: BudgetKind, figure: float) -> str:
+    """Return a saving as something to do.
+
+    >>> saving_text("params", 0.45), saving_text("bits", 4.2)
+    ('remove 45 % of the weights', 'store the weights in 4.2 bits instead of 32')
+    """
+    if kind == "bits":
+        return f"store the weights in {round(figure, 1):g} bits instead of {DENSE_BITS:g}"
+    return _SAVED[kind].format(f"{100 * figure:.0f} %")
+
+
+register(Recommendation)

@@ -1,0 +1,173 @@
+"""The search of a recommendation on made-up losses, against a plain look at every target; and one on the demo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.models.load import load_model
+from senseapp.records.jobs import RunState
+from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from senseapp.runs.settings import ServerSettings
+from senseapp.runs.tasks import RecommendationTask
+from senseapp.schedules import recommend
+from senseapp.schedules.evaluator import load_proof_images
+from tests.pages import records
+
+ALLOWED = 0.01
+LEVELS = {SparsityConfig: (0.25, 0.5, 0.75), QuantizationConfig: (3, 4, 8)}
+
+
+def loss_of(target: float, edge: float, *, fewer_is_more: bool) -> float:
+    """Nothing up to the edge, and more and more behind it."""
+    beyond = (edge - target) if fewer_is_more else (target - edge)
+    return max(0.0, beyond) + (2 * ALLOWED if beyond > 0 else 0.0)
+
+
+class MadeUp:
+    """Stands for everything that measures: the curves' images fail beyond one edge, the proof's beyond another."""
+
+    def __init__(self, config, curves_edge: float, proof_edge: float) -> None:
+        self.result = records.result(RunSpec(sensitivity=SensitivitySpec(compression=config(), levels=LEVELS[config])))
+        self.fewer = config is QuantizationConfig
+        self.curves_edge, self.proof_edge = curves_edge, proof_edge
+        self.measured: list[tuple[str, float]] = []
+        self.proven: list[float] = []
+
+    def loss(self, target: float, edge: float):
+        return records.change("top1", loss_of(target, edge, fewer_is_more=self.fewer), 0.004)
+
+    def trials(self, evaluator, kind, metric, repair, groups, *, repair_beyond):
+        tried: list[TriedTarget] = []
+
+        def measure(schedule: Schedule) -> float:
+            target = schedule.budget.target
+            self.measured.append((schedule.method, target))
+            change = self.loss(target, self.curves_edge)
+            tried.append(TriedTarget(figure=schedule.achieved[kind], changes=(change,)))
+            return change.delta
+
+        return SimpleNamespace(measure=measure, tried=tried)
+
+    def prove(self, evaluator, schedule: Schedule, *, repair: bool):
+        self.proven.append(schedule.budget.target)
+        changes = (self.loss(schedule.budget.target, self.proof_edge),)
+        return SimpleNamespace(result=ValidationResult(schedule=schedule, changes=changes, uniform=changes))
+
+    def recommended(self) -> Recommendation:
+        task = SimpleNamespace(metrics=lambda **_: ("top1", "kl", "agreement"))
+        images = SimpleNamespace(curves=SimpleNamespace(labels=None), proof=None)
+        dense = SimpleNamespace(model=None, task=task)
+        evaluator = SimpleNamespace(
+            result=self.result, images=images, dense=dense, profile=self.result.profile, progress=lambda sentence: None
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recommend, "Trials", self.trials)
+            patch.setattr(recommend, "prove", self.prove)
+            return recommend.recommend(evaluator).record
+
+
+def stronger(config, first: float, second: float) -> bool:
+    return first < second if config is QuantizationConfig else first > second
+
+
+@pytest.mark.parametrize("config", LEVELS)
+@settings(deadline=None, max_examples=25)
+@given(curves=st.floats(0.0, 1.0), proof=st.floats(0.0, 1.0))
+def test_the_strongest_schedule_that_both_sets_of_images_let_pass(config, curves, proof) -> None:
+    low, high = (8.0, 3.0) if config is QuantizationConfig else (0.0, 0.8)
+    edges = [low + share * (high - low) for share in (curves, proof)]
+    made_up = MadeUp(config, *edges)
+    found = made_up.recommended()
+    ours = [target for method, target in made_up.measured if method == "optimal"]
+    held = [target for target in ours if not stronger(config, target, edges[0])]
+    order = sorted(held, reverse=config is not QuantizationConfig)[:3]  # of those, at most three are proven
+    passing = [target for target in order if not stronger(config, target, edges[1])]
+    assert made_up.proven == order[: order.index(passing[0]) + 1 if passing else len(order)]
+    assert len(found.refused) == len(made_up.proven) - bool(passing)
+    if not passing:
+        assert found.schedule is None
+        assert found.headline.startswith("Nothing can be saved")
+        return
+    assert found.schedule.budget.target == passing[0]
+    assert found.loss.delta <= ALLOWED
+    failed = [target for target in ours if stronger(config, target, edges[0])]
+    if failed:  # what lies between the last that held and the first that did not is an eighth of a step of the range
+        gap = abs(min(failed, key=lambda each: abs(each - order[0])) - order[0])
+        assert gap <= abs(high - low) / 5 / 8 + (0.1 if config is QuantizationConfig else 0.01)
+
+
+def test_the_words_say_what_was_measured() -> None:
+    found = MadeUp(SparsityConfig, 0.6, 0.6).recommended()
+    percent = 100 * found.schedule.achieved["params"]
+    assert found.headline == f"You can remove {percent:.0f} % of the weights and keep 98.0 % of the answers right"
+    assert found.evidence == (
+        "Measured on 512 images used for nothing else: 98.0 % before, 98.0 % after, 0 points lost (−0.4 to 0.4; 1.0 "
+        "allowed). The same level in every layer loses 0 points."
+    )
+    unlabelled = records.change("agreement", 12 / 24, 0.1)
+    validation = replace(found.validation, changes=(replace(unlabelled, num_samples=24),), uniform=())
+    words = replace(found, metric="agreement", validation=validation, held_out=False).evidence
+    assert words.startswith("Measured on 24 images that the layers were measured on too: 12 of 24 answers change, 50.0")
+
+
+@pytest.fixture(scope="module")
+def recommended(few_digits, tmp_path_factory):
+    """A run of the demo's last layers, and the recommendation that followed it by itself."""
+    sensitivity = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.9), layers=("layer4*",), num_samples=100)
+    backend = Backend(tmp_path_factory.mktemp("home"), workers=0, settings=ServerSettings(recommend_seconds=10_000))
+    service = Service(backend)
+    run_id = service.start(RunSpec(sensitivity=sensitivity))
+    assert backend.runner.run_next()
+    assert service.run(run_id).state is RunState.DONE
+    assert service.work.progress(RecommendationTask(run_id=run_id)).state is RunState.QUEUED
+    assert backend.runner.run_next()
+    assert not backend.runner.run_next()
+    yield service, run_id, service.work.outcome(RecommendationTask(run_id=run_id))
+    backend.close()
+
+
+def test_the_file_does_what_the_recommendation_says(recommended) -> None:
+    service, run_id, found = recommended
+    proof = RecommendationTask(run_id=run_id).proof(found)
+    assert found.validation == service.work.outcome(proof)
+    plain = service.work.compressed_model(proof)[0]
+    loaded = load_model(ModelSpec())
+    images = load_proof_images(service.result(run_id), loaded).proof
+    loaded.module.load_state_dict(safetensors.torch.load_file(plain))
+    with torch.inference_mode():
+        right = (loaded.module(images.batch(0, len(images))).argmax(1) == images.labels).double().mean().item()
+    assert found.loss.value == pytest.approx(right, abs=1e-9)
+    assert found.loss.delta <= ALLOWED
+    assert found.loss.num_samples == len(images)
+
+
+def test_the_range_is_measured_for_both_kinds_of_schedule(recommended) -> None:
+    _, _, found = recommended
+    for tried in (found.tried, found.uniform):
+        figures = [each.figure for each in tried]
+        assert figures == sorted(figures)
+        assert len(figures) >= 4
+    assert all(each.changes[0].num_samples == 100 for each in found.tried)
+
+
+def test_a_recommendation_is_not_looked_for_where_it_would_take_too_long(few_digits, tmp_path) -> None:
+    backend = Backend(tmp_path, workers=0)
+    service = Service(backend)
+    run_id = service.start(RunSpec(sensitivity=SensitivitySpec(levels=(0.5,), layers=("fc",), num_samples=16)))
+    assert backend.runner.run_next()
+    assert not backend.runner.run_next()
+    assert service.work.progress(RecommendationTask(run_id=run_id)) is None
+    assert service.schedules.recommendation_seconds(run_id) > 0
+    backend.close()
