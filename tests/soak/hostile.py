@@ -1,8 +1,8 @@
 """Hostile files through the running app: each costs its sender a sentence, and nobody else anything.
 
-Run as ``python -m tests.soak.hostile [--files 3000]``; exits with 0 if each file had its sentence within 10 seconds,
-health answered within a second throughout, the server's memory came back to 100 MB more than before, and no further
-process or thread was left.
+Run as ``python -m tests.soak.hostile [--files 3000] [--after N]``, the second where the first N were brought another
+time; exits with 0 if each file had its sentence within 10 seconds, health answered within a second throughout, the
+server's memory came back to 100 MB more than before, and no further process or thread was left.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MOST_GROWN_BYTES = 100 * MB
 LONGEST_SENTENCE = 1000
 _WARMING = 12
 _SETTLING_SECONDS = 2.0
+_TOLD_EVERY = 100
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "SENSEAPP_UPLOADS_PER_MINUTE": "100000",
@@ -112,6 +113,8 @@ async def bring(server: Served, files: list[HostileFile], report: Report) -> Non
         report.slowest = max(report.slowest, (seconds, file.name))
         if seconds > MOST_SECONDS:
             report.wrong[f"{file.family}: {seconds:.1f} s ({file.name})"] += 1
+        if not report.files % _TOLD_EVERY:
+            sys.stderr.write(f"{report.files} of {len(files)}: {report.wrong or 'nothing wrong'}\n")
     watching.cancel()
 
 
@@ -144,13 +147,13 @@ def _health(url: str) -> None:
         answer.read()
 
 
-def hostile(server: Served, sound: Sound, number: int) -> Report:
-    """Bring ``number`` files, after a few that warm the server up."""
+def hostile(server: Served, sound: Sound, number: int, after: int = 0) -> Report:
+    """Bring ``number`` files, those from ``after`` on, after a few that warm the server up."""
     report = Report()
     run_async(bring(server, list(hostile_files(sound, _WARMING)), Report()))
     time.sleep(_SETTLING_SECONDS)
     report.before = server.held()
-    run_async(bring(server, list(hostile_files(sound, number, seed=1)), report))
+    run_async(bring(server, list(hostile_files(sound, after + number, seed=1))[after:], report))
     time.sleep(_SETTLING_SECONDS)
     report.after = server.held()
     if report.after.memory_bytes - report.before.memory_bytes > MOST_GROWN_BYTES:
@@ -166,9 +169,10 @@ def main(arguments: list[str]) -> int:
     """Bring as many as asked, and say what came of them in one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=3000)
+    parser.add_argument("--after", type=int, default=0)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, served(Path(folder) / "home", **SETTINGS) as server:
-        report = hostile(server, sound_files(Path(folder)), given.files)
+        report = hostile(server, sound_files(Path(folder)), given.files, given.after)
     seconds, name = report.slowest
     wrong = "; ".join(f"{count} x {what}" for what, count in report.wrong.most_common(20)) or "nothing"
     sys.stdout.write(
