@@ -2,10 +2,11 @@
 
 import streamlit as st
 
+from senseapp.app.analyze.blocks import block, compression_line, images_line, model_line, summarise
 from senseapp.app.analyze.compression import choose_sensitivity
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
-from senseapp.app.analyze.start import start_bar
+from senseapp.app.analyze.start import offer_photographs, start_bar
 from senseapp.app.common.state import session
 from senseapp.tasks import task_named
 
@@ -15,18 +16,21 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     st.title("Which layers can be made smaller?", anchor=False)
     st.markdown(
         "senseapp compresses one layer of a vision model at a time, measures what that costs, and turns the answer "
-        "into a target for each layer. The demo is filled in: press Run."
+        "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
     )
-    with st.container(border=True):
-        st.header("1 · Model", anchor=False)
+    with block("Model"):
         model = choose_model(draft.model)
         card = st.container()  # filled below: the images may choose the architecture and the size of its input
-    with st.container(border=True):
-        st.header("2 · Images", anchor=False)
+    with block("Images"):
         model, images = choose_images(draft.data, model)
     with card:
         profile = model_card(model) if model else None
-    with st.container(border=True):
-        st.header("3 · Compression", anchor=False)
+    with block("Compression"):
         sensitivity = choose_sensitivity(draft.sensitivity, profile, task_named((model or draft.model).task))
+    offer_photographs()
     start_bar(model, images, sensitivity, profile)
+summarise(
+    Model=model_line(model, profile),
+    Images=images_line(images, sensitivity.num_samples if sensitivity else None),
+    Compression=compression_line(sensitivity),
+)

@@ -29,6 +29,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from senseapp.data.photographs import random_crop
+
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -72,15 +74,8 @@ def _half(half: Half) -> Image.Image:
 def photographs(count: int, halves: Sequence[Half] = SCORED_ON, *, seed: int = 0) -> list[Image.Image]:
     """Return ``count`` crops of 256 pixels a side, of all ``halves`` in turn; the same for the same seed."""
     generator = np.random.default_rng(seed)
-    return [_crop(_half(halves[index % len(halves)]), generator) for index in range(count)]
-
-
-def _crop(picture: Image.Image, generator: np.random.Generator) -> Image.Image:
-    shorter = min(picture.size)
-    side = int(shorter * generator.uniform(_LEAST_SHARE, 1.0))
-    left, top = (int(generator.integers(0, length - side + 1)) for length in picture.size)
-    crop = picture.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side))
-    return ImageOps.mirror(crop) if generator.random() < 0.5 else crop
+    pictures = (_half(halves[index % len(halves)]) for index in range(count))
+    return [random_crop(picture, generator, least_share=_LEAST_SHARE, side=_SIDE) for picture in pictures]
 
 
 def write_photographs(

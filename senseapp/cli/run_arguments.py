@@ -151,7 +151,7 @@ def data_from(arguments: argparse.Namespace) -> DataSpec:
         channel_order=arguments.channel_order,
         preparation="auto" if _is_to_be_chosen(arguments) else "given",
     )
-    if arguments.data in ("demo", "random"):
+    if arguments.data in ("demo", "photographs", "random"):
         if arguments.labels:
             raise InvalidSpec(f"--labels is for a folder or archive of images, and --data is {arguments.data}.")
         return replace(preparation, kind=arguments.data)

@@ -17,6 +17,7 @@ from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
+from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures
 from senseapp.models.demo import DEMO_PREPROCESSING
 from senseapp.models.loaded import Preprocessing
@@ -115,7 +116,8 @@ def load_images(
         preprocessing: the model's own.
         num_classes: outputs of the model, which labels may name.
         task: what labels mean to the model.
-        num_samples: how many to draw; None takes all (for random inputs, a fixed small number).
+        num_samples: how many to draw (of the photographs, how many from the first on); None takes all (for random
+            inputs, a fixed small number).
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
         class_names: of the model, by index, to recognise folders by; empty where unknown.
@@ -155,6 +157,10 @@ def _demo(request: ImageRequest) -> ImageSet:
     )
 
 
+def _photographs(request: ImageRequest) -> ImageSet:
+    return load_photographs(request.preprocessing, request.num_samples)
+
+
 def _random(request: ImageRequest) -> ImageSet:
     _refuse_overrides(
         request.spec,
@@ -182,6 +188,7 @@ def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
 
 _LOADERS: dict[str, Callable[[ImageRequest], ImageSet]] = {
     "demo": _demo,
+    "photographs": _photographs,
     "random": _random,
     "folder": load_pictures,
     "archive": load_pictures,

@@ -130,6 +130,8 @@ def parse_model(text: str) -> ModelSpec:
     text = text.strip()
     if text in ("demo", AUTO):
         return ModelSpec(library=text)  # type: ignore[arg-type]
+    if text.startswith("demo/"):
+        return ModelSpec(library="demo", name=text.removeprefix("demo/"))
     library, name = text.split("/", 1) if "/" in text else ("", text)
     if "/" in text and library not in _LIBRARIES:
         raise UnknownModel(f"A model is written demo, auto, timm/NAME or torchvision/NAME, got {text!r}.")

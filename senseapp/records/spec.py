@@ -20,7 +20,13 @@ Precision = Literal["fp32", "bf16", "auto"]
 ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
 ChannelOrder = Literal["rgb", "bgr"]
 Preparation = Literal["given", "auto"]
-DataKind = Literal["demo", "random", "folder", "archive", "torchvision", "imported"]
+DataKind = Literal["demo", "photographs", "random", "folder", "archive", "torchvision", "imported"]
+DEMO_NETWORKS = ("", "efficientnet_lite0")
+"""Names of the networks that need no download: the one that reads digits has none."""
+
+NUM_PHOTOGRAPHS = 160
+"""Crops of the shipped photographs; the first :data:`NUM_MEASURED_PHOTOGRAPHS` share no scene with the others."""
+NUM_MEASURED_PHOTOGRAPHS = 48
 
 WITHOUT_LABELS = "none"
 """What :attr:`DataSpec.labels` says to measure without labels."""
@@ -33,7 +39,7 @@ class ModelSpec:
     Attributes:
         library: ``auto`` recognises the architecture from the checkpoint; of an ``imported`` model only figures are
             known, from another tool's file.
-        name: in the library (``resnet50``); empty for the demo and for ``auto``.
+        name: in the library (``resnet50``); one of :data:`DEMO_NETWORKS` for the demo; empty for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
         use_ema: take the averaged (EMA) weights of a checkpoint that holds both.
@@ -58,6 +64,9 @@ class ModelSpec:
             )
         if self.library in ("timm", "torchvision") and not self.name:
             raise InvalidSpec(f"A {self.library} model needs a name, for example {self.library}/resnet18.")
+        if self.library == "demo" and self.name not in DEMO_NETWORKS:
+            known = " and ".join(f"demo/{name}".removesuffix("/") for name in DEMO_NETWORKS)
+            raise InvalidSpec(f"The demo networks are {known}, got demo/{self.name}.")
         task_named(self.task)
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
@@ -75,8 +84,8 @@ class DataSpec:
     """Which images, and how they are prepared when the model's own way is not wanted.
 
     Attributes:
-        kind: the shipped digits, random inputs, a folder, a zip or tar archive, a set that torchvision downloads, or
-            unknown (``imported`` figures).
+        kind: the shipped digits or photographs, random inputs, a folder, a zip or tar archive, a set that torchvision
+            downloads, or unknown (``imported`` figures).
         path: of the folder or archive; empty for all others.
         name: of the set that torchvision downloads, one of :data:`IMAGE_SETS`; empty for all others.
         labels: path inside the folder or archive of a CSV ``file,label``; empty means class folders or none,
@@ -207,6 +216,13 @@ class RunSpec:
     def _paths(self) -> tuple[str, str]:
         return self.model.checkpoint, self.data.path
 
+
+PHOTOGRAPHS_DEMO = RunSpec(
+    model=ModelSpec(library="demo", name="efficientnet_lite0"),
+    data=DataSpec(kind="photographs"),
+    sensitivity=SensitivitySpec(num_samples=NUM_MEASURED_PHOTOGRAPHS),
+)
+"""The second demo: a real network on photographs, nothing to download."""
 
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
 register(RunSpec)

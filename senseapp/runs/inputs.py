@@ -10,7 +10,7 @@ from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.model_cards import CheckpointReport
@@ -163,6 +163,8 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
         from senseapp.data.load import demo_pictures
 
         count = len(demo_pictures())
+    if spec.data.kind == "photographs":
+        count = NUM_PHOTOGRAPHS
     if count is None and spec.data.name:
         count = IMAGE_SETS[spec.data.name].num_images
     if count is None:

@@ -11,7 +11,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, PHOTOGRAPHS_DEMO, DataSpec, ModelSpec, RunSpec
 from senseapp.runs.service import Service
 from tests.pages.conftest import wait_for_card
 
@@ -200,10 +200,40 @@ def test_the_settings_of_an_earlier_run_bring_their_architecture(app: AppTest) -
     assert not app.button(key="analyze.run").disabled
 
 
-def test_digits_are_not_offered_to_another_model_without_a_word(analyze: AppTest) -> None:
+def test_another_model_is_given_photographs_and_no_digits(analyze: AppTest, service: Service) -> None:
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
     pick_architecture(analyze, "resnet18", "timm/resnet18")
-    assert "handwritten digits" in analyze.warning[0].value
+    assert "photographs" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).data == DataSpec(kind="photographs")
+
+
+def test_one_click_starts_the_second_demo(app: AppTest, service: Service) -> None:
+    app.run()
+    app.button(key="analyze.photographs").click().run()
+    assert started(service) == PHOTOGRAPHS_DEMO
+    assert app.title[0].value == "EfficientNet-Lite0 · sparsity"
+
+
+def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
+    wait_for_card(analyze)
+    assert analyze.number_input(key="analyze.options.samples").value == NUM_MEASURED_PHOTOGRAPHS
+    analyze.button(key="analyze.run").click().run()
+    assert started(service) == PHOTOGRAPHS_DEMO
+
+
+def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
+    labels = [block.label for block in analyze.expander if "·" in block.label]
+    assert labels == [
+        "**Model** · demo, 6.50 k parameters, 6 layers",
+        "**Images** · Demo: handwritten digits",
+        "**Compression** · Sparsity 25, 50, 75 %",
+    ]
+    assert not any(block.proto.expanded for block in analyze.expander)
+    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    (open_block,) = [block for block in analyze.expander if block.proto.expanded]
+    assert open_block.label == "**Model**"
 
 
 def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path: Path, monkeypatch) -> None:
@@ -227,6 +257,7 @@ def test_a_model_that_cannot_be_loaded_is_said_at_its_field(
     wait_for_card(app)
     assert [error.value for error in app.error] == ["timm has no architecture named 'x'. The closest names are y."]
     assert app.button(key="analyze.card.again")
+    assert app.button(key="analyze.run").disabled  # it would only leave a failed run
 
 
 def test_a_full_queue_is_one_sentence_and_the_page_stays(

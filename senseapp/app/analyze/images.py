@@ -31,11 +31,12 @@ _THUMBNAIL_PIXELS = 96
 _ROW_PIXELS = 656  # six of them; three on a phone
 
 
-def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSpec]:
+def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSpec | None]:
     """Show some of the images with label and prediction, and the baseline; a sentence if they cannot be used.
 
     Returns:
-        What to measure: where the preprocessing is chosen by the images, with what was chosen.
+        What to measure: where the preprocessing is chosen by the images, with what was chosen. No images where they
+        cannot be used.
     """
     if not _is_known(model):
         return model, images
@@ -47,7 +48,18 @@ def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSp
             report = _report(spec)
     if report is not None:
         _show(report, spec.model)
+    elif _is_refused(spec):
+        return spec.model, None
     return spec.model, spec.data
+
+
+def _is_refused(spec: RunSpec) -> bool:
+    """Return whether the images cannot be used; the sentence that says why stands here already."""
+    try:
+        backend.preview_of(spec)
+    except SenseError:
+        return True
+    return False
 
 
 def _report(spec: RunSpec) -> PreviewReport | None:
@@ -183,7 +195,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
     chosen = st.segmented_control(
         "Where they come from",
         labels,
-        default=next((label for label, kind in kinds.items() if kind == draft.kind), labels[0]),
+        default=next((label for label, kind in kinds.items() if kind == draft.kind), labels[0]),  # the demo's are first
         required=True,
         key="analyze.data.source",
         help="Images like those the model will see. In class folders they also give accuracy; without labels the "
@@ -191,7 +203,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
         persist_state="session",
     )
     _, choose = _SOURCES[chosen if chosen in kinds else labels[0]]
-    images = choose(draft)
+    images = choose(draft) if choose else _demo(model)
     if images is None or model is None:
         if images is not None:
             st.caption("Choose a model above to see how it sees the images.")
@@ -202,19 +214,21 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
         return model, images
     if images.path or images.name:
         images = confirm_classes(images, model, draft)
-    if images is not None and images.kind == "demo" and model.library != "demo":
-        st.warning(
-            "The demo images are handwritten digits. For another model bring images of your own, or choose None.",
-            icon=":material/warning:",
-        )
-    elif images is not None and images.kind != "random":
+    if images is not None and images.kind != "random":
         return image_preview(model, images)
     return model, images
 
 
-def _demo(draft: DataSpec) -> DataSpec:
-    st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
-    return DataSpec()
+def _demo(model: ModelSpec | None) -> DataSpec:
+    """Return the images that ship for this model: digits for the network that reads them, else photographs."""
+    if model is None or model == ModelSpec():
+        st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
+        return DataSpec()
+    st.caption(
+        "Crops of freely licensed photographs, without labels: outputs are compared with the original model's. For a "
+        "network that is made for other things than photographs, bring images of your own."
+    )
+    return DataSpec(kind="photographs")
 
 
 def _archive(draft: DataSpec) -> DataSpec | None:
@@ -261,8 +275,8 @@ def _random(draft: DataSpec) -> DataSpec:
     return DataSpec(kind="random")
 
 
-_SOURCES: dict[str, tuple[str, Callable[[DataSpec], DataSpec | None]]] = {
-    "Demo": ("demo", _demo),
+_SOURCES: dict[str, tuple[str, Callable[[DataSpec], DataSpec | None] | None]] = {
+    "Demo": ("demo", None),  # which images these are, the model says
     "Upload images": ("archive", _archive),
     "Server folder": ("folder", _folder),
     "Public set": ("torchvision", choose_image_set),

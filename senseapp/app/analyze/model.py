@@ -12,12 +12,15 @@ from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.state import restart_with
 from senseapp.app.words import format as fmt
 from senseapp.data.downloads import weights_so_far
 from senseapp.models.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import PHOTOGRAPHS_DEMO, ModelSpec, RunSpec
 from senseapp.tasks import TASKS, Task, task_named
+
+_DEMO_KEY = "analyze.model.demo"
 
 
 def choose_model(draft: ModelSpec) -> ModelSpec | None:
@@ -29,7 +32,7 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         default=labels[_source_of(draft)],
         required=True,
         key="analyze.model.source",
-        help="The demo is a small network that reads handwritten digits. The library holds the networks of timm and "
+        help="The demos need no download. The library holds the networks of timm and "
         "torchvision. Your own checkpoint is a file of weights.",
         persist_state="session",
     )
@@ -56,9 +59,39 @@ def _source_of(draft: ModelSpec) -> int:
     return 0 if draft.library == "demo" else 1
 
 
+_DEMOS = {
+    "": (
+        "Handwritten digits",
+        RunSpec(),
+        "A small residual network that reads handwritten digits. It ships with senseapp; nothing to download.",
+    ),
+    PHOTOGRAPHS_DEMO.model.name: (
+        "Photographs",
+        PHOTOGRAPHS_DEMO,
+        "EfficientNet-Lite0, a network for phones, with its ImageNet weights. Nothing to download.",
+    ),
+}
+
+
 def _demo(draft: ModelSpec) -> ModelSpec:
-    st.caption("A small residual network that reads handwritten digits. It ships with senseapp; nothing to download.")
-    return ModelSpec()
+    chosen = st.segmented_control(
+        "Demo",
+        _DEMOS,
+        default=draft.name if draft.library == "demo" else "",
+        required=True,
+        format_func=lambda name: _DEMOS[name][0],
+        key=_DEMO_KEY,
+        on_change=_fill_in,
+        help="Fills in the whole page: a network, images for it, and how many to measure on.",
+        persist_state="session",
+    )
+    _, spec, line = _DEMOS[chosen if chosen in _DEMOS else ""]
+    st.caption(line)
+    return spec.model
+
+
+def _fill_in() -> None:
+    restart_with(_DEMOS[st.session_state[_DEMO_KEY]][1])
 
 
 def _library(draft: ModelSpec) -> ModelSpec | None:

@@ -14,10 +14,11 @@ from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.core.site import SITE
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, ModelSpec, RunSpec, SensitivitySpec
 
 _PRECISIONS = {
     "fp32": "float32: exact",
@@ -154,11 +155,12 @@ def start_bar(
     sensitivity: SensitivitySpec | None,
     profile: ModelProfile | None,
 ) -> None:
-    """Show the plan and the Run button; start the run and go to its page when it is pressed."""
+    """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
     spec = None
-    if model is not None and images is not None and sensitivity is not None:
+    if model is not None and images is not None and sensitivity is not None and not _is_refused(model):
         spec = RunSpec(model=model, data=images, sensitivity=sensitivity)
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+    foot = st.bottom.container(horizontal_alignment="center").container(width=960)
+    with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         place = st.container(width="stretch")
         pressed = st.button(
             "Run",
@@ -176,6 +178,33 @@ def start_bar(
             st.markdown(_plan(spec, profile))
     if pressed:
         _start(spec)
+
+
+def _is_refused(model: ModelSpec) -> bool:
+    """Return whether the model is known to be one that cannot be loaded; its card says why."""
+    try:
+        backend.card_of(model)
+    except SenseError:
+        return True
+    return False
+
+
+_STRIP = ("chelsea", "coffee", "rocket", "flower", "china")
+_STRIP_PIXELS = 64
+
+
+def offer_photographs() -> None:
+    """Offer the second demo, which one click starts."""
+    with st.container(border=True, horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        strip = st.container(horizontal=True, gap="xsmall", width="content")
+        for name in _STRIP:
+            strip.image(SITE / "assets" / "photographs" / f"{name}.jpg", width=_STRIP_PIXELS, alt=name)
+        st.markdown(
+            "Or see a real network, EfficientNet-Lite0 with its ImageNet weights, on photographs. About a minute.",
+            width=330,
+        )
+        if st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:"):
+            _start(PHOTOGRAPHS_DEMO)
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
@@ -223,6 +252,8 @@ def plan_text(
 def run_title(spec: RunSpec) -> str:
     """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
     model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
+    if spec.model == PHOTOGRAPHS_DEMO.model:
+        model = "EfficientNet-Lite0"
     return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
 
 

@@ -15,6 +15,7 @@ from senseapp.tasks import task_named
 
 _DATA = {
     "demo": "The demo's handwritten digits",
+    "photographs": "The demo's photographs",
     "random": "Random inputs: figures are indicative only",
     "imported": "Unknown (imported figures)",
 }
