@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from senseapp.app.analyze.blocks import block, compression_line, images_line, model_line, summarise
+from senseapp.app.analyze.blocks import Block, compression_line, images_line, model_line
 from senseapp.app.analyze.compression import choose_sensitivity
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
@@ -18,19 +18,18 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         "senseapp compresses one layer of a vision model at a time, measures what that costs, and turns the answer "
         "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
     )
-    with block("Model"):
+    blocks = {title: Block(title) for title in ("Model", "Images", "Compression")}
+    with blocks["Model"].fields:
         model = choose_model(draft.model)
         card = st.container()  # filled below: the images may choose the architecture and the size of its input
-    with block("Images"):
+    with blocks["Images"].fields:
         model, images = choose_images(draft.data, model)
     with card:
         profile = model_card(model) if model else None
-    with block("Compression"):
+    with blocks["Compression"].fields:
         sensitivity = choose_sensitivity(draft.sensitivity, profile, task_named((model or draft.model).task))
+    blocks["Model"].summarise(model_line(model, profile))
+    blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
+    blocks["Compression"].summarise(compression_line(sensitivity))
     offer_photographs()
     start_bar(model, images, sensitivity, profile)
-summarise(
-    Model=model_line(model, profile),
-    Images=images_line(images, sensitivity.num_samples if sensitivity else None),
-    Compression=compression_line(sensitivity),
-)

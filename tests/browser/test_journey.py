@@ -12,6 +12,7 @@ from senseapp.layers.profile import profile_model
 from senseapp.models.demo import build_demo_network
 from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.export.plain import read_schedule
+from tests.browser.analyze_steps import open_options
 from tests.browser.schedule_steps import click_a_dot, lock_the_first_layer, move_the_target, take_everything, verify
 
 pytestmark = pytest.mark.browser
@@ -25,7 +26,7 @@ MANY_LEVELS = "5, 15, 35, 45, 55, 65, 85"  # added to 25, 50, 75: long enough to
 
 def start(page: Page, *, images: str = "", other_levels: str = "") -> None:
     """Press Run on the demo, after filling in these of the options."""
-    page.get_by_text("More options").click()
+    open_options(page)
     if images:
         fill(page.get_by_role("spinbutton", name="Images to measure on"), images)
         expect(page.get_by_text(f"on {images} images")).to_be_visible()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.analyze_steps import open_block
 from tests.browser.servers import Server
 from tests.pictures import class_files, write_zip
 
@@ -50,7 +51,8 @@ def test_a_large_zip_costs_the_server_hardly_any_memory(page: Page, server: Serv
     path = write_zip(tmp_path / "large.zip", pictures)
     del pictures
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
-    expect(page.get_by_text("892 kB")).to_be_visible()  # the model's card: torch is loaded
+    expect(page.get_by_text("222 k parameters, 23 layers")).to_be_visible()  # torch is loaded
+    open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()
     field = page.get_by_test_id("stFileUploader").filter(has_text="Images")
     expect(field).to_be_visible()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.analyze_steps import open_options
 from tests.browser.login_provider import login_provider, secrets_for
 from tests.browser.servers import Server, serving
 
@@ -50,7 +51,7 @@ def log_in(page: Page, who: str) -> None:
 def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Page], server: Server) -> None:
     ann, bob, guest = (arrive(visitor, server) for _ in range(3))
     log_in(ann, "ann")
-    ann.get_by_text("More options").click()
+    open_options(ann)
     field = ann.get_by_role("spinbutton", name="Images to measure on")
     field.fill("16")
     field.press("Tab")

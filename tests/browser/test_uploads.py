@@ -14,6 +14,7 @@ import timm
 import torch
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser.analyze_steps import open_block
 from tests.browser.servers import Server
 from tests.pictures import png, write_zip
 
@@ -39,11 +40,13 @@ def uploader(page: Page, label: str) -> Locator:
 
 
 def offer_checkpoint(page: Page, path: Path) -> None:
+    open_block(page, "Model")
     page.get_by_text("Upload a checkpoint", exact=True).click()
     uploader(page, "Checkpoint").locator("input[type=file]").set_input_files(path)
 
 
 def offer_images(page: Page, path: Path) -> None:
+    open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()
     uploader(page, "Images").locator("input[type=file]").set_input_files(path)
 
@@ -156,6 +159,7 @@ def test_a_bad_file_gets_its_sentence_and_is_gone(
 
 
 def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
+    open_block(page, "Images")
     page.get_by_text("Upload images", exact=True).click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download a sample zip").click()
@@ -166,6 +170,7 @@ def test_the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> N
 
 
 def test_the_list_of_networks_follows_the_keys(page: Page) -> None:
+    open_block(page, "Model")
     page.get_by_text("Library", exact=True).click()
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
     a_slow_computer = page.context.new_cdp_session(page)  # letters were lost on one

@@ -8,8 +8,12 @@ from senseapp.app.common.state import session
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import compression_text
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
+from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, ModelSpec, SensitivitySpec
 
+_DEMO_NETWORKS = {
+    ModelSpec().title: "Demo: a small residual network",
+    PHOTOGRAPHS_DEMO.model.title: "Demo: EfficientNet-Lite0",
+}
 _DATA = {
     "demo": "Demo: handwritten digits",
     "photographs": "Demo: photographs",
@@ -17,29 +21,54 @@ _DATA = {
 }
 
 
-def block(title: str) -> st.delta_generator.DeltaGenerator:
-    """Return a block of this title: folded, with what :func:`summarise` said, or open where something is missing."""
-    line = session().summaries.get(title)  # None before it was drawn
-    key = f"block.{title.lower()}"
-    # Set anew each time: the label is part of what the browser knows it by.
-    st.session_state[key] = line == "" or st.session_state.get(key, False)
-    return st.expander(f"**{title}** · {line}" if line else f"**{title}**", key=key, on_change="rerun")
+class Block:
+    """A block of the page: a line with its title and what is filled in, and below it, unless folded, the fields.
 
+    Folded fields stay on the page, hidden by ``assets/style.css``: they hold what is filled in.
+    """
 
-def summarise(**lines: str) -> None:
-    """Keep the lines of the blocks, by title; if they are new, run the page again, so that the blocks show them."""
-    before, session().summaries = session().summaries, lines
-    if before != lines:
-        st.rerun()
+    def __init__(self, title: str) -> None:
+        self._title = title
+        with st.container(border=True, gap="xsmall"):
+            self._head = st.container(
+                horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center"
+            )
+            state = "open" if self._is_open else "folded"
+            self.fields = st.container(key=f"block_{title.lower()}_{state}")
+
+    @property
+    def _is_open(self) -> bool:
+        return self._title in session().unfolded
+
+    def summarise(self, line: str) -> None:
+        """Show what is filled in; with nothing to show, something is missing, and the block stays open."""
+        if not (line or self._is_open):
+            self._turn()
+            st.rerun()
+        with self._head:
+            st.markdown(f"**{self._title}**" + (f" · {line}" if line else ""))
+            if line:
+                st.button(
+                    "Done" if self._is_open else "Change",
+                    key=f"block.{self._title.lower()}",
+                    type="tertiary",
+                    icon=":material/unfold_less:" if self._is_open else ":material/unfold_more:",
+                    on_click=self._turn,
+                    help=f"{'Folds' if self._is_open else 'Shows'} the fields: {self._title.lower()}.",
+                )
+
+    def _turn(self) -> None:
+        session().unfolded ^= {self._title}
 
 
 def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
     """Return what the block of the model is filled in with; empty if it is not."""
     if model is None:
         return ""
+    name = model.checkpoint.rsplit("/", 1)[-1] or _DEMO_NETWORKS.get(model.title, model.title)
     if profile is None:
-        return model.checkpoint.rsplit("/", 1)[-1] or model.title
-    return f"{profile.title}, {fmt.count(profile.num_params)} parameters, {fmt.plural(len(profile.layers), 'layer')}"
+        return name
+    return f"{name}, {fmt.count(profile.num_params)} parameters, {fmt.plural(len(profile.layers), 'layer')}"
 
 
 def images_line(images: DataSpec | None, samples: int | None) -> str:

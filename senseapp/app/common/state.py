@@ -37,7 +37,7 @@ class Session:
 
     Attributes:
         draft: the settings that the Analyze page starts from.
-        summaries: what the blocks of the Analyze page are filled in with, by title; missing before they were drawn.
+        unfolded: titles of the blocks of the Analyze page whose fields are shown.
         last_run: id of the run looked at last; sidebar links drop the URL's, this brings it back.
         picked: layer picked in the views, by run id; every view of the run moves to it.
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
@@ -53,7 +53,7 @@ class Session:
     """
 
     draft: RunSpec = field(default_factory=RunSpec)
-    summaries: dict[str, str] = field(default_factory=dict)
+    unfolded: set[str] = field(default_factory=set)
     last_run: str = ""
     picked: dict[str, str] = field(default_factory=dict)
     pick_round: int = 0

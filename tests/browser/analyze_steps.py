@@ -1,0 +1,17 @@
+"""The blocks of the Analyze page, by hand."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+
+def open_block(page: Page, title: str) -> None:
+    """Show the fields of the block of this title, such as ``Images``."""
+    page.locator(".st-key-block-" + title.lower()).get_by_role("button", name="Change").click()
+    expect(page.locator(f".st-key-block_{title.lower()}_open")).to_be_visible()
+
+
+def open_options(page: Page) -> None:
+    """Unfold everything that can be set about the measurement."""
+    open_block(page, "Compression")
+    page.get_by_text("More options").click()
