@@ -29,7 +29,7 @@ class Block:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        with st.container(border=True, gap="xsmall"):
+        with st.container(border=True, gap=None):
             self._head = st.container(
                 horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center"
             )
