@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.progress_bar import phases
-from senseapp.cli.run_arguments import add_run_arguments, partner_of, schedule_at
+from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import small_form
-from senseapp.records.schedule import ValidationResult
+from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
@@ -26,11 +26,14 @@ with quantized weights as integers and their scales. Where channels are removed,
 and .onnx. One JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run
 has not measured on where there are enough; "file_bytes" has the size of each file on the disk, and "read_with" the
 lines of Python that read the small one. With --repair, the better of repaired and not is written; "delivered" says
-which one, and "reason" why.
+which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as many zeros, that
+make up for what was lost, fitted to a few dozen images of the run without labels; "steps" has what each step loses on
+images that it was not fitted to.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
   python -m senseapp apply --run runs/demo --schedule targets.json --repair --out compressed.safetensors
+  python -m senseapp apply --run runs/demo --schedule targets.json --adapt --out compressed.safetensors
 """
 
 
@@ -41,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repair", action="store_true", help="win accuracy back without training, where measured to do so"
     )
+    add_adapting(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
 
 
@@ -57,7 +61,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     with phases() as progress:
         other = partner.compression if partner is not None else None
-        proven = validate(result, schedule, repair=arguments.repair, rounds=1, other=other, progress=progress)
+        proven = validate(
+            result,
+            schedule,
+            repair=arguments.repair,
+            rounds=1,
+            adapting=arguments.adapt,
+            other=other,
+            progress=progress,
+        )
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, arguments.out, proven.example)
     validation = with_file_sizes(proven.result, files, proven.dense)
@@ -82,6 +94,7 @@ def _report(
         "delivered": validation.delivered,
         "reason": validation.delivered_reason,
         "uniform_delivered": validation.uniform_delivered or None,
+        "steps": [_step(step) for step in validation.steps],
         "images": own.num_samples if own else 0,
         "predicted": {"metric": validation.schedule.metric, "delta": _number(validation.predicted)},
         "changes": {label: _deltas(changes) for label, changes in measured.items()},
@@ -92,6 +105,11 @@ def _report(
         "read_with": {str(path): form.reader(str(path)) for path in files if (form := small_form(path.name))},
         "notes": [*validation.notes, *notes],
     }
+
+
+def _step(step: RepairStep) -> dict[str, Any]:
+    metric = step.change.metric
+    return {"step": step.title, "metric": metric, **_deltas([step.change])[metric], "kept": step.kept}
 
 
 def _value(metric: str, changes: Sequence[MetricChange]) -> float | None:

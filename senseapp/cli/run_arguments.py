@@ -213,6 +213,18 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, partner_help: str) -> 
     parser.add_argument("--with", type=Path, metavar="DIR", dest="partner", help=partner_help)
 
 
+def add_adapting(parser: argparse.ArgumentParser) -> None:
+    """Add ``--adapt``."""
+    parser.add_argument(
+        "--adapt",
+        nargs="?",
+        const="minutes",
+        default="off",
+        choices=("minutes",),
+        help="give compressed layers new weights that make up for what was lost, where measured to do so",
+    )
+
+
 def partner_of(arguments: argparse.Namespace, result: SensitivityResult) -> SensitivityResult | None:
     """Return the result of ``--with``, which must be of the model of ``result``; None without it."""
     if arguments.partner is None:

@@ -53,12 +53,14 @@ class Prepared:
         applied: what it does.
         active: returns a context inside which the model is compressed; may be entered as often as wanted.
         weight: returns what stands in for the layer's weight inside; None where anything else changes there.
+        inputs: returns a context inside which the layer's inputs alone are compressed; None where they never are.
         release: frees the memory of what can be computed again quickly.
     """
 
     applied: Applied
     active: Callable[[], AbstractContextManager[object]]
     weight: Callable[[], torch.Tensor] | None = None
+    inputs: Callable[[], AbstractContextManager[object]] | None = None
     release: Callable[[], None] = lambda: None
 
 

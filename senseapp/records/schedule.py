@@ -13,8 +13,12 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import change_in
 
-Delivered = Literal["", "compressed", "repaired"]
-"""Which form of a compressed model is kept: as compression leaves it, or repaired without training; "" if unknown."""
+Adapting = Literal["off", "minutes", "best"]
+"""How much time goes into new weights for compressed layers: none, closed forms, or closed forms and then descent."""
+
+Delivered = Literal["", "compressed", "repaired", "adapted"]
+"""Which form of a compressed model is kept: as compression leaves it, repaired without training, or with weights that
+make up for what it lost; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,20 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepairStep:
+    """One form of a compressed model, and what it loses on calibration images that it was not fitted to.
+
+    Attributes:
+        title: what was done, as a person reads it.
+        kept: whether it is the form that did best.
+    """
+
+    title: str
+    change: MetricChange
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
 
@@ -152,6 +170,8 @@ class ValidationResult:
             repaired model where there was one.
         delivered_reason: one sentence on why; empty where no repair was asked for.
         uniform_delivered: which of the two would have been kept of the uniform schedule.
+        adapting: whether the weights of compressed layers were adapted; then ``repaired`` is what did best of that.
+        steps: what was tried in place of the compressed model, which comes first; empty in older results.
         predicted: damage, in the schedule's own metric.
         rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
@@ -174,11 +194,18 @@ class ValidationResult:
     delivered: Delivered = ""
     delivered_reason: str = ""
     uniform_delivered: Delivered = ""
+    adapting: Adapting = "off"
+    steps: tuple[RepairStep, ...] = ()
 
     @property
     def keeps_repair(self) -> bool:
-        """Whether the model that was kept is the repaired one."""
-        return self.delivered == "repaired" or (not self.delivered and bool(self.repaired))
+        """Whether the model that was kept is the repaired or adapted one."""
+        return self.delivered in ("repaired", "adapted") or (not self.delivered and bool(self.repaired))
+
+    @property
+    def repair_word(self) -> str:
+        """What was done to the model that :attr:`repaired` was measured of."""
+        return "repair" if self.adapting == "off" else "adapting"
 
     @property
     def kept_changes(self) -> tuple[MetricChange, ...]:

@@ -18,7 +18,7 @@ from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import Limits, Schedule, StrongestFound, ValidationResult
+from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
@@ -243,6 +243,7 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     Attributes:
         repair: whether it is repaired without training, where it measures better so.
+        adapting: whether its layers are given new weights, where it measures better so.
         other: how the second run compresses, where the schedule was made from two.
     """
 
@@ -251,12 +252,15 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     schedule: Schedule
     repair: bool = True
+    adapting: Adapting = "off"
     other: CompressionConfig | None = None
 
     @property
     def key(self) -> str:
         """Names its files."""
-        return key_of(f"{_text_of(self.schedule)} repair={REPAIR if self.repair else False}{_second(self.other)}")
+        adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
+        repair = REPAIR if self.repair else False
+        return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model too."""
@@ -266,6 +270,7 @@ class Verification(FinishedRunTask[ValidationResult]):
             context.folder.load_result(),
             self.schedule,
             repair=self.repair,
+            adapting=self.adapting,
             other=self.other,
             data_roots=context.data_roots,
             progress=context.observer.phase,

@@ -148,7 +148,7 @@ class _Applying:
                 compressed = parameter.data
             parameter.data = compressed
             self.reached.append(replace(entry, level=prepared.applied.achieved_level))
-            if prepared.weight is None:
-                self.rounded_inputs.append(prepared.active)
+            if prepared.inputs is not None:
+                self.rounded_inputs.append(prepared.inputs)
         if self.rounded_inputs:
             self.notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")

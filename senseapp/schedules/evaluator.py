@@ -24,7 +24,8 @@ from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Schedule
+from senseapp.records.schedule import Adapting, Schedule
+from senseapp.schedules.adapt.walk import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.schedules.repair import Matching, Reference, matching_of, sentences_on
 from senseapp.tasks import task_named
@@ -248,6 +249,17 @@ class ScheduleEvaluator:
     def matching(self, applied: AppliedModel) -> Matching:
         """Return what repairs ``applied``."""
         return matching_of(applied, self.reference, scale=self.scales_per_channel)
+
+    def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[Adaptation, ...]:
+        """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
+        if adapting == "off" or applied.kept_channels:
+            return ()
+        batches, seed = self.reference.batches, self.result.spec.sensitivity.seed
+        found = [
+            Adaptation(self.dense, applied, batches, update, configs=self.configs, seed=seed, progress=self.progress)
+            for update in UPDATES
+        ]
+        return tuple(found) if found[0].layers else ()
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""

@@ -12,7 +12,7 @@ from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in, loss_with_interval
-from senseapp.records.schedule import ResourceBudget, Schedule, ValidationResult
+from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
 from senseapp.schedules.refine import refine
@@ -43,6 +43,7 @@ def validate(
     *,
     repair: bool,
     rounds: int = 3,
+    adapting: Adapting = "off",
     other: CompressionConfig | None = None,
     data_roots: tuple[Path, ...] = (),
     progress: Callable[[str], None] = ignore_progress,
@@ -50,13 +51,21 @@ def validate(
     """Load model and images of ``result`` again and prove ``schedule``; ``other`` is how a second run compresses."""
     progress("Loading the model and the images")
     evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
-    return prove(evaluator, schedule, repair=repair, rounds=rounds)
+    return prove(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
 
 
-def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rounds: int = 3) -> Proven:
+def prove(
+    evaluator: ScheduleEvaluator,
+    schedule: Schedule,
+    *,
+    repair: bool,
+    rounds: int = 3,
+    adapting: Adapting = "off",
+) -> Proven:
     """Apply ``schedule`` and measure it on the proof images, with and without repair, beside a uniform schedule.
 
-    The better of repaired and not is kept, see :mod:`senseapp.schedules.repair_choice`.
+    The better of repaired and not is kept, see :mod:`senseapp.schedules.repair_choice`; unless ``adapting`` is off, new
+    weights are among the repairs, but not of the uniform schedule.
 
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
@@ -67,7 +76,7 @@ def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rou
     applied = evaluator.apply(final)
     evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
     proof = evaluator.images.proof
-    found = measured(evaluator, applied, final.metric, repair=repair, images=proof)
+    found = measured(evaluator, applied, final.metric, repair=repair, images=proof, adapting=adapting)
     sizes = _sizes(evaluator, applied)
     evaluator.progress("Measuring a uniform schedule of equal cost")
     rival, rival_note = _uniform(evaluator, final, applied)
@@ -84,6 +93,8 @@ def prove(evaluator: ScheduleEvaluator, schedule: Schedule, *, repair: bool, rou
             uniform=uniform.changes if uniform else (),
             uniform_repaired=uniform.repaired if uniform else (),
             uniform_delivered=uniform.delivered if uniform else "",
+            adapting=adapting,
+            steps=found.steps,
             predicted=final.predicted_damage,
             rounds=used,
             sizes=sizes,

@@ -1,6 +1,8 @@
 """Measure a compressed model with and without repair, and keep the better one.
 
-The repair is fitted to at most :data:`~senseapp.schedules.evaluator.REPAIR_IMAGES` of the curves' images. Which of the
+There may be several repairs: of the statistics alone (:mod:`senseapp.schedules.repair`), and with new weights for the
+compressed layers (:mod:`senseapp.schedules.adapt.walk`). The best of them on held-out images is the one that is meant
+here. It is fitted to at most :data:`~senseapp.schedules.evaluator.REPAIR_IMAGES` of the curves' images. Which of the
 two is better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the
 other half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the
 repaired model does worse on them, it is not delivered. Both figures are reported whichever is delivered.
@@ -9,21 +11,24 @@ repaired model does worse on them, it is not delivered. Both figures are reporte
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from senseapp.data.images import ImageSet
 from senseapp.metrics import METRICS, MetricChange, add_moments, change_of
 from senseapp.records.measurement import change_in, loss_with_interval
-from senseapp.records.schedule import Delivered
+from senseapp.records.schedule import Adapting, Delivered, RepairStep
+from senseapp.schedules.adapt.walk import Adaptation
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.repair import Matching, sentences_on
 
 _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
+_UNREPAIRED, _MATCHED = "As compression leaves it", "Statistics matched"
 
 Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
+Repair = Matching | Adaptation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class Measured:
         delivered: which of the two the model is left in.
         reason: one sentence on why; empty where no repair was asked for.
         notes: sentences on what the repair did.
+        steps: what was tried, with what it loses on held-out images; nothing where there was only one repair.
     """
 
     changes: Changes
@@ -41,22 +47,29 @@ class Measured:
     delivered: Delivered = "compressed"
     reason: str = ""
     notes: tuple[str, ...] = ()
+    steps: tuple[RepairStep, ...] = ()
 
     @property
     def best(self) -> Changes:
         """What the model loses as it is delivered."""
-        return self.repaired if self.delivered == "repaired" else self.changes
+        return self.changes if self.delivered == "compressed" else self.repaired
 
 
 def measured(
-    evaluator: ScheduleEvaluator, applied: AppliedModel, metric: str, *, repair: bool, images: ImageSet
+    evaluator: ScheduleEvaluator,
+    applied: AppliedModel,
+    metric: str,
+    *,
+    repair: bool,
+    images: ImageSet,
+    adapting: Adapting = "off",
 ) -> Measured:
     """Measure ``applied``, not repaired yet, on ``images``; leave it repaired where ``metric`` says that is better.
 
     ``images`` are those for proofs or those for curves. On the latter, each image is measured with a repair that has
-    not seen it.
+    not seen it. Unless ``adapting`` is off, new weights are tried as well.
     """
-    if not repair:
+    if not repair and adapting == "off":
         return Measured(changes=evaluator.measure(applied, images))
     count = len(evaluator.repair_images)
     if count < _LEAST_IMAGES:
@@ -66,14 +79,16 @@ def measured(
         )
         return Measured(changes=evaluator.measure(applied, images), reason=reason)
     matching = evaluator.matching(applied)
-    if not matching.norms and not matching.layers:
+    repairs: list[Repair] = [matching] if repair and (matching.norms or matching.layers) else []
+    repairs += evaluator.adaptations(applied, adapting)
+    if not repairs:
         notes = sentences_on(matching, fitted=True, count=count)
         return Measured(changes=evaluator.measure(applied, images), reason=f"Delivered without repair. {notes[0]}")
-    return _better(evaluator, applied, matching, metric, images)
+    return _better(evaluator, applied, repairs, metric, images)
 
 
 def _better(
-    evaluator: ScheduleEvaluator, applied: AppliedModel, matching: Matching, metric: str, images: ImageSet
+    evaluator: ScheduleEvaluator, applied: AppliedModel, repairs: Sequence[Repair], metric: str, images: ImageSet
 ) -> Measured:
     on_curves = images is evaluator.images.curves
     others = evaluator.other_curves if on_curves and len(evaluator.other_curves) else None
@@ -81,10 +96,11 @@ def _better(
     if others is not None:
         without = _added(without, evaluator.sums(applied, others))
     changes = _changes(without) if on_curves else evaluator.measure(applied, images)
-    held_out = _held_out(evaluator, applied, matching)
+    tried = [(each, _held_out(evaluator, applied, each)) for each in repairs]
+    repair, held_out = min(tried, key=lambda each: math.inf if each[1] is None else _loss(metric, each[1]))
     with applied.active():
-        fitted = held_out is not None and matching.fit()
-    notes = sentences_on(matching, fitted=fitted, count=len(evaluator.repair_images))
+        fitted = held_out is not None and repair.fit()
+    notes = _sentences(repair, fitted=fitted, count=len(evaluator.repair_images))
     if held_out is None or not fitted:
         return Measured(changes=changes, reason=f"Delivered without repair. {notes[0]}")
     if others is not None:
@@ -96,22 +112,44 @@ def _better(
         better = False
         reason = _verdict(metric, changes, repaired, "proof images")[1] + " On held-out images it was better."
     if not better:
-        matching.undo()
+        repair.undo()
+    steps = [(_UNREPAIRED, without, not better), *((_title(each), sums, better and each is repair) for each, sums in tried)]
+    adapted = any(isinstance(each, Adaptation) for each in repairs)
     return Measured(
         changes=changes,
         repaired=repaired,
-        delivered="repaired" if better else "compressed",
+        delivered=("adapted" if adapted else "repaired") if better else "compressed",
         reason=reason,
         notes=notes,
+        steps=tuple(
+            RepairStep(title=title, change=_of(metric, _changes(sums)), kept=kept)
+            for title, sums, kept in steps
+            if adapted and sums is not None
+        ),
     )
 
 
-def _held_out(evaluator: ScheduleEvaluator, applied: AppliedModel, matching: Matching) -> Sums | None:
+def _title(repair: Repair) -> str:
+    return _MATCHED if isinstance(repair, Matching) else repair.update.title
+
+
+def _sentences(repair: Repair, *, fitted: bool, count: int) -> tuple[str, ...]:
+    if isinstance(repair, Matching):
+        return sentences_on(repair, fitted=fitted, count=count)
+    return repair.sentences(fitted=fitted)
+
+
+def _loss(metric: str, sums: Sums) -> float:
+    delta = _of(metric, _changes(sums)).delta
+    return math.inf if math.isnan(delta) else delta
+
+
+def _held_out(evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair) -> Sums | None:
     """Return sums over the calibration images, each measured with a repair fitted to the other half of them."""
     first, second = evaluator.repair_halves
     found: list[Sums] = []
     for fit_to, judge_on in ((second, first), (first, second)):
-        with applied.active(), matching.fitted(fit_to) as finite:
+        with applied.active(), repair.fitted(fit_to) as finite:
             if not finite:
                 return None
             found.append(evaluator.sums(applied, evaluator.repair_images, *evaluator.span_of(judge_on)))

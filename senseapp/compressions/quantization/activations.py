@@ -179,7 +179,9 @@ def changed_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Ite
         yield
 
 
-def _watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> RemovableHandle:
+def watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) -> RemovableHandle:
+    """Show ``observe`` the inputs of each call, (input,), or (query, key, value) of an attention module; a context."""
+
     def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         slots = _input_slots(module, args, kwargs)
         observe(tuple(args[slot] if isinstance(slot, int) else kwargs[slot] for slot in slots))
@@ -208,6 +210,6 @@ def observe_inputs(
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         for module, observe in observers:
-            stack.enter_context(_watched(module, observe))
+            stack.enter_context(watched(module, observe))
         for batch in batches:
             called(model, map_tensors(batch, lambda given: _taken_to(first, given)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import torch
@@ -84,15 +84,15 @@ class QuantizationCompressor(WeightCompressor):
         low, high = input_range
         round_input = self._input_rounding(bits)
 
+        def inputs() -> AbstractContextManager[None]:
+            return changed_inputs(weight.module, lambda values: round_input(values, low, high))
+
         @contextmanager
         def active() -> Iterator[None]:
-            with (
-                swapped(weight.parameter, rounded),
-                changed_inputs(weight.module, lambda values: round_input(values, low, high)),
-            ):
+            with swapped(weight.parameter, rounded), inputs():
                 yield
 
-        return Prepared(applied=applied, active=active)
+        return Prepared(applied=applied, active=active, inputs=inputs)
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter

@@ -1,0 +1,214 @@
+"""Closed-form weight updates: what is left of a layer makes up for what rounding or zeroing took away.
+
+A layer's outputs are products X Wᵀ of inputs X (S, K) and weights W (O, K), so new weights V do a squared error of
+Σ (W − V) H (W − V)ᵀ with H = XᵀX, one row of W at a time. Everything here minimises that, over rows of one grid or one
+pattern of zeros, for all groups of a grouped convolution at once: weights are (G, O, K), second moments (G, K, K).
+
+Sources: Frantar and Alistarh 2022, "Optimal Brain Compression", eq. 3 to 5; Frantar et al. 2023, "GPTQ", algorithm 1
+(columns in one order for all rows, Cholesky factor of the inverse); Behdin et al. 2023, "QuantEase", eq. 9 (columns in
+turn); Meng et al. 2024, "ALPS", algorithms 1 and 2 (ADMM for the mask, then conjugate gradients on what it leaves).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_DAMPING = 0.01  # of the mean diagonal
+_BLOCK = 64  # columns whose changes reach the others in one product
+_SHARES = tuple(1 - step / 16 for step in range(12))  # of the scale under which nothing is clipped
+_ROUNDS = 3  # of columns in turn, each with the best scale for the integers before
+Nearest = Callable[[Tensor], Tensor]
+"""Maps numbers, in units of a scale, to the nearest of a grid."""
+
+
+def damped(second: Tensor, share: float = _DAMPING) -> Tensor:
+    """Return ``second`` (G, K, K) with ``share`` of its mean diagonal added to the diagonal, so that it has an inverse.
+
+    That draws new weights towards the old ones where the inputs say little. Inputs that are always 0 leave theirs.
+    """
+    diagonal = second.diagonal(dim1=1, dim2=2)
+    added = share * diagonal.mean(1, keepdim=True)
+    return second + torch.diag_embed(torch.where(added > 0, added, 1.0).expand_as(diagonal))
+
+
+def squared_error(difference: Tensor, second: Tensor) -> Tensor:
+    """Return the squared error (G, O) of outputs that ``difference`` (G, O, K) of weights makes."""
+    return ((difference @ second) * difference).sum(2)
+
+
+def inverse_factor(second: Tensor) -> Tensor:
+    """Return the upper Cholesky factor of the inverse of ``second``, positive definite, (G, K, K)."""
+    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(second)), upper=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What rounded weights may be: ``nearest`` of value / scale, times the scale; the last is at most ``largest``.
+
+    One scale holds for each row, or, if ``shared``, for all rows of all groups.
+    """
+
+    nearest: Nearest
+    largest: float
+    shared: bool = False
+
+
+def rounded(weight: Tensor, second: Tensor, grid: Grid, *, kept: Tensor | None = None) -> Tensor:
+    """Return ``weight`` (G, O, K) on ``grid``, the error of each column spread over those that follow.
+
+    ``second`` (G, K, K) is positive definite. The columns with the largest inputs go first. The scale of each row is
+    the one of several under which the update itself does least harm; then columns are rounded again in turn, and the
+    scale fitted again, which only ever helps. Weights that are not ``kept`` (G, O, K) are 0 and stay so.
+    """
+    order = second.diagonal(dim1=1, dim2=2).argsort(1, descending=True)  # (G, K)
+    columns = order.T[:, :, None].expand(-1, -1, weight.shape[1])  # (K, G, O): what one step looks at is contiguous
+    second = second.gather(1, order[:, :, None].expand_as(second)).gather(2, order[:, None, :].expand_as(second))
+    allowed = None if kept is None else kept.permute(2, 0, 1).gather(0, columns)
+    rows = _Rows(weight.permute(2, 0, 1).gather(0, columns), grid, allowed)
+    factor = inverse_factor(second)
+    scale = rows.best_scale(factor)
+    steps, _ = rows.in_order(factor, scale)
+    for _ in range(_ROUNDS):
+        scale = rows.fitted_scale(second, steps, scale)
+        steps = rows.in_turn(second, steps, scale)
+    found = steps * rows.fitted_scale(second, steps, scale)
+    return torch.empty_like(found).scatter_(0, columns, found).permute(1, 2, 0)
+
+
+def _times(values: Tensor, matrices: Tensor) -> Tensor:
+    """Return the product of rows, ``values`` (K, G, R), with ``matrices`` (G, K, L), as (L, G, R)."""
+    return torch.bmm(matrices.transpose(1, 2), values.transpose(0, 1)).transpose(0, 1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows to be rounded, ``wanted`` (K, G, R), and which weights are ``kept``; scales are (G, R)."""
+
+    wanted: Tensor
+    grid: Grid
+    kept: Tensor | None
+
+    def best_scale(self, factor: Tensor) -> Tensor:
+        """Return the scale, of several, under which :meth:`in_order` does the least squared error."""
+        _, groups, rows = self.wanted.shape
+        largest = self.wanted.abs().amax(0)
+        if self.grid.shared:
+            largest = largest.amax().expand_as(largest)
+        largest = (largest / self.grid.largest).clamp_min(torch.finfo(largest.dtype).tiny)
+        scales = (largest[:, None] * largest.new_tensor(_SHARES)[:, None]).reshape(groups, -1)  # (G, shares * R)
+        times = (1, 1, len(_SHARES))
+        kept = None if self.kept is None else self.kept.repeat(times)
+        _, error = _Rows(self.wanted.repeat(times), self.grid, kept).in_order(factor, scales)
+        error = error.view(groups, -1, rows)
+        if self.grid.shared:
+            error = error.sum((0, 2), keepdim=True).expand_as(error)
+        return scales.view(groups, -1, rows).gather(1, error.argmin(1, keepdim=True))[:, 0]
+
+    def _nearest(self, column: int, values: Tensor) -> Tensor:
+        nearest = self.grid.nearest(values)
+        return nearest if self.kept is None else nearest * self.kept[column]
+
+    def in_order(self, factor: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Round column after column and spread each error over the rest.
+
+        ``factor`` (G, K, K) is that of :func:`inverse_factor`. Returns the numbers that scales multiply (K, G, R), and
+        the squared error (G, R).
+        """
+        left, steps = self.wanted.clone(), torch.empty_like(self.wanted)
+        error = torch.zeros_like(left[0])
+        for low in range(0, len(left), _BLOCK):
+            high = min(low + _BLOCK, len(left))
+            inner = factor[:, low:high, low:high].permute(1, 2, 0)[..., None].contiguous()  # (k, k, G, 1)
+            spread = torch.empty_like(left[low:high])
+            for place, column in enumerate(range(low, high)):
+                steps[column] = self._nearest(column, left[column] / scale)
+                spread[place] = (left[column] - steps[column] * scale) / inner[place, place]
+                error += spread[place].square()
+                left[column + 1 : high].addcmul_(spread[place], inner[place, place + 1 :], value=-1)
+            left[high:] -= _times(spread, factor[:, low:high, high:])
+        return steps, error
+
+    def fitted_scale(self, second: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
+        """Return the scale with which ``steps`` do the least squared error; as it is where they are all 0."""
+        product = _times(steps, second)
+        above, below = (product * self.wanted).sum(0), (product * steps).sum(0)
+        if self.grid.shared:
+            above, below = above.sum().expand_as(scale), below.sum().expand_as(scale)
+        fits = (above > 0) & (below > 0)
+        return torch.where(fits, above / below.clamp_min(torch.finfo(below.dtype).tiny), scale)
+
+    def in_turn(self, second: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
+        """Round each column to what is best for all others as they are."""
+        steps = steps.clone()
+        slope = _times(self.wanted - steps * scale, second)  # half the gradient downwards, (K, G, R)
+        for low in range(0, len(steps), _BLOCK):
+            high = min(low + _BLOCK, len(steps))
+            inner = second[:, low:high, low:high].permute(1, 2, 0)[..., None].contiguous()
+            changes = torch.empty_like(slope[low:high])
+            for place, column in enumerate(range(low, high)):
+                nearest = self._nearest(column, steps[column] + slope[column] / (inner[place, place] * scale))
+                changes[place] = (nearest - steps[column]) * scale
+                steps[column] = nearest
+                slope[column + 1 : high].addcmul_(changes[place], inner[place, place + 1 :], value=-1)
+            slope[high:] -= _times(changes, second[:, low:high, high:])
+        return steps
+
+
+_ADMM_STEPS = 24
+_LAST_TO_GO = 15  # the step from which on all have gone that must
+_MOST_SOLVER_STEPS = 40
+_SOLVED = 1e-5  # of the right side's norm
+
+
+def least_squares(weight: Tensor, second: Tensor, kept: Tensor, start: Tensor | None = None) -> Tensor:
+    """Return the weights (G, O, K), 0 where not ``kept``, that do the least squared error beside ``weight``.
+
+    Conjugate gradients for all rows at once, preconditioned by the diagonal, from ``start`` if there is one.
+    """
+    mask = kept.to(weight.dtype)
+    found = (weight if start is None else start) * mask
+    diagonal = second.diagonal(dim1=1, dim2=2)[:, None, :]
+    residual = ((weight - found) @ second) * mask
+    scaled = residual / diagonal
+    direction, length = scaled.clone(), (residual * scaled).sum(2, keepdim=True)
+    enough = _SOLVED**2 * (weight.square() * diagonal).sum(2, keepdim=True)
+    tiny = torch.finfo(weight.dtype).tiny
+    for _ in range(_MOST_SOLVER_STEPS):
+        if bool((length <= enough).all()):
+            break
+        product = (direction @ second) * mask
+        step = length / (direction * product).sum(2, keepdim=True).clamp_min(tiny)
+        found += step * direction
+        residual -= step * product
+        scaled = residual / diagonal
+        before, length = length, (residual * scaled).sum(2, keepdim=True)
+        direction = scaled + length / before.clamp_min(tiny) * direction
+    return found
+
+
+Choose = Callable[[Tensor, float], Tensor]
+"""Returns, of scores (G, O, K), which weights to keep when so large a share (0 to 1) of what must go has gone."""
+
+
+def zeroed(weight: Tensor, second: Tensor, choose: Choose) -> Tensor:
+    """Return weights (G, O, K) with zeros where the others make up for them best; ``second`` as for :func:`rounded`.
+
+    The alternating direction method of multipliers draws weights that are free and weights with zeros together, while
+    more and more go; what is then left is fitted exactly.
+    """
+    # In units in which each input has a second moment of 1, a weight's square is what it alone contributes.
+    unit = second.diagonal(dim1=1, dim2=2).sqrt()[:, None, :]
+    wanted, moments = weight * unit, second / (unit * unit.transpose(1, 2))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments + torch.eye(moments.shape[1]).to(moments)))
+    goal, free, dual = wanted @ moments, wanted, torch.zeros_like(wanted)
+    for step in range(1, _ADMM_STEPS + 1):
+        shifted = free + dual
+        sparse = shifted * choose(shifted.square(), min(1.0, step / _LAST_TO_GO))
+        dual = shifted - sparse
+        free = (goal + sparse - dual) @ inverse
+    kept = choose((free + dual).square(), 1.0)
+    return least_squares(wanted, moments, kept, start=free) / unit

@@ -1,0 +1,352 @@
+"""A walk over a compressed network, layer by layer, that gives each the weights that make up best for what it lost.
+
+The compressed and the uncompressed network advance side by side over the same images and stop before each layer. What
+arrives there in the compressed one has been through adapted layers only. A layer's new weights do the least squared
+error at some positions of these images, see :mod:`senseapp.schedules.adapt.obs`; they stay on the grid, or keep as many
+zeros in the same pattern, as the schedule says. Each image passes through each network once, whatever the layers.
+
+Sources: Frantar and Alistarh 2022 and 2023, see there; for aiming at the uncompressed network's outputs, Li et al.
+2025, "GPTAQ", eq. 5, here as a change of the weights beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions import CompressionConfig, Effect, QuantizationConfig, SparsityConfig, get
+from senseapp.compressions.base import LayerWeight, find_weights
+from senseapp.compressions.quantization.activations import watched
+from senseapp.compressions.quantization.grid import GRIDS
+from senseapp.compressions.sparsity.criteria import GRANULARITIES, layer_generator
+from senseapp.compressions.sparsity.sparsity import Ranking
+from senseapp.core.wording import plural
+from senseapp.engine.context import MeasurementContext
+from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
+from senseapp.engine.replay import Replay
+from senseapp.records.schedule import ScheduleEntry
+from senseapp.schedules.adapt import obs
+from senseapp.schedules.adapt.product import LayerProduct
+from senseapp.schedules.apply import AppliedModel
+from senseapp.schedules.repair_sites import NormSite, batch_norms, pooled
+
+_MOST_IMAGES = 128
+_PREFIX_BYTES = 2 * 2**30  # of what both networks keep
+_ROWS_PER_INPUT = 32  # of a layer: what its weights are fitted to
+_ROWS = (512, 8192)
+_RIDGE = 0.1  # of the mean diagonal; see _aimed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a walk does besides new weights.
+
+    Attributes:
+        title: of the step that this is, as a person reads it.
+        matched: match the statistics of BatchNorms, and the means that biases set, before going on.
+        aimed: fit the weights to the uncompressed network's outputs rather than to what its weights make of the
+            inputs that are left; not those of grouped convolutions, which have too few inputs to tell.
+    """
+
+    title: str
+    matched: bool = False
+    aimed: bool = False
+
+
+UPDATES = (
+    Update(title="Weights updated"),
+    Update(title="Weights updated, statistics matched", matched=True),
+    Update(title="Weights updated towards the original's outputs, statistics matched", matched=True, aimed=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """A layer to adapt: where it starts, and what its weights may be.
+
+    Attributes:
+        plain: its weight as compression leaves it.
+        dense: its weight before.
+    """
+
+    name: str
+    weight: LayerWeight
+    product: LayerProduct
+    position: int
+    plain: Tensor
+    dense: Tensor
+    grid: obs.Grid | None
+    choose: obs.Choose | None
+
+
+class Adaptation:
+    """Gives the compressed layers of ``applied`` new weights, and undoes it; a form of repair.
+
+    Args:
+        dense: the uncompressed network, watched.
+        batches: images (N, C, H, W) to fit to.
+        configs: how each kind of compression is carried out.
+        progress: is told each layer; may stop the work by raising, since the network is a copy.
+
+    Attributes:
+        layers: names of those that are adapted.
+        left: why others are not, by name.
+    """
+
+    def __init__(
+        self,
+        dense: MeasurementContext,
+        applied: AppliedModel,
+        batches: Sequence[Tensor],
+        update: Update,
+        *,
+        configs: Mapping[str, CompressionConfig],
+        seed: int = 0,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.update = update
+        self._applied, self._batches, self._progress, self._seed = applied, batches, progress, seed
+        self._networks = dense, replace(dense, model=applied.model)
+        self.left: dict[str, str] = {}
+        self._layers = {layer.name: layer for layer in self._found(dense, configs)}
+        self._biases = {name: _bias_of(layer.weight.module) for name, layer in self._layers.items()}
+        self._old_biases = {name: bias.detach().clone() for name, bias in self._biases.items() if bias is not None}
+        self._norms = {name: NormSite(module) for name, module in batch_norms(applied.model).items()}
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that are adapted."""
+        return tuple(self._layers)
+
+    def _found(self, dense: MeasurementContext, configs: Mapping[str, CompressionConfig]) -> Iterator[_Layer]:
+        weights, self.left = find_weights(self._applied.model, self._applied.after.layers)
+        calls = {call.module: [] for call in dense.trace.calls}
+        for call in dense.trace.calls:
+            calls[call.module].append(call.start)
+        entries: dict[str, list[ScheduleEntry]] = {}
+        for entry in self._applied.reached:
+            entries.setdefault(entry.layer, []).append(entry)
+        for name, weight in weights.items():
+            if name not in entries:
+                continue
+            owners = {start for module in weight.target.modules for start in calls.get(module, ())}
+            reason = LayerProduct.obstacle(weight.module)
+            if len(owners) != 1:
+                reason = "its weight is not used by exactly one call of the layer"
+            elif not weight.profile.keeps_zeros:
+                reason = "its weight is standardised before use"
+            if reason:
+                self.left[name] = reason
+                continue
+            yield _layer(weight, owners.pop(), entries[name], configs, dense.model)
+
+    def fit(self, batches: Sequence[int] | None = None) -> bool:
+        """Adapt the network as it was at first on all or some batches; if not finite, undo and return False."""
+        self.undo()
+        chosen = self._images(range(len(self._batches)) if batches is None else batches)
+        with torch.no_grad():
+            self._walk([_Stream(network, chosen) for network in self._networks])
+        finite = all(bool(parameter.isfinite().all()) for parameter in self._applied.model.parameters())
+        finite = finite and all(site.is_finite() for site in self._norms.values())
+        if not finite:
+            self.undo()
+        return finite
+
+    def undo(self) -> None:
+        """Put the network back as it was."""
+        for name, layer in self._layers.items():
+            layer.weight.parameter.data.copy_(layer.plain)
+            if name in self._old_biases:
+                self._biases[name].data.copy_(self._old_biases[name])
+        for site in self._norms.values():
+            site.undo()
+
+    @contextmanager
+    def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
+        """Adapt the network inside only; yields whether every value is finite, see :meth:`fit`."""
+        try:
+            yield self.fit(batches)
+        finally:
+            self.undo()
+
+    def sentences(self, *, fitted: bool) -> tuple[str, ...]:
+        """Return sentences on what was done, and on layers that were left as they were."""
+        if not fitted:
+            return ("Nothing was adapted: on the calibration images, the new weights are not finite.",)
+        compressed = {entry.layer for entry in self._applied.reached}
+        left = {name: reason for name, reason in self.left.items() if name in compressed}
+        count = sum(map(len, self._images(range(len(self._batches)))))
+        notes = [f"{self.update.title}: {plural(len(self._layers), 'layer')}, fitted to {count} unlabelled images."]
+        if left:
+            name, reason = next(iter(left.items()))
+            notes.append(f"{plural(len(left), 'compressed layer')} kept their weights (first: {name}: {reason}).")
+        return tuple(notes)
+
+    def _images(self, chosen: Sequence[int]) -> list[Tensor]:
+        """Return the images of these batches, as many as memory allows, in micro-batches."""
+        dense = self._networks[0]
+        positions = [layer.position for layer in self._layers.values()]
+        most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
+        images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
+        return [part.contiguous(memory_format=_order(part)) for part in images.split(dense.layout.micro_batch)]
+
+    def _walk(self, streams: Sequence[_Stream]) -> None:
+        starts = {call.module: call.start for call in reversed(self._networks[0].trace.calls)}
+        stops = [(layer.position, name) for name, layer in self._layers.items()]
+        if self.update.matched:
+            stops += [(starts[name], name) for name in self._norms if name in starts]
+        for number, (position, name) in enumerate(sorted(stops), start=1):
+            self._progress(f"{self.update.title}: {name}, {number} of {len(stops)}")
+            original, inputs = (stream.inputs(name, position) for stream in streams)
+            if name in self._layers:
+                self._adapt(self._layers[name], original, inputs)
+            else:
+                site = self._norms[name]
+                goal, found = (pooled([site.moments(part) for part in given]) for given in (original, inputs))
+                site.match(goal, found, inputs[0], sum(map(len, inputs)))
+
+    def _adapt(self, layer: _Layer, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        sums = _Sums.of(layer.product, original, inputs, lambda: layer_generator(self._seed, layer.name))
+        wanted = dense = layer.product.matrix(layer.dense).float()
+        second = obs.damped(sums.second)
+        if self.update.aimed and layer.product.groups == 1:
+            wanted = _aimed(dense, sums)
+        found = wanted if layer.choose is None else obs.zeroed(wanted, second, layer.choose)
+        if layer.grid is not None:
+            found = obs.rounded(found, second, layer.grid, kept=None if layer.choose is None else found != 0)
+        parameter = layer.weight.parameter
+        parameter.data.copy_(layer.product.weight(found, parameter))
+        bias = self._biases[layer.name]
+        if self.update.matched and bias is not None:
+            bias.data.add_((_outputs(dense, sums.original) - _outputs(found, sums.mean)).to(bias))
+
+
+def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
+    """Return what ``matrix`` (G, O, K) makes of mean inputs (G, K): (G O,)."""
+    return torch.einsum("gok,gk->go", matrix, mean).flatten()
+
+
+def _aimed(dense: Tensor, sums: _Sums) -> Tensor:
+    """Return the weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
+    ridged = obs.damped(sums.second, _RIDGE)
+    return dense + torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2)).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sums:
+    """Over rows x of inputs and x₀ of those in the uncompressed network, for each group.
+
+    Attributes:
+        second: Σ x xᵀ, (G, K, K).
+        cross: Σ (x₀ − x) xᵀ, (G, K, K).
+        mean, original: of x and x₀, (G, K).
+    """
+
+    second: Tensor
+    cross: Tensor
+    mean: Tensor
+    original: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        product: LayerProduct,
+        original: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        generator: Callable[[], torch.Generator],
+    ) -> _Sums:
+        """Add up over batches; ``generator`` returns a fresh one, which draws the positions."""
+        width, images = math.prod(product.weight_shape[1:]), sum(map(len, inputs))
+        positions = math.ceil(min(max(_ROWS_PER_INPUT * width, _ROWS[0]), _ROWS[1]) / images)
+        draws = generator(), generator()
+        shape = product.groups, width, width
+        second, cross = (inputs[0].new_zeros(shape) for _ in range(2))
+        mean, before = (inputs[0].new_zeros(shape[:2]) for _ in range(2))
+        count = 0
+        for was, given in zip(original, inputs, strict=True):
+            wanted, rows = product.rows(was, positions, draws[0]), product.rows(given, positions, draws[1])
+            second.baddbmm_(rows.transpose(1, 2), rows)
+            cross.baddbmm_((wanted - rows).transpose(1, 2), rows)
+            mean, before, count = mean + rows.sum(1), before + wanted.sum(1), count + rows.shape[1]
+        return cls(second=second, cross=cross, mean=mean / count, original=before / count)
+
+
+class _Stream:
+    """One network on its way over batches of images, which it passes through once."""
+
+    def __init__(self, context: MeasurementContext, batches: Sequence[Tensor]) -> None:
+        self._context, self._replay = context, Replay(context.model, context.trace)
+        self._prefixes = [Prefix(context.trace, batch) for batch in batches]
+
+    def inputs(self, module: str, position: int) -> list[Tensor]:
+        """Go on to the call of ``module`` that starts at ``position``; return what each batch brings to it."""
+        found: list[Tensor] = []
+        with watched(self._context.model.get_submodule(module), lambda given: found.append(given[0])):
+            self._context.advance(self._replay, self._prefixes, position)
+        return found
+
+
+def _order(images: Tensor) -> torch.memory_format:
+    last = images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _bias_of(module: nn.Module) -> Tensor | None:
+    name = "in_proj_bias" if isinstance(module, nn.MultiheadAttention) else "bias"
+    return cast(Tensor | None, getattr(module, name, None))
+
+
+def _layer(
+    weight: LayerWeight,
+    position: int,
+    entries: Sequence[ScheduleEntry],
+    configs: Mapping[str, CompressionConfig],
+    dense: nn.Module,
+) -> _Layer:
+    plain = weight.parameter.detach().clone()
+    grid, choose = None, None
+    for entry in entries:
+        config = configs[entry.compression]
+        if isinstance(config, QuantizationConfig):
+            numbers = GRIDS[config.number_format](int(entry.level))
+            shared = config.granularity == "tensor"
+            grid = obs.Grid(nearest=numbers.nearest, largest=numbers.largest, shared=shared)
+        elif isinstance(config, SparsityConfig):
+            choose = _choice(weight, config, plain)
+    return _Layer(
+        name=weight.profile.name,
+        weight=weight,
+        product=LayerProduct(weight.module, tuple(plain.shape)),
+        position=position,
+        plain=plain,
+        dense=dense.get_parameter(weight.profile.parameter).detach(),
+        grid=grid,
+        choose=choose,
+    )
+
+
+def _choice(weight: LayerWeight, config: SparsityConfig, plain: Tensor) -> obs.Choose:
+    """Return what keeps as many units as are left in the compressed weight ``plain``, of the same pattern."""
+    granularity, shape = GRANULARITIES[config.granularity], weight.layout.split(plain).shape
+    gone = granularity.units_shape(shape).numel() - int(
+        granularity.unit_scores(weight.layout.split(plain).abs()).count_nonzero()
+    )
+    if config.criterion == "random":  # for comparison: what goes is not chosen
+        kept = weight.layout.split(plain) != 0
+        return lambda scores, _share: kept.reshape(scores.shape)
+
+    def choose(scores: Tensor, share: float) -> Tensor:
+        number = gone if granularity.block_size else int(share * gone)
+        if number == 0:
+            return torch.ones_like(scores, dtype=torch.bool)
+        units = granularity.unit_scores(scores.reshape(shape))
+        kept = Ranking(granularity.arrange(units, per_output=False)).kept(number)
+        return granularity.arrange_back(kept, shape).expand(shape).reshape(scores.shape)
+
+    return choose
