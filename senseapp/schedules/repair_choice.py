@@ -96,6 +96,8 @@ def _better(
     if others is not None:
         without = _added(without, evaluator.sums(applied, others))
     changes = _changes(without) if on_curves else evaluator.measure(applied, images)
+    adapted = any(isinstance(each, Adaptation) for each in repairs)
+    form = "adapted weights" if adapted else "repair"
     tried = [(each, _held_out(evaluator, applied, each)) for each in repairs]
     repair, held_out = min(tried, key=lambda each: math.inf if each[1] is None else _loss(metric, each[1]))
     with applied.active():
@@ -106,15 +108,14 @@ def _better(
     if others is not None:
         held_out = _added(held_out, evaluator.sums(applied, others))
     repaired = _changes(held_out) if on_curves else evaluator.measure(applied, images)
-    better, reason = _verdict(metric, _changes(without), _changes(held_out), "held-out images")
+    better, reason = _verdict(metric, _changes(without), _changes(held_out), "held-out images", form)
     plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
     if better and not on_curves and (math.isnan(mended) or mended > plain):
         better = False
-        reason = _verdict(metric, changes, repaired, "proof images")[1] + " On held-out images it was better."
+        reason = _verdict(metric, changes, repaired, "proof images", form)[1] + " On held-out images it was better."
     if not better:
         repair.undo()
-    steps = [(_UNREPAIRED, without, not better), *((_title(each), sums, better and each is repair) for each, sums in tried)]
-    adapted = any(isinstance(each, Adaptation) for each in repairs)
+    forms = [(_title(each), sums, better and each is repair) for each, sums in tried]
     return Measured(
         changes=changes,
         repaired=repaired,
@@ -123,7 +124,7 @@ def _better(
         notes=notes,
         steps=tuple(
             RepairStep(title=title, change=_of(metric, _changes(sums)), kept=kept)
-            for title, sums, kept in steps
+            for title, sums, kept in [(_UNREPAIRED, without, not better), *forms]
             if adapted and sums is not None
         ),
     )
@@ -168,13 +169,16 @@ def _of(metric: str, changes: Changes) -> MetricChange:
     return change_in(changes, metric) or changes[0]
 
 
-def _verdict(metric: str, changes: Changes, repaired: Changes, where: str) -> tuple[bool, str]:
-    """Return whether the repaired model is better, and the sentence that says so with both figures."""
+def _verdict(metric: str, changes: Changes, repaired: Changes, where: str, form: str) -> tuple[bool, str]:
+    """Return whether the repaired model is better, and the sentence that says so with both figures.
+
+    ``form`` is what was done to it.
+    """
     before, after = _of(metric, changes), _of(metric, repaired)
     better = after.delta < before.delta or (math.isnan(before.delta) and math.isfinite(after.delta))
     without, with_it = (loss_with_interval(change) for change in (before, after))
     lost = METRICS[after.metric].change_title
-    verdict = "with repair: it is better" if better else "without repair: it is no better with it"
+    verdict = f"with {form}: it is better" if better else f"without {form}: it is no better with it"
     return better, (
-        f"Delivered {verdict} on {after.num_samples} {where}. {lost}: {with_it} with repair, {without} without."
+        f"Delivered {verdict} on {after.num_samples} {where}. {lost}: {with_it} with {form}, {without} without."
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 _DAMPING = 0.01  # of the mean diagonal
 _BLOCK = 64  # columns whose changes reach the others in one product
-_SHARES = tuple(1 - step / 16 for step in range(12))  # of the scale under which nothing is clipped
+_SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale under which nothing is clipped
 _ROUNDS = 3  # of columns in turn, each with the best scale for the integers before
 Nearest = Callable[[Tensor], Tensor]
 """Maps numbers, in units of a scale, to the nearest of a grid."""

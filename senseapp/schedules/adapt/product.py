@@ -57,7 +57,7 @@ class LayerProduct:
         return flat[images, chosen].reshape(1, -1, given.shape[-1])
 
     def outputs(self, output: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        """Return what the layer puts out at the positions that :meth:`rows` draws with an equal generator: (N, P, O)."""
+        """Return what the layer puts out where :meth:`rows` draws with an equal generator: (N, P, O)."""
         convolved = isinstance(self.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
         flat = output.flatten(2).transpose(1, 2) if convolved else output.reshape(len(output), -1, output.shape[-1])
         images, chosen = _chosen(len(flat), flat.shape[1], positions, generator)

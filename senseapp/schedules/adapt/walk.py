@@ -3,7 +3,8 @@
 The compressed and the uncompressed network advance side by side over the same images and stop before each layer. What
 arrives there in the compressed one has been through adapted layers only. A layer's new weights do the least squared
 error at some positions of these images, see :mod:`senseapp.schedules.adapt.obs`; they stay on the grid, or keep as many
-zeros in the same pattern, as the schedule says. Each image passes through each network once, whatever the layers.
+zeros in the same pattern, as the schedule says. In between, the statistics of BatchNorms and the means that biases set
+are matched to the uncompressed network's. Each image passes through each network once, however many layers there are.
 
 Sources: Frantar and Alistarh 2022 and 2023, see there; for aiming at the uncompressed network's outputs, Li et al.
 2025, "GPTAQ", eq. 5, here as a change of the weights beforehand.
@@ -12,15 +13,17 @@ Sources: Frantar and Alistarh 2022 and 2023, see there; for aiming at the uncomp
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, Effect, QuantizationConfig, SparsityConfig, get
+from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import LayerWeight, find_weights
 from senseapp.compressions.quantization.activations import watched
 from senseapp.compressions.quantization.grid import GRIDS
@@ -45,24 +48,21 @@ _RIDGE = 0.1  # of the mean diagonal; see _aimed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What a walk does besides new weights.
+    """How a walk finds new weights.
 
     Attributes:
         title: of the step that this is, as a person reads it.
-        matched: match the statistics of BatchNorms, and the means that biases set, before going on.
         aimed: fit the weights to the uncompressed network's outputs rather than to what its weights make of the
             inputs that are left; not those of grouped convolutions, which have too few inputs to tell.
     """
 
     title: str
-    matched: bool = False
     aimed: bool = False
 
 
 UPDATES = (
-    Update(title="Weights updated"),
-    Update(title="Weights updated, statistics matched", matched=True),
-    Update(title="Weights updated towards the original's outputs, statistics matched", matched=True, aimed=True),
+    Update(title="Weights updated, statistics matched"),
+    Update(title="Weights updated towards the original's outputs, statistics matched", aimed=True),
 )
 
 
@@ -126,7 +126,7 @@ class Adaptation:
 
     def _found(self, dense: MeasurementContext, configs: Mapping[str, CompressionConfig]) -> Iterator[_Layer]:
         weights, self.left = find_weights(self._applied.model, self._applied.after.layers)
-        calls = {call.module: [] for call in dense.trace.calls}
+        calls: dict[str, list[int]] = defaultdict(list)
         for call in dense.trace.calls:
             calls[call.module].append(call.start)
         entries: dict[str, list[ScheduleEntry]] = {}
@@ -199,8 +199,7 @@ class Adaptation:
     def _walk(self, streams: Sequence[_Stream]) -> None:
         starts = {call.module: call.start for call in reversed(self._networks[0].trace.calls)}
         stops = [(layer.position, name) for name, layer in self._layers.items()]
-        if self.update.matched:
-            stops += [(starts[name], name) for name in self._norms if name in starts]
+        stops += [(starts[name], name) for name in self._norms if name in starts]
         for number, (position, name) in enumerate(sorted(stops), start=1):
             self._progress(f"{self.update.title}: {name}, {number} of {len(stops)}")
             original, inputs = (stream.inputs(name, position) for stream in streams)
@@ -212,18 +211,18 @@ class Adaptation:
                 site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
     def _adapt(self, layer: _Layer, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        sums = _Sums.of(layer.product, original, inputs, lambda: layer_generator(self._seed, layer.name))
-        wanted = dense = layer.product.matrix(layer.dense).float()
-        second = obs.damped(sums.second)
-        if self.update.aimed and layer.product.groups == 1:
-            wanted = _aimed(dense, sums)
+        aimed = self.update.aimed and layer.product.groups == 1
+        draw = partial(layer_generator, self._seed, layer.name)
+        sums = _Sums.of(layer.product, original, inputs, draw, cross=aimed)
+        dense = layer.product.matrix(layer.dense).float()
+        wanted, second = _aimed(dense, sums) if aimed else dense, obs.damped(sums.second)
         found = wanted if layer.choose is None else obs.zeroed(wanted, second, layer.choose)
         if layer.grid is not None:
             found = obs.rounded(found, second, layer.grid, kept=None if layer.choose is None else found != 0)
         parameter = layer.weight.parameter
         parameter.data.copy_(layer.product.weight(found, parameter))
         bias = self._biases[layer.name]
-        if self.update.matched and bias is not None:
+        if bias is not None:
             bias.data.add_((_outputs(dense, sums.original) - _outputs(found, sums.mean)).to(bias))
 
 
@@ -233,7 +232,7 @@ def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
 
 
 def _aimed(dense: Tensor, sums: _Sums) -> Tensor:
-    """Return the weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
+    """Return weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
     ridged = obs.damped(sums.second, _RIDGE)
     return dense + torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2)).transpose(1, 2)
 
@@ -244,7 +243,7 @@ class _Sums:
 
     Attributes:
         second: Σ x xᵀ, (G, K, K).
-        cross: Σ (x₀ − x) xᵀ, (G, K, K).
+        cross: Σ (x₀ − x) xᵀ, (G, K, K), where it was asked for.
         mean, original: of x and x₀, (G, K).
     """
 
@@ -260,21 +259,24 @@ class _Sums:
         original: Sequence[Tensor],
         inputs: Sequence[Tensor],
         generator: Callable[[], torch.Generator],
+        *,
+        cross: bool,
     ) -> _Sums:
         """Add up over batches; ``generator`` returns a fresh one, which draws the positions."""
         width, images = math.prod(product.weight_shape[1:]), sum(map(len, inputs))
         positions = math.ceil(min(max(_ROWS_PER_INPUT * width, _ROWS[0]), _ROWS[1]) / images)
         draws = generator(), generator()
         shape = product.groups, width, width
-        second, cross = (inputs[0].new_zeros(shape) for _ in range(2))
+        second, crossed = (inputs[0].new_zeros(shape) for _ in range(2))
         mean, before = (inputs[0].new_zeros(shape[:2]) for _ in range(2))
         count = 0
         for was, given in zip(original, inputs, strict=True):
             wanted, rows = product.rows(was, positions, draws[0]), product.rows(given, positions, draws[1])
             second.baddbmm_(rows.transpose(1, 2), rows)
-            cross.baddbmm_((wanted - rows).transpose(1, 2), rows)
+            if cross:
+                crossed.baddbmm_((wanted - rows).transpose(1, 2), rows)
             mean, before, count = mean + rows.sum(1), before + wanted.sum(1), count + rows.shape[1]
-        return cls(second=second, cross=cross, mean=mean / count, original=before / count)
+        return cls(second=second, cross=crossed, mean=mean / count, original=before / count)
 
 
 class _Stream:
@@ -287,7 +289,7 @@ class _Stream:
     def inputs(self, module: str, position: int) -> list[Tensor]:
         """Go on to the call of ``module`` that starts at ``position``; return what each batch brings to it."""
         found: list[Tensor] = []
-        with watched(self._context.model.get_submodule(module), lambda given: found.append(given[0])):
+        with watched(self._context.model.get_submodule(module), lambda given: found.append(given[0].clone())):
             self._context.advance(self._replay, self._prefixes, position)
         return found
 

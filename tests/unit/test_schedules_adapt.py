@@ -1,0 +1,287 @@
+"""Adapted weights: optimal where that can be counted out, on their grid, with their zeros, and never delivered worse."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from timm.layers import Conv2dSame
+from torch import nn
+
+from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions.quantization.grid import GRIDS
+from senseapp.engine.context import MeasurementContext
+from senseapp.models.loaded import LoadedModel, Preprocessing
+from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules.adapt import obs
+from senseapp.schedules.adapt.product import LayerProduct
+from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.schedules.prove import prove
+from senseapp.schedules.sizes import as_integers
+from tests.small_models import images_for
+
+
+def problem(seed, *, rows=6, width=6, groups=1):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(groups, 50, width, generator=generator)
+    mixed = inputs @ torch.randn(groups, width, width, generator=generator)
+    second = obs.damped(mixed.transpose(1, 2) @ mixed)
+    return torch.randn(groups, rows, width, generator=generator), second
+
+
+def error(weight, found, second):
+    difference = (weight - found)[0].double().numpy()
+    return np.einsum("ok,kl,ol->o", difference, second[0].double().numpy(), difference)
+
+
+def grid(bits, *, shared=False):
+    numbers = GRIDS["int"](bits)
+    return obs.Grid(nearest=numbers.nearest, largest=numbers.largest, shared=shared)
+
+
+def best_on_two_bits(row, second):
+    """Return the least squared error of a row over all of -1, 0, 1 and any scale, counted out."""
+    least = row @ second @ row
+    for steps in itertools.product((-1, 0, 1), repeat=len(row)):
+        product = np.array(steps) @ second
+        if product @ steps > 0 and (above := product @ row) > 0:
+            least = min(least, row @ second @ row - above**2 / (product @ steps))
+    return least
+
+
+def test_rounding_comes_near_the_best_there_is():
+    excess, usual = [], []
+    for seed in range(8):
+        weight, second = problem(seed)
+        found = error(weight, obs.rounded(weight, second, grid(2)), second)
+        scale = weight.abs().amax(2, keepdim=True)
+        nearest = error(weight, (weight / scale).round().clamp(-1, 1) * scale, second)
+        best = [best_on_two_bits(row, second[0].double().numpy()) for row in weight[0].double().numpy()]
+        assert (found >= np.array(best) * (1 - 1e-4)).all()
+        excess += list(found / best)
+        usual += list(nearest / best)
+    assert np.median(excess) < 1.2
+    assert np.median(usual) > 3 * np.median(excess)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("shared", [False, True])
+def test_rounded_weights_lie_on_one_grid_for_each_row_or_all(bits, shared):
+    weight, second = problem(bits, rows=5, width=70)
+    found = obs.rounded(weight, second, grid(bits, shared=shared))[0]
+    assert as_integers(found, bits=bits, channel_axis=0) is not None
+
+
+def test_groups_are_rounded_as_if_alone():
+    weight, second = problem(3, rows=4, width=9, groups=5)
+    together = obs.rounded(weight, second, grid(3))
+    alone = [obs.rounded(weight[g : g + 1], second[g : g + 1], grid(3)) for g in range(5)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_kept_stays_zero_and_the_rest_makes_up_for_it():
+    weight, second = problem(0, rows=8, width=12)
+    kept = torch.rand(weight.shape, generator=torch.Generator().manual_seed(1)) > 0.4
+    found = obs.rounded(weight, second, grid(4), kept=kept)
+    assert bool((found[~kept] == 0).all())
+    plain = obs.rounded(weight, second, grid(4)) * kept
+    assert error(weight, found, second).sum() < error(weight, plain, second).sum()
+
+
+def test_least_squares_is_the_exact_solution_on_what_is_kept():
+    weight, second = problem(1)
+    kept = torch.rand(weight.shape, generator=torch.Generator().manual_seed(2)) > 0.5
+    found = obs.least_squares(weight, second, kept)[0].double().numpy()
+    moments = second[0].double().numpy()
+    for row, old, mask in zip(found, weight[0].double().numpy(), kept[0].numpy(), strict=True):
+        wanted = np.zeros_like(row)
+        wanted[mask] = np.linalg.solve(moments[np.ix_(mask, mask)], (moments @ old)[mask])
+        np.testing.assert_allclose(row, wanted, rtol=1e-2, atol=1e-3)
+
+
+def half(scores, share):
+    number = int(share * scores.numel() / 2)
+    order = scores.flatten().argsort()
+    return torch.ones(scores.numel(), dtype=torch.bool).index_fill_(0, order[:number], value=False).view(scores.shape)
+
+
+def test_zeros_go_where_the_rest_makes_up_for_them_best():
+    """Beside every pattern of three zeros in six, each with its exact solution."""
+    excess, magnitude = [], []
+    for seed in range(12):
+        weight, second = problem(seed, rows=1)
+        found = obs.zeroed(weight, second, half)
+        assert int((found == 0).sum()) == 3
+        errors = {}
+        for gone in itertools.combinations(range(6), 3):
+            kept = torch.ones_like(weight, dtype=torch.bool)
+            kept[..., list(gone)] = False
+            errors[gone] = error(weight, obs.least_squares(weight, second, kept), second)[0]
+        best = min(errors.values())
+        excess.append(error(weight, found, second)[0] / best)
+        magnitude.append(error(weight, weight * half(weight.abs(), 1.0), second)[0] / best)
+    assert min(excess) > 0.99
+    assert np.median(excess) < 1.5
+    assert np.median(magnitude) > 3 * np.median(excess)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2),
+        nn.Conv2d(4, 6, (3, 2), padding="same", padding_mode="reflect"),
+        Conv2dSame(4, 4, 3, stride=2, groups=4),
+        nn.Conv1d(4, 6, 5, padding=2),
+        nn.Conv3d(4, 2, (1, 2, 3), padding=(0, 1, 1)),
+        nn.Linear(5, 7),
+    ],
+)
+def test_rows_times_the_matrix_are_the_layers_outputs(module):
+    sizes = {nn.Conv1d: (9,), nn.Conv3d: (3, 5, 4), nn.Linear: (9,)}.get(type(module), (9, 7))
+    given = torch.randn(3, *((*sizes, 5) if isinstance(module, nn.Linear) else (4, *sizes)))
+    product = LayerProduct(module, tuple(module.weight.shape))
+    rows = product.rows(given, 6, torch.Generator().manual_seed(0))
+    outputs = (rows @ product.matrix(module.weight).transpose(1, 2)).transpose(0, 1).flatten(1) + module.bias
+    wanted = product.outputs(module(given), 6, torch.Generator().manual_seed(0)).flatten(0, 1)
+    torch.testing.assert_close(outputs, wanted, rtol=1e-4, atol=1e-5)
+
+
+class _Network(nn.Module):
+    """Convolutions with and without norms, a depthwise one, attention and a linear layer, with a skip connection."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.point = nn.Conv2d(8, 8, 1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, images):
+        first = self.bn(self.stem(images)).relu_()
+        rows = (first + self.point(self.depthwise(first).relu())).flatten(2).transpose(1, 2)
+        return 4 * self.head((rows + self.attention(rows, rows, rows, need_weights=False)[0]).mean(1))
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    model = _Network().eval()
+    model.bn.running_var.fill_(2.0)
+    return model
+
+
+def bench(network, *configs, count=48):
+    profile = replace(MeasurementContext.prepare(network, images_for(2)).profile, title="small")
+    level = 3.0 if isinstance(configs[0], QuantizationConfig) else 0.5
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=configs[0], levels=(level,)))
+    result = SensitivityResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=(), num_samples=count)
+    model = LoadedModel(
+        module=network,
+        title="small",
+        preprocessing=Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3),
+        num_classes=10,
+        pretrained=True,
+    )
+    images = ProofImages(curves=images_for(count), proof=images_for(40, seed=9), note="")
+    return ScheduleEvaluator.open(result, other=configs[1] if len(configs) > 1 else None, model=model, images=images)
+
+
+def schedule(bench, levels):
+    entries = tuple(
+        ScheduleEntry(layer=layer.name, members=(layer.name,), compression=kind, level=level)
+        for kind, level in levels.items()
+        for layer in bench.profile.layers
+        if layer.name != "attention.out_proj" and (kind != "sparsity" or layer.name != "stem")
+    )
+    return Schedule(model="small", method="manual", entries=entries, metric="kl")
+
+
+def kl(changes):
+    change = change_in(changes, "kl")
+    assert change is not None
+    return change.delta
+
+
+CASES = {
+    "bits": ((QuantizationConfig(),), {"quantization": 3.0}),
+    "bits, one scale": ((QuantizationConfig(granularity="tensor"),), {"quantization": 4.0}),
+    "bits, inputs too": ((QuantizationConfig(activations=True),), {"quantization": 4.0}),
+    "zeros": ((SparsityConfig(),), {"sparsity": 0.5}),
+    "filters": ((SparsityConfig(granularity="filter"),), {"sparsity": 0.25}),
+    "zeros and bits": ((SparsityConfig(), QuantizationConfig()), {"sparsity": 0.4, "quantization": 4.0}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_network_is_adapted_within_its_schedule_and_comes_back(network, case):
+    configs, levels = CASES[case]
+    evaluator = bench(network, *configs)
+    applied = evaluator.apply(schedule(evaluator, levels))
+    plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
+    before = kl(evaluator.measure(applied))
+    adaptation = evaluator.adaptations(applied, "minutes")[-1]
+    with applied.active():
+        assert adaptation.fit()
+    assert set(adaptation.layers) == {entry.layer for entry in applied.reached}
+    assert kl(evaluator.measure(applied)) < before
+    adapted = {name: value.clone() for name, value in applied.model.state_dict().items()}
+    for layer in applied.after.layers:
+        now = adapted[layer.parameter]
+        if "sparsity" in levels:
+            assert int((now == 0).sum()) >= int((plain[layer.parameter] == 0).sum())
+        if "quantization" in levels and layer.name in adaptation.layers:
+            assert as_integers(now, bits=int(levels["quantization"]), channel_axis=0) is not None
+    with applied.active():
+        assert adaptation.fit()
+    assert all(torch.equal(value, adapted[name]) for name, value in applied.model.state_dict().items())
+    adaptation.undo()
+    assert all(torch.equal(value, plain[name]) for name, value in applied.model.state_dict().items())
+
+
+def test_two_of_four_stay_two_of_four(network):
+    evaluator = bench(network, SparsityConfig(granularity="2:4"))
+    entries = tuple(
+        ScheduleEntry(layer=name, members=(name,), compression="sparsity", level=0.5) for name in ("point", "head")
+    )
+    applied = evaluator.apply(Schedule(model="small", method="manual", entries=entries, metric="kl"))
+    assert evaluator.adaptations(applied, "minutes")[-1].fit()
+    for name in ("point", "head"):
+        zeros = (applied.model.get_submodule(name).weight == 0).flatten(1).unflatten(1, (-1, 4)).sum(2)
+        assert bool((zeros == 2).all())
+
+
+def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
+    evaluator = bench(network, QuantizationConfig())
+    found = prove(evaluator, schedule(evaluator, {"quantization": 3.0}), repair=True, rounds=1, adapting="minutes")
+    result = found.result
+    assert (result.adapting, result.delivered) == ("minutes", "adapted")
+    assert kl(result.kept_changes) == kl(result.repaired) < kl(result.changes)
+    assert kl(evaluator.measure(found.applied)) == pytest.approx(kl(result.repaired), abs=1e-6)
+    assert [step.kept for step in result.steps].count(True) == 1
+    kept = next(step for step in result.steps if step.kept)
+    assert kept.change.delta == min(step.change.delta for step in result.steps)
+    assert "Weights updated" in kept.title
+
+
+def test_cancelling_between_layers_stops_the_work(network):
+    evaluator = bench(network, QuantizationConfig())
+    applied = evaluator.apply(schedule(evaluator, {"quantization": 3.0}))
+    seen = []
+
+    def report(sentence):
+        seen.append(sentence)
+        if "depthwise" in sentence:
+            raise InterruptedError
+
+    adaptation = evaluator.adaptations(applied, "minutes")[0]
+    evaluator.progress.report = report
+    with pytest.raises(InterruptedError):
+        adaptation.fit()
+    assert "depthwise, 3 of 6" in seen[-1]
