@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from senseapp.cli.progress_bar import phases
-from senseapp.cli.run_arguments import add_run_arguments, partner_of, schedule_at
+from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reduce-range", action="store_true", help="7 bits for weights, for processors without VNNI, which saturate"
     )
+    add_adapting(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
 
 
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
     schedule = schedule_at(arguments.schedule, result) if arguments.schedule else None
     partner = partner_of(arguments, result)
     out: Path = arguments.out
+    if schedule is None and arguments.adapt != "off":
+        raise InvalidSpec("--adapt is for what a schedule compresses. Add --schedule FILE, or leave it out.")
     if out.suffix != ONNX.suffix:
         raise InvalidSpec(f"The file's name ends in {ONNX.suffix}, got {out.suffix or 'no suffix'!r}.")
     settings = DeploySettings(
@@ -67,6 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         batch=arguments.batch,
         reduce_range=arguments.reduce_range,
+        adapting=arguments.adapt,
     )
     from senseapp.schedules.deploy import deploy  # torch loads here
     from senseapp.schedules.evaluator import ScheduleEvaluator

@@ -46,6 +46,35 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGrid:
+    """What rounded weights may be: ``nearest`` of value / scale, times the scale; at most ``largest`` times the scale.
+
+    One scale holds for each output channel, or, if ``shared``, for the tensor.
+    """
+
+    nearest: Callable[[Tensor], Tensor]
+    largest: float
+    shared: bool = False
+
+
+KeptWeights = Callable[[Tensor, float], Tensor]
+"""Returns, of importances of a split weight (:class:`WeightLayout`; its kernel may be flat), which to keep, in their
+shape, when so large a share (0 to 1) of what must be zeroed has been."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freedom:
+    """Which other weights a compressed layer could have: on a ``grid``, with zeros as ``kept`` chooses, or both."""
+
+    grid: WeightGrid | None = None
+    kept: KeptWeights | None = None
+
+    def __or__(self, other: Freedom) -> Freedom:
+        """Return what is left where both hold."""
+        return Freedom(grid=other.grid or self.grid, kept=other.kept or self.kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A compression whose costly part is done.
 
@@ -55,6 +84,7 @@ class Prepared:
         weight: returns what stands in for the layer's weight inside; None where anything else changes there.
         inputs: returns a context inside which the layer's inputs alone are compressed; None where they never are.
         release: frees the memory of what can be computed again quickly.
+        freedom: which other weights would be compressed as much.
     """
 
     applied: Applied
@@ -62,6 +92,7 @@ class Prepared:
     weight: Callable[[], torch.Tensor] | None = None
     inputs: Callable[[], AbstractContextManager[object]] | None = None
     release: Callable[[], None] = lambda: None
+    freedom: Freedom = field(default_factory=lambda: Freedom())
 
 
 class Compressor(Protocol):

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
+from senseapp.records.schedule import Adapting
 
 DeployKind = Literal["mixed", "int8", "float"]
 """Int8 but where that is measured to do harm, all of it in int8, or none."""
@@ -23,6 +24,7 @@ class DeploySettings:
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for weights, for processors without VNNI, which saturate.
+        adapting: whether the layers that the schedule compresses are given new weights first.
     """
 
     kind: DeployKind = "mixed"
@@ -30,6 +32,7 @@ class DeploySettings:
     threads: int = 1
     batch: int = 1
     reduce_range: bool = False
+    adapting: Adapting = "off"
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(DeployKind):

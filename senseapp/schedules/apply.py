@@ -11,7 +11,13 @@ from typing import cast
 from torch import Tensor, nn
 
 from senseapp.compressions import DENSE_BITS, CompressionConfig, Effect, all_descriptions, get
-from senseapp.compressions.base import ChannelCompressor, CompressionRequest, WeightCompressor, build_compressor
+from senseapp.compressions.base import (
+    ChannelCompressor,
+    CompressionRequest,
+    Freedom,
+    WeightCompressor,
+    build_compressor,
+)
 from senseapp.core.errors import InvalidSchedule, MeasurementFailed
 from senseapp.layers.profile import profile_model
 from senseapp.records.profile import ModelProfile
@@ -36,6 +42,7 @@ class AppliedModel:
         notes: sentences on entries that could not be carried out, and on what a file of weights does not hold.
         kept_channels: by layer or norm that lost output channels, the positions of those that stayed.
         rounded_inputs: contexts inside which layers round their inputs; weights alone are always rounded.
+        freedoms: by layer, which other weights would be compressed as much; where channels went, none.
     """
 
     model: nn.Module
@@ -45,6 +52,7 @@ class AppliedModel:
     notes: tuple[str, ...] = ()
     kept_channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounded_inputs: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
+    freedoms: Mapping[str, Freedom] = field(default_factory=dict)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -97,6 +105,7 @@ def apply_schedule(
         notes=tuple(applying.notes),
         kept_channels=applying.kept,
         rounded_inputs=tuple(applying.rounded_inputs),
+        freedoms=applying.freedoms,
     )
 
 
@@ -110,6 +119,7 @@ class _Applying:
         self.notes: list[str] = []
         self.kept: dict[str, tuple[int, ...]] = {}
         self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
+        self.freedoms: dict[str, Freedom] = {}
 
     def _request(self, names: set[str]) -> CompressionRequest:
         layers = tuple(layer for layer in self.profile.layers if layer.name in names)
@@ -148,6 +158,7 @@ class _Applying:
                 compressed = parameter.data
             parameter.data = compressed
             self.reached.append(replace(entry, level=prepared.applied.achieved_level))
+            self.freedoms[entry.layer] = self.freedoms.get(entry.layer, Freedom()) | prepared.freedom
             if prepared.inputs is not None:
                 self.rounded_inputs.append(prepared.inputs)
         if self.rounded_inputs:

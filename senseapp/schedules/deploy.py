@@ -20,6 +20,7 @@ from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.findings import findings
 from senseapp.schedules.int8 import Int8Writer, Mixed, layers_of_nodes, mixed
+from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
 from senseapp.schedules.write import onnx_model
 
@@ -49,7 +50,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
         InvalidSpec: the network cannot be written or run.
     """
     applied = evaluator.apply(schedule) if schedule is not None else None
-    simulated = evaluator.measure(applied) if applied is not None else ()
+    adapted = _adapted(evaluator, applied, settings) if applied is not None else None
     example = evaluator.dense.batches(0, 1)[0].cpu()
     evaluator.progress("Writing the network as ONNX")
     original = _exported(evaluator.dense.model, example)
@@ -66,7 +67,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
     record = Deployment(
         settings=settings,
         figures=figures,
-        simulated=simulated,
+        simulated=adapted.best if adapted is not None else (),
         in_float=tuple(layers.get(node, node) for node in found.in_float) if found else (),
         opset=next(each.version for each in model.opset_import if not each.domain),
         batch=opened["file"].fixed_batch,
@@ -78,9 +79,20 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
             evaluator.images.note,
             *_on_bits(applied, int8=settings.kind != "float"),
             *(applied.notes if applied else ()),
+            *((adapted.reason, *adapted.notes) if adapted is not None and adapted.reason else ()),
         ),
     )
     return Deployed(content=files["file"], record=record)
+
+
+def _adapted(evaluator: ScheduleEvaluator, applied: AppliedModel, settings: DeploySettings) -> Measured:
+    """Leave ``applied`` with adapted weights where that was asked for and is better; return what it loses."""
+    images = evaluator.images.proof
+    names = evaluator.dense.task.metrics(
+        has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes
+    )
+    judged_by = divergence_among(names) or names[0]
+    return measured(evaluator, applied, judged_by, repair=False, images=images, adapting=settings.adapting)
 
 
 def _exported(model: nn.Module, example: Tensor) -> bytes:

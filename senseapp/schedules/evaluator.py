@@ -256,8 +256,7 @@ class ScheduleEvaluator:
             return ()
         batches, seed = self.reference.batches, self.result.spec.sensitivity.seed
         found = [
-            Adaptation(self.dense, applied, batches, update, configs=self.configs, seed=seed, progress=self.progress)
-            for update in UPDATES
+            Adaptation(self.dense, applied, batches, update, seed=seed, progress=self.progress) for update in UPDATES
         ]
         return tuple(found) if found[0].layers else ()
 

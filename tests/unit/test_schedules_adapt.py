@@ -1,4 +1,4 @@
-"""Adapted weights: optimal where that can be counted out, on their grid, with their zeros, and never delivered worse."""
+"""Adapted weights: near the best that can be counted out, on their grid, with their zeros, never delivered worse."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from timm.layers import Conv2dSame
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions.base import WeightGrid
 from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.engine.context import MeasurementContext
 from senseapp.models.loaded import LoadedModel, Preprocessing
@@ -41,7 +42,7 @@ def error(weight, found, second):
 
 def grid(bits, *, shared=False):
     numbers = GRIDS["int"](bits)
-    return obs.Grid(nearest=numbers.nearest, largest=numbers.largest, shared=shared)
+    return WeightGrid(nearest=numbers.nearest, largest=numbers.largest, shared=shared)
 
 
 def best_on_two_bits(row, second):

@@ -13,10 +13,12 @@ from senseapp.compressions import QuantizationConfig
 from senseapp.compressions.base import (
     Applied,
     CompressionRequest,
+    Freedom,
     LayerWeight,
     Prepared,
     Target,
     WeightCompressor,
+    WeightGrid,
     find_weights,
     ordinary_tensors,
     swapped,
@@ -28,7 +30,7 @@ from senseapp.compressions.quantization.activations import (
     changed_inputs,
     observe_inputs,
 )
-from senseapp.compressions.quantization.grid import fake_quantize_input, fake_quantize_weight
+from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
@@ -79,8 +81,15 @@ class QuantizationCompressor(WeightCompressor):
             input_range = self._input_range(target.layer, bits)
 
         applied = Applied(achieved_level=level)
+        grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
+        freedom = Freedom(grid=WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared))
         if input_range is None:
-            return Prepared(applied=applied, active=lambda: swapped(weight.parameter, rounded), weight=lambda: rounded)
+            return Prepared(
+                applied=applied,
+                active=lambda: swapped(weight.parameter, rounded),
+                weight=lambda: rounded,
+                freedom=freedom,
+            )
         low, high = input_range
         round_input = self._input_rounding(bits)
 
@@ -92,7 +101,7 @@ class QuantizationCompressor(WeightCompressor):
             with swapped(weight.parameter, rounded), inputs():
                 yield
 
-        return Prepared(applied=applied, active=active, inputs=inputs)
+        return Prepared(applied=applied, active=active, inputs=inputs, freedom=freedom)
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter

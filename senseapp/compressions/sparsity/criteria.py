@@ -34,11 +34,13 @@ class Criterion:
     Attributes:
         score: importance of each weight, in the weight's shape; that of a larger unit is the mean over it.
         per_output: whether weights are compared within their output channel rather than over the layer.
+        chooses: whether the scores say anything of the weights.
     """
 
     score: Callable[[ScoreInputs], Tensor]
     per_output: bool = False
     looks_at_inputs: bool = False
+    chooses: bool = True
 
 
 def layer_generator(seed: int, layer: str) -> torch.Generator:
@@ -62,7 +64,7 @@ def _wanda(inputs: ScoreInputs) -> Tensor:
 CRITERIA: Mapping[SparsityCriterion, Criterion] = {
     "magnitude": Criterion(score=lambda inputs: inputs.weight.abs()),
     "squared_magnitude": Criterion(score=lambda inputs: inputs.weight.square()),
-    "random": Criterion(score=_random),
+    "random": Criterion(score=_random, chooses=False),
     "wanda": Criterion(score=_wanda, per_output=True, looks_at_inputs=True),
 }
 

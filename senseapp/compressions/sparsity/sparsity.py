@@ -16,6 +16,8 @@ from senseapp.compressions.base import (
     OUTPUT,
     Applied,
     CompressionRequest,
+    Freedom,
+    KeptWeights,
     LayerWeight,
     Prepared,
     Target,
@@ -158,7 +160,29 @@ class SparsityCompressor(WeightCompressor):
             active=lambda: swapped(weight.parameter, sparse.weight()),
             weight=sparse.weight,
             release=sparse.release,
+            freedom=Freedom(kept=self._chooser(weight, level, kept)),
         )
+
+    def _chooser(self, weight: LayerWeight, level: float, kept: Tensor) -> KeptWeights:
+        """Return what chooses, by other importances than the criterion's, as many units of the same kind.
+
+        What goes at random, for comparison, is not chosen.
+        """
+        if not self._criterion.chooses:
+            fixed = weight.layout.split(kept)
+            return lambda scores, _share: fixed.reshape(scores.shape)
+        granularity, shape = self._granularity(weight), self._ranked(weight).shape
+        num_lost = num_zeroed(level, self._ranked(weight).ranking.num_units)
+
+        def choose(scores: Tensor, share: float) -> Tensor:
+            number = num_lost if granularity.block_size else int(share * num_lost)
+            if number == 0:
+                return torch.ones_like(scores, dtype=torch.bool)
+            units = granularity.unit_scores(scores.reshape(shape))
+            left = Ranking(granularity.arrange(units, per_output=False)).kept(number)
+            return granularity.arrange_back(left, shape).expand(shape).reshape(scores.shape)
+
+        return choose
 
     def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: _Sparse) -> float:
         """Return the share of the layer's products that zeros save.

@@ -11,18 +11,17 @@ turn); Meng et al. 2024, "ALPS", algorithms 1 and 2 (ADMM for the mask, then con
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from senseapp.compressions.base import KeptWeights, WeightGrid
+
 _DAMPING = 0.01  # of the mean diagonal
 _BLOCK = 64  # columns whose changes reach the others in one product
 _SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale under which nothing is clipped
 _ROUNDS = 3  # of columns in turn, each with the best scale for the integers before
-Nearest = Callable[[Tensor], Tensor]
-"""Maps numbers, in units of a scale, to the nearest of a grid."""
 
 
 def damped(second: Tensor, share: float = _DAMPING) -> Tensor:
@@ -42,22 +41,11 @@ def squared_error(difference: Tensor, second: Tensor) -> Tensor:
 
 def inverse_factor(second: Tensor) -> Tensor:
     """Return the upper Cholesky factor of the inverse of ``second``, positive definite, (G, K, K)."""
-    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(second)), upper=True)
+    factor: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(second)), upper=True)
+    return factor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """What rounded weights may be: ``nearest`` of value / scale, times the scale; the last is at most ``largest``.
-
-    One scale holds for each row, or, if ``shared``, for all rows of all groups.
-    """
-
-    nearest: Nearest
-    largest: float
-    shared: bool = False
-
-
-def rounded(weight: Tensor, second: Tensor, grid: Grid, *, kept: Tensor | None = None) -> Tensor:
+def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | None = None) -> Tensor:
     """Return ``weight`` (G, O, K) on ``grid``, the error of each column spread over those that follow.
 
     ``second`` (G, K, K) is positive definite. The columns with the largest inputs go first. The scale of each row is
@@ -89,7 +77,7 @@ class _Rows:
     """Rows to be rounded, ``wanted`` (K, G, R), and which weights are ``kept``; scales are (G, R)."""
 
     wanted: Tensor
-    grid: Grid
+    grid: WeightGrid
     kept: Tensor | None
 
     def best_scale(self, factor: Tensor) -> Tensor:
@@ -190,11 +178,7 @@ def least_squares(weight: Tensor, second: Tensor, kept: Tensor, start: Tensor | 
     return found
 
 
-Choose = Callable[[Tensor, float], Tensor]
-"""Returns, of scores (G, O, K), which weights to keep when so large a share (0 to 1) of what must go has gone."""
-
-
-def zeroed(weight: Tensor, second: Tensor, choose: Choose) -> Tensor:
+def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
     """Return weights (G, O, K) with zeros where the others make up for them best; ``second`` as for :func:`rounded`.
 
     The alternating direction method of multipliers draws weights that are free and weights with zeros together, while

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from timm.layers import Conv2dSame
@@ -14,6 +15,7 @@ from timm.layers.padding import get_same_padding
 from torch import Tensor, nn
 from torch.nn import functional
 
+_Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _FORWARDS = (
     *(nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, Conv2dSame.forward),
     nn.MultiheadAttention.forward,
@@ -50,32 +52,32 @@ class LayerProduct:
 
     def rows(self, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
         """Return what is multiplied at up to ``positions`` random positions of each image: (G, S, K)."""
-        if isinstance(self.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-            return self._patches(given, positions, generator)
+        if isinstance(self.module, _Convolution):
+            return self._patches(self.module, given, positions, generator)
         flat = given.reshape(given.shape[0], -1, given.shape[-1])  # (N, L, K)
         images, chosen = _chosen(len(flat), flat.shape[1], positions, generator)
         return flat[images, chosen].reshape(1, -1, given.shape[-1])
 
     def outputs(self, output: Tensor, positions: int, generator: torch.Generator) -> Tensor:
         """Return what the layer puts out where :meth:`rows` draws with an equal generator: (N, P, O)."""
-        convolved = isinstance(self.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+        convolved = isinstance(self.module, _Convolution)
         flat = output.flatten(2).transpose(1, 2) if convolved else output.reshape(len(output), -1, output.shape[-1])
         images, chosen = _chosen(len(flat), flat.shape[1], positions, generator)
         return flat[images, chosen]
 
-    def _patches(self, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        module = self.module
+    def _patches(self, module: _Convolution, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
         windows = _padded(module, given)  # (N, C, H, W)
         for axis, (kernel, stride, dilation) in enumerate(
             zip(module.kernel_size, module.stride, module.dilation, strict=True), start=2
         ):
             windows = windows.unfold(axis, dilation * (kernel - 1) + 1, stride)
         spatial = windows.dim() // 2 - 1
-        every = (slice(None),) * (2 + spatial)
-        windows = windows[(*every, *(slice(None, None, dilation) for dilation in module.dilation))]
+        spread: tuple[Any, ...] = tuple(slice(None, None, dilation) for dilation in module.dilation)
+        windows = windows[(..., *spread)]
         sizes = tuple(windows.shape[2 : 2 + spatial])
         images, chosen = _chosen(len(given), math.prod(sizes), positions, generator)
-        picked = windows[(images, slice(None), *torch.unravel_index(chosen, sizes))]  # (N, P, C, *kernel)
+        places: tuple[Any, ...] = (images, slice(None), *torch.unravel_index(chosen, sizes))
+        picked = windows[places]  # (N, P, C, *kernel)
         return picked.reshape(picked.shape[0] * picked.shape[1], self.groups, -1).transpose(0, 1)
 
 
@@ -88,7 +90,7 @@ def _chosen(images: int, available: int, wanted: int, generator: torch.Generator
     return torch.arange(images)[:, None], places
 
 
-def _padded(module: nn.Module, given: Tensor) -> Tensor:
+def _padded(module: _Convolution, given: Tensor) -> Tensor:
     """Return ``given`` (N, C, ...) as the convolution ``module`` pads it."""
     sides: list[int] = []  # before and after, of the last axis first
     settings = zip(given.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)

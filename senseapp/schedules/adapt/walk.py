@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,17 +23,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
-from senseapp.compressions.base import LayerWeight, find_weights
+from senseapp.compressions.base import Freedom, LayerWeight, find_weights
 from senseapp.compressions.quantization.activations import watched
-from senseapp.compressions.quantization.grid import GRIDS
-from senseapp.compressions.sparsity.criteria import GRANULARITIES, layer_generator
-from senseapp.compressions.sparsity.sparsity import Ranking
+from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.wording import plural
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
-from senseapp.engine.replay import Replay
-from senseapp.records.schedule import ScheduleEntry
+from senseapp.engine.replay import Replay, ReplayMismatch
 from senseapp.schedules.adapt import obs
 from senseapp.schedules.adapt.product import LayerProduct
 from senseapp.schedules.apply import AppliedModel
@@ -73,6 +69,7 @@ class _Layer:
     Attributes:
         plain: its weight as compression leaves it.
         dense: its weight before.
+        freedom: what its new weights may be.
     """
 
     name: str
@@ -81,8 +78,7 @@ class _Layer:
     position: int
     plain: Tensor
     dense: Tensor
-    grid: obs.Grid | None
-    choose: obs.Choose | None
+    freedom: Freedom
 
 
 class Adaptation:
@@ -91,7 +87,6 @@ class Adaptation:
     Args:
         dense: the uncompressed network, watched.
         batches: images (N, C, H, W) to fit to.
-        configs: how each kind of compression is carried out.
         progress: is told each layer; may stop the work by raising, since the network is a copy.
 
     Attributes:
@@ -106,7 +101,6 @@ class Adaptation:
         batches: Sequence[Tensor],
         update: Update,
         *,
-        configs: Mapping[str, CompressionConfig],
         seed: int = 0,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -114,9 +108,9 @@ class Adaptation:
         self._applied, self._batches, self._progress, self._seed = applied, batches, progress, seed
         self._networks = dense, replace(dense, model=applied.model)
         self.left: dict[str, str] = {}
-        self._layers = {layer.name: layer for layer in self._found(dense, configs)}
-        self._biases = {name: _bias_of(layer.weight.module) for name, layer in self._layers.items()}
-        self._old_biases = {name: bias.detach().clone() for name, bias in self._biases.items() if bias is not None}
+        self._layers = {layer.name: layer for layer in self._found(dense)}
+        biases = {name: _bias_of(layer.weight.module) for name, layer in self._layers.items()}
+        self._biases = {name: (bias, bias.detach().clone()) for name, bias in biases.items() if bias is not None}
         self._norms = {name: NormSite(module) for name, module in batch_norms(applied.model).items()}
 
     @property
@@ -124,17 +118,13 @@ class Adaptation:
         """Names of the layers that are adapted."""
         return tuple(self._layers)
 
-    def _found(self, dense: MeasurementContext, configs: Mapping[str, CompressionConfig]) -> Iterator[_Layer]:
+    def _found(self, dense: MeasurementContext) -> Iterator[_Layer]:
         weights, self.left = find_weights(self._applied.model, self._applied.after.layers)
         calls: dict[str, list[int]] = defaultdict(list)
         for call in dense.trace.calls:
             calls[call.module].append(call.start)
-        entries: dict[str, list[ScheduleEntry]] = {}
-        for entry in self._applied.reached:
-            entries.setdefault(entry.layer, []).append(entry)
-        for name, weight in weights.items():
-            if name not in entries:
-                continue
+        for name in (name for name in weights if name in self._applied.freedoms):
+            weight = weights[name]
             owners = {start for module in weight.target.modules for start in calls.get(module, ())}
             reason = LayerProduct.obstacle(weight.module)
             if len(owners) != 1:
@@ -144,14 +134,29 @@ class Adaptation:
             if reason:
                 self.left[name] = reason
                 continue
-            yield _layer(weight, owners.pop(), entries[name], configs, dense.model)
+            yield _Layer(
+                name=name,
+                weight=weight,
+                product=LayerProduct(weight.module, tuple(weight.parameter.shape)),
+                position=owners.pop(),
+                plain=weight.parameter.detach().clone(),
+                dense=dense.model.get_parameter(weight.profile.parameter).detach(),
+                freedom=self._applied.freedoms[name],
+            )
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Adapt the network as it was at first on all or some batches; if not finite, undo and return False."""
+        """Adapt the network as it was at first on all or some batches; if not finite, undo and return False.
+
+        So too if the model calls its layers in another order than when it was watched.
+        """
         self.undo()
         chosen = self._images(range(len(self._batches)) if batches is None else batches)
-        with torch.no_grad():
-            self._walk([_Stream(network, chosen) for network in self._networks])
+        try:
+            with torch.no_grad():
+                self._walk([_Stream(network, chosen) for network in self._networks])
+        except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
+            self.undo()
+            return False
         finite = all(bool(parameter.isfinite().all()) for parameter in self._applied.model.parameters())
         finite = finite and all(site.is_finite() for site in self._norms.values())
         if not finite:
@@ -162,8 +167,9 @@ class Adaptation:
         """Put the network back as it was."""
         for name, layer in self._layers.items():
             layer.weight.parameter.data.copy_(layer.plain)
-            if name in self._old_biases:
-                self._biases[name].data.copy_(self._old_biases[name])
+            if name in self._biases:
+                bias, old = self._biases[name]
+                bias.data.copy_(old)
         for site in self._norms.values():
             site.undo()
 
@@ -178,9 +184,8 @@ class Adaptation:
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on what was done, and on layers that were left as they were."""
         if not fitted:
-            return ("Nothing was adapted: on the calibration images, the new weights are not finite.",)
-        compressed = {entry.layer for entry in self._applied.reached}
-        left = {name: reason for name, reason in self.left.items() if name in compressed}
+            return ("Nothing was adapted: the new weights are not finite, or layers are called in varying order.",)
+        left = {name: reason for name, reason in self.left.items() if name in self._applied.freedoms}
         count = sum(map(len, self._images(range(len(self._batches)))))
         notes = [f"{self.update.title}: {plural(len(self._layers), 'layer')}, fitted to {count} unlabelled images."]
         if left:
@@ -194,7 +199,7 @@ class Adaptation:
         positions = [layer.position for layer in self._layers.values()]
         most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
         images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
-        return [part.contiguous(memory_format=_order(part)) for part in images.split(dense.layout.micro_batch)]
+        return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
 
     def _walk(self, streams: Sequence[_Stream]) -> None:
         starts = {call.module: call.start for call in reversed(self._networks[0].trace.calls)}
@@ -216,14 +221,15 @@ class Adaptation:
         sums = _Sums.of(layer.product, original, inputs, draw, cross=aimed)
         dense = layer.product.matrix(layer.dense).float()
         wanted, second = _aimed(dense, sums) if aimed else dense, obs.damped(sums.second)
-        found = wanted if layer.choose is None else obs.zeroed(wanted, second, layer.choose)
-        if layer.grid is not None:
-            found = obs.rounded(found, second, layer.grid, kept=None if layer.choose is None else found != 0)
+        grid, kept = layer.freedom.grid, layer.freedom.kept
+        found = wanted if kept is None else obs.zeroed(wanted, second, kept)
+        if grid is not None:
+            found = obs.rounded(found, second, grid, kept=None if kept is None else found != 0)
         parameter = layer.weight.parameter
         parameter.data.copy_(layer.product.weight(found, parameter))
-        bias = self._biases[layer.name]
-        if bias is not None:
-            bias.data.add_((_outputs(dense, sums.original) - _outputs(found, sums.mean)).to(bias))
+        if layer.name in self._biases:
+            bias, old = self._biases[layer.name]
+            bias.data.copy_(old + _outputs(dense, sums.original) - _outputs(found, sums.mean))
 
 
 def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
@@ -234,7 +240,8 @@ def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
 def _aimed(dense: Tensor, sums: _Sums) -> Tensor:
     """Return weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
     ridged = obs.damped(sums.second, _RIDGE)
-    return dense + torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2)).transpose(1, 2)
+    change: Tensor = torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2))
+    return dense + change.transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +296,7 @@ class _Stream:
     def inputs(self, module: str, position: int) -> list[Tensor]:
         """Go on to the call of ``module`` that starts at ``position``; return what each batch brings to it."""
         found: list[Tensor] = []
-        with watched(self._context.model.get_submodule(module), lambda given: found.append(given[0].clone())):
+        with watched(self._context.model.get_submodule(module), lambda given: found.append(given[0])):
             self._context.advance(self._replay, self._prefixes, position)
         return found
 
@@ -302,53 +309,3 @@ def _order(images: Tensor) -> torch.memory_format:
 def _bias_of(module: nn.Module) -> Tensor | None:
     name = "in_proj_bias" if isinstance(module, nn.MultiheadAttention) else "bias"
     return cast(Tensor | None, getattr(module, name, None))
-
-
-def _layer(
-    weight: LayerWeight,
-    position: int,
-    entries: Sequence[ScheduleEntry],
-    configs: Mapping[str, CompressionConfig],
-    dense: nn.Module,
-) -> _Layer:
-    plain = weight.parameter.detach().clone()
-    grid, choose = None, None
-    for entry in entries:
-        config = configs[entry.compression]
-        if isinstance(config, QuantizationConfig):
-            numbers = GRIDS[config.number_format](int(entry.level))
-            shared = config.granularity == "tensor"
-            grid = obs.Grid(nearest=numbers.nearest, largest=numbers.largest, shared=shared)
-        elif isinstance(config, SparsityConfig):
-            choose = _choice(weight, config, plain)
-    return _Layer(
-        name=weight.profile.name,
-        weight=weight,
-        product=LayerProduct(weight.module, tuple(plain.shape)),
-        position=position,
-        plain=plain,
-        dense=dense.get_parameter(weight.profile.parameter).detach(),
-        grid=grid,
-        choose=choose,
-    )
-
-
-def _choice(weight: LayerWeight, config: SparsityConfig, plain: Tensor) -> obs.Choose:
-    """Return what keeps as many units as are left in the compressed weight ``plain``, of the same pattern."""
-    granularity, shape = GRANULARITIES[config.granularity], weight.layout.split(plain).shape
-    gone = granularity.units_shape(shape).numel() - int(
-        granularity.unit_scores(weight.layout.split(plain).abs()).count_nonzero()
-    )
-    if config.criterion == "random":  # for comparison: what goes is not chosen
-        kept = weight.layout.split(plain) != 0
-        return lambda scores, _share: kept.reshape(scores.shape)
-
-    def choose(scores: Tensor, share: float) -> Tensor:
-        number = gone if granularity.block_size else int(share * gone)
-        if number == 0:
-            return torch.ones_like(scores, dtype=torch.bool)
-        units = granularity.unit_scores(scores.reshape(shape))
-        kept = Ranking(granularity.arrange(units, per_output=False)).kept(number)
-        return granularity.arrange_back(kept, shape).expand(shape).reshape(scores.shape)
-
-    return choose
