@@ -203,9 +203,9 @@ class ValidationResult:
         return self.delivered in ("repaired", "adapted") or (not self.delivered and bool(self.repaired))
 
     @property
-    def repair_word(self) -> str:
-        """What was done to the model that :attr:`repaired` was measured of."""
-        return "repair" if self.adapting == "off" else "adapting"
+    def repair_words(self) -> tuple[str, str]:
+        """What was done to the model that :attr:`repaired` was measured of, and what it is with that."""
+        return ("repair", "repaired") if self.adapting == "off" else ("adapting", "adapted")
 
     @property
     def kept_changes(self) -> tuple[MetricChange, ...]:

@@ -123,7 +123,8 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         raise _misfit(f"there is no metric {result.metric[:40]!r}")
     for extra in extras:
         if isinstance(extra, ValidationResult):
-            _check_changes(extra.changes, extra.repaired, extra.uniform, extra.uniform_repaired)
+            steps = tuple(step.change for step in extra.steps)
+            _check_changes(extra.changes, extra.repaired, extra.uniform, extra.uniform_repaired, steps)
             if extra.schedule.metric not in METRICS:
                 raise _misfit("a proof is counted in an unknown metric")
         if isinstance(extra, QuantizationHistogram):

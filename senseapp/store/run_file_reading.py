@@ -102,7 +102,8 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
 def _plain(record: Any) -> Any:
     plain = replace(record, notes=tuple(sanitised(note) for note in record.notes))
     if isinstance(plain, ValidationResult):
-        return replace(plain, delivered_reason=sanitised(plain.delivered_reason))
+        steps = tuple(replace(step, title=sanitised(step.title)) for step in plain.steps)
+        return replace(plain, delivered_reason=sanitised(plain.delivered_reason), steps=steps)
     return plain
 
 

@@ -7,7 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.metrics import MetricChange
 from senseapp.records.jobs import RunState
-from senseapp.records.schedule import Limits, ResourceBudget, ValidationResult
+from senseapp.records.schedule import Limits, RepairStep, ResourceBudget, ValidationResult
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import Verification
@@ -112,6 +112,28 @@ def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backe
     assert "**0.300 nats**" in words
     assert "after repair**" not in words
     assert "0.500 nats" in words  # both are shown
+
+
+def test_adapted_weights_are_a_proof_of_their_own_and_say_what_each_step_gained(
+    app, finished_run, backend: Backend, shown_schedule
+) -> None:
+    metric = shown_schedule.metric
+    steps = (
+        RepairStep(title="As compression leaves it", change=a_change(metric, 0.3)),
+        RepairStep(title="Weights updated", change=a_change(metric, 0.1), kept=True),
+    )
+    validation = a_validation(
+        shown_schedule, repaired=(a_change(metric, 0.1),), delivered="adapted", adapting="minutes", steps=steps
+    )
+    verification = Verification(run_id=finished_run, schedule=shown_schedule, adapting="minutes")
+    backend.store.folder(finished_run).save(verification.key, validation)
+    open_page(app, PAGE, run=finished_run)
+    assert app.button(key=f"schedule.verify.{finished_run}").label == "Verify"
+    assert "**0.100 nats after adapting**" in texts(app)
+    app.segmented_control(key=f"schedule.adapt.{finished_run}").set_value("minutes").run()
+    assert not app.exception
+    for expected in ("Adapting alone", "Weights updated: KL divergence 0.100 nats (0.090 to 0.110), −0.200 nats: kept"):
+        assert expected in texts(app)
 
 
 def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, shown_schedule) -> None:

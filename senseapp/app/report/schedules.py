@@ -12,7 +12,7 @@ from senseapp.app.report.chart_data import ChartData
 from senseapp.app.report.figures import Figure, drawn
 from senseapp.app.report.tables import Table, is_mixed, schedule_table
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import delivery, size_changes
+from senseapp.app.words.wording import STEPS, delivery, size_changes, step_lines
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.schedule import Schedule, ValidationResult
@@ -102,14 +102,15 @@ def _figure(schedule: Schedule, result: SensitivityResult, data: ChartData) -> F
 
 
 def _notes(validation: ValidationResult) -> tuple[str, ...]:
-    return tuple(note for note in (delivery(validation), *validation.notes) if note)
+    steps = "; ".join(step_lines(validation))
+    return tuple(note for note in (delivery(validation), steps and f"{STEPS} {steps}.", *validation.notes) if note)
 
 
 def _proof(validation: ValidationResult) -> Table:
     """Return what was measured, metric by metric: value, change and its interval."""
     measured = {
         "Measured": validation.changes,
-        "After repair": validation.repaired,
+        f"After {validation.repair_words[0]}": validation.repaired,
         "Uniform schedule of equal cost": validation.uniform,
         "Uniform, after repair": validation.uniform_repaired,
     }

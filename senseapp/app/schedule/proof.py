@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import streamlit as st
@@ -16,12 +17,12 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import kept
 from senseapp.app.frames.recommended import figure_text
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import delivery, size_changes
+from senseapp.app.words.wording import STEPS, delivery, size_changes, step_lines
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
-from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
 
@@ -29,14 +30,15 @@ from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
     """Show predicted and measured damage, the metric itself, sizes before and after, and every note."""
     name = validation.schedule.metric
+    form = validation.repair_words[1]
     rows = {
         "compressed": validation.changes,
-        "repaired": validation.repaired,
+        form: validation.repaired,
         "uniform": validation.uniform,
         "uniform, repaired": validation.uniform_repaired,
     }
     figures = {f"Predicted {METRICS[name].change_inside}": METRICS[name].change_text(validation.predicted)}
-    figures |= _readings(name, {"measured": validation.changes, "repaired": validation.repaired})
+    figures |= _readings(name, {"measured": validation.changes, form: validation.repaired})
     figures_row(figures | _gain(name, validation), key="schedule_proof_predicted")
     if (own := _other_metric(name, result, validation)) is not None:
         metric = METRICS[own.metric]
@@ -45,6 +47,8 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
         figures_row(shown, key="schedule_proof_metric")
     if delivered := delivery(validation):
         st.markdown(delivered)
+    if steps := step_lines(validation):
+        st.markdown("\n".join((STEPS, "", *(f"- {line}" for line in steps))))
     figures_row(size_changes(validation), key="schedule_proof_sizes")
     for note in validation.notes:
         st.caption(f":material/info: {note}")
@@ -63,7 +67,7 @@ def headline_of(validation: ValidationResult) -> str:
     change = change_in(validation.kept_changes, name)
     if change is None:
         return ""
-    repaired = " after repair" if validation.keeps_repair else ""
+    repaired = f" after {validation.repair_words[0]}" if validation.keeps_repair else ""
     return f"{METRICS[name].change_text(change.delta)}{repaired}"
 
 
@@ -83,10 +87,11 @@ def _gain(name: str, validation: ValidationResult) -> dict[str, str]:
     before, after = change_in(validation.changes, name), change_in(validation.repaired, name)
     if before is None or after is None:
         return {}
-    return {"Repair alone": METRICS[name].change_text(after.delta - before.delta)}
+    return {f"{validation.repair_words[0].capitalize()} alone": METRICS[name].change_text(after.delta - before.delta)}
 
 
 _STEM = "compressed"
+_ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes"}
 
 
 def proof_block(
@@ -106,7 +111,18 @@ def proof_block(
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
-        proof = _verification(schedule, run_id, partner, repair=repair)
+        adapting: Adapting = st.segmented_control(
+            "Adapt weights",
+            list(_ADAPTING),
+            format_func=lambda each: _ADAPTING[each],
+            default="off",
+            required=True,
+            **kept(f"schedule.adapt.{run_id}"),
+            help="Layer by layer, weights on the same grid, or with as many zeros, make up for what compression took "
+            "away: in closed form, on a few dozen images of the run, without labels. They are kept only where they "
+            "measure better on images that they were not fitted to.",
+        )
+        proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():
             validation = backend.service().work.outcome(proof)
             if validation is not None:
@@ -121,16 +137,19 @@ def proof_block(
                     begin(proof)
 
 
-def _verification(schedule: Schedule, run_id: str, partner: SensitivityResult | None, *, repair: bool) -> Verification:
+def _verification(
+    schedule: Schedule, run_id: str, partner: SensitivityResult | None, *, repair: bool, adapting: Adapting
+) -> Verification:
     other = partner.spec.sensitivity.compression if partner is not None else None
-    return Verification(run_id=run_id, schedule=schedule, repair=repair, other=other)
+    return Verification(run_id=run_id, schedule=schedule, repair=repair, adapting=adapting, other=other)
 
 
 def verified(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> str:
     """Return what was measured of ``schedule`` in its own metric, as it is delivered; empty before."""
-    for repair in (True, False):
+    for adapting, repair in product(reversed(_ADAPTING), (True, False)):
         with suppress(SenseError):  # the block of the proof says what is wrong with it
-            outcome = backend.service().work.outcome(_verification(schedule, run_id, partner, repair=repair))
+            proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
+            outcome = backend.service().work.outcome(proof)
             if outcome is not None:
                 return headline_of(outcome)
     return ""

@@ -48,7 +48,9 @@ def measured_frame(
     for validation in validations:
         figure = validation.schedule.achieved.get(kind)
         measured.append(("Measured", figure, change_in(validation.changes, metric)))
-        measured.append(("Measured after repair", figure, change_in(validation.repaired, metric)))
+        measured.append(
+            (f"Measured after {validation.repair_words[0]}", figure, change_in(validation.repaired, metric))
+        )
     if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
         measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
     rows = [

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from senseapp.app.words import format as fmt
 from senseapp.compressions import LevelScale
+from senseapp.metrics import METRICS
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import CHECKPOINT, model_file
@@ -137,3 +138,19 @@ def delivery(validation: ValidationResult) -> str:
         if validation.repaired and not validation.delivered
         else ""
     )
+
+
+STEPS = "What each step gained, on images of the run that it was not fitted to:"
+
+
+def step_lines(validation: ValidationResult) -> tuple[str, ...]:
+    """Return a line for each form of the model that was tried, in the order in which they build on one another."""
+    found, before = [], None
+    for step in validation.steps:
+        view, change = METRICS[step.change.metric], step.change
+        interval = view.interval_text(change.ci_low, change.ci_high)
+        gained = "" if before is None else f", {view.change_text(change.delta - before)}"
+        line = f"{step.title}: {view.change_inside} {view.change_text(change.delta)} ({interval}){gained}"
+        found.append(f"{line}: kept" if step.kept else line)
+        before = change.delta
+    return tuple(found)
