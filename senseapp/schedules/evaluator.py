@@ -25,6 +25,7 @@ from senseapp.models.loaded import LoadedModel
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
+from senseapp.schedules.adapt.pruned import Reconstruction
 from senseapp.schedules.adapt.walk import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.schedules.repair import Matching, Reference, matching_of, sentences_on
@@ -250,11 +251,16 @@ class ScheduleEvaluator:
         """Return what repairs ``applied``."""
         return matching_of(applied, self.reference, scale=self.scales_per_channel)
 
-    def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[Adaptation, ...]:
+    def adaptations(
+        self, applied: AppliedModel, adapting: Adapting
+    ) -> tuple[Adaptation, ...] | tuple[Reconstruction, ...]:
         """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
-        if adapting == "off" or applied.kept_channels:
+        if adapting == "off":
             return ()
         batches, seed = self.reference.batches, self.result.spec.sensitivity.seed
+        if applied.kept_channels:
+            reconstruction = Reconstruction(applied, self.dense.model, batches, self.matching(applied))
+            return (reconstruction,) if reconstruction.readers else ()
         found = [
             Adaptation(self.dense, applied, batches, update, seed=seed, progress=self.progress) for update in UPDATES
         ]

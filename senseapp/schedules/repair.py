@@ -126,6 +126,11 @@ class Matching:
             for site in self._sites.values():
                 site.undo()
 
+    def start_from(self, name: str) -> None:
+        """Correct the layer called ``name`` from the weight and bias that it has now, if it is corrected at all."""
+        if isinstance(site := self._sites.get(name), LayerSite):
+            site.start_from_now()
+
     @contextmanager
     def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
         """Match the network inside only; yields whether every value is finite, see :meth:`fit`."""

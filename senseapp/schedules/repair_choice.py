@@ -1,7 +1,8 @@
 """Measure a compressed model with and without repair, and keep the better one.
 
 There may be several repairs: of the statistics alone (:mod:`senseapp.schedules.repair`), and with new weights for the
-compressed layers (:mod:`senseapp.schedules.adapt.walk`). The best of them on held-out images is the one that is meant
+compressed layers (:mod:`senseapp.schedules.adapt.walk`), or for those that read removed channels
+(:mod:`senseapp.schedules.adapt.pruned`). The best of them on held-out images is the one that is meant
 here. It is fitted to at most :data:`~senseapp.schedules.evaluator.REPAIR_IMAGES` of the curves' images. Which of the
 two is better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the
 other half, and the other way round; what is delivered is then fitted to all. Proof images have a veto: where the
@@ -18,6 +19,7 @@ from senseapp.data.images import ImageSet
 from senseapp.metrics import METRICS, MetricChange, add_moments, change_of
 from senseapp.records.measurement import change_in, loss_with_interval
 from senseapp.records.schedule import Adapting, Delivered, RepairStep
+from senseapp.schedules.adapt.pruned import Reconstruction
 from senseapp.schedules.adapt.walk import Adaptation
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
@@ -28,7 +30,7 @@ _UNREPAIRED, _MATCHED = "As compression leaves it", "Statistics matched"
 
 Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
-Repair = Matching | Adaptation
+Repair = Matching | Adaptation | Reconstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def _better(
     if others is not None:
         without = _added(without, evaluator.sums(applied, others))
     changes = _changes(without) if on_curves else evaluator.measure(applied, images)
-    adapted = any(isinstance(each, Adaptation) for each in repairs)
+    adapted = any(not isinstance(each, Matching) for each in repairs)
     form = "adapted weights" if adapted else "repair"
     tried = [(each, _held_out(evaluator, applied, each)) for each in repairs]
     repair, held_out = min(tried, key=lambda each: math.inf if each[1] is None else _loss(metric, each[1]))
@@ -131,7 +133,7 @@ def _better(
 
 
 def _title(repair: Repair) -> str:
-    return _MATCHED if isinstance(repair, Matching) else repair.update.title
+    return _MATCHED if isinstance(repair, Matching) else repair.title
 
 
 def _sentences(repair: Repair, *, fitted: bool, count: int) -> tuple[str, ...]:

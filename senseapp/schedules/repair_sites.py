@@ -158,7 +158,11 @@ class LayerSite:
     def __init__(self, module: nn.Module, *, scale: bool) -> None:
         self._weight, self._bias, self._scale = module.get_parameter("weight"), module.get_parameter("bias"), scale
         self._axis = 1 if isinstance(module, CONVOLUTIONS) else -1
-        self._old = (self._weight.detach().clone() if scale else None), self._bias.detach().clone()
+        self.start_from_now()
+
+    def start_from_now(self) -> None:
+        """Take weight and bias as they are for those without a correction."""
+        self._old = (self._weight.detach().clone() if self._scale else None), self._bias.detach().clone()
         self._factor = torch.ones_like(self._bias, dtype=torch.float64)
         self._shift = torch.zeros_like(self._factor)
 

@@ -114,6 +114,11 @@ class Adaptation:
         self._norms = {name: NormSite(module) for name, module in batch_norms(applied.model).items()}
 
     @property
+    def title(self) -> str:
+        """What is done, as a person reads it."""
+        return self.update.title
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """Names of the layers that are adapted."""
         return tuple(self._layers)
