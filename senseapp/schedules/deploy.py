@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import torch
@@ -21,11 +21,14 @@ from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.findings import findings
 from senseapp.schedules.int8 import Int8Writer, Mixed, layers_of_nodes, mixed
 from senseapp.schedules.repair_choice import Measured, measured
+from senseapp.schedules.rounding.choice import chosen_rounding
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
 from senseapp.schedules.write import onnx_model
 
 _INT8_BITS = 8
-_SEARCH_IMAGES = 128  # that choose the nodes in float
+_FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
+_JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
+_LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
@@ -107,32 +110,30 @@ def _int8_files(
     settings: DeploySettings,
 ) -> tuple[dict[str, bytes], Mixed]:
     """Return the files by name, and which nodes stay in float."""
-    threads = settings.threads
-    network, calibration = files["file"], _of_one_size(files["file"], evaluator.calibration())
-    curves = evaluator.images.curves
-    images = evaluator.dense.arranged(curves, 0, min(len(curves), _SEARCH_IMAGES))
+    network = files["file"]
+    fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
     names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
-    baseline = BaselineOutputs(RuntimeModel(network).outputs(images), None, names)
+    baseline = BaselineOutputs(RuntimeModel(network).outputs(others), None, names)
     judged_by = divergence_among(names) or names[0]
 
     def damage_of(content: bytes) -> float:
-        outputs = RuntimeModel(content, threads=threads).outputs(images)
+        outputs = RuntimeModel(content, threads=settings.threads).outputs(others)
         delta = change_of(judged_by, baseline.moments_of(judged_by, outputs, 0, len(outputs))).delta
         return delta if delta == delta else float("inf")
 
-    with Int8Writer(network, calibration, reduce_range=settings.reduce_range) as writer:
-        evaluator.progress("Finding the ranges of activations")
+    with Int8Writer(network, fitted, reduce_range=settings.reduce_range) as writer:
+        writer.rounding = chosen_rounding(writer, fitted, damage_of=damage_of, progress=evaluator.progress)
         kept = _kept_in_float(network, applied)
         all_int8 = writer.write()
-        quickest = RuntimeModel(all_int8, threads=threads)
+        quickest = RuntimeModel(all_int8, threads=settings.threads)
 
         def is_quick_enough(content: bytes) -> bool:
-            pair = (RuntimeModel(content, threads=threads), quickest)
-            slower, quicker = times(pair, images[0][:1], turns=_SEARCH_TURNS)
+            pair = (RuntimeModel(content, threads=settings.threads), quickest)
+            slower, quicker = times(pair, others[0][:1], turns=_SEARCH_TURNS)
             return ratio(slower, quicker).value <= settings.most_time
 
         if settings.kind == "int8":
-            found = Mixed(content=writer.write(but=kept), in_float=(), damage={})
+            found = Mixed(content=writer.write(but=kept), in_float=(), gain={})
         else:
             found = mixed(
                 writer,
@@ -142,8 +143,22 @@ def _int8_files(
                 enough=_UNSEEN * METRICS[judged_by].notable,
                 progress=evaluator.progress,
             )
-    with Int8Writer(network, calibration, per_channel=False) as usual:
-        return {**files, "file": found.content, "int8": all_int8, "default": usual.write()}, found
+    with Int8Writer(network, fitted, per_channel=False) as usual:
+        default = usual.write()
+    if not kept and damage_of(default) < damage_of(found.content):
+        found = replace(found, content=default, in_float=())
+    return {**files, "file": found.content, "int8": all_int8, "default": default}, found
+
+
+def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:
+    """Return images of the curves, in batches: those that ranges and weights are fitted to, and those that judge."""
+    curves = evaluator.images.curves
+    generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
+    order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
+    judging = min(len(curves) // 2, _JUDGING_IMAGES) if len(curves) >= 2 * _LEAST_IMAGES else 0
+    fitted = curves.subset(order[judging:][:_FITTED_IMAGES])
+    others = curves.subset(order[:judging]) if judging else fitted
+    return tuple(evaluator.dense.arranged(images, 0, len(images)) for images in (fitted, others))
 
 
 def _of_one_size(network: bytes, batches: Sequence[Tensor]) -> list[Tensor]:

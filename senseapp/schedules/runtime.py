@@ -48,6 +48,12 @@ class RuntimeModel:
         values = [self._session.run(None, {self._input.name: _array(part)})[0] for part in parts]
         return torch.from_numpy(np.concatenate(values)).float()
 
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
+        found = self._session.run(None, {self._input.name: _array(images)})
+        names = [each.name for each in self._session.get_outputs()]
+        return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
+
     def outputs(self, batches: Iterable[Tensor]) -> Tensor:
         """Return the output for all images of ``batches``, each (N, C, H, W)."""
         return torch.cat([self(batch) for batch in batches])

@@ -57,7 +57,7 @@ def test_what_int8_harms_stays_in_float(exported, damage_of):
     owners = layers_of_nodes(exported, LAYERS)
     assert {owners[node] for node in found.in_float} >= {"0", "2"}  # neither helps without the other
     assert not set(found.in_float) & set(int8_nodes(found.content))
-    assert set(int8_nodes(found.content)) < set(int8_nodes(all_int8)) <= set(found.damage)
+    assert set(int8_nodes(found.content)) < set(int8_nodes(all_int8)) <= set(found.gain)
     assert damage_of(found.content) < damage_of(all_int8) / 4
     onnx.checker.check_model(onnx.load_from_string(found.content))
 

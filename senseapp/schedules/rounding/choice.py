@@ -1,0 +1,79 @@
+"""Which ranges of activations an int8 file takes: those with which it is measured to do least harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+from torch import Tensor
+
+from senseapp.compressions.quantization import ActivationObserver
+from senseapp.schedules.int8 import Int8Writer, Rounding
+from senseapp.schedules.rounding.calibration import Range, ranges, rounded_products
+from senseapp.schedules.rounding.products import products
+from senseapp.schedules.rounding.weights import LARGEST
+
+_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax", "percentile")
+_TRIED = 8  # tensors whose ranges differ most
+_DIFFERENT = 0.1  # of a range's width
+_LEAST_GAIN = 0.02  # of the damage
+_REDUCED_LARGEST = 63
+
+
+def chosen_rounding(
+    writer: Int8Writer,
+    batches: Sequence[Tensor],
+    *,
+    damage_of: Callable[[bytes], float],
+    progress: Callable[[str], None],
+) -> Rounding:
+    """Return how to round the network of ``writer``, fitted to ``batches``; ``damage_of`` judges, on other images.
+
+    Every observer of activations is tried for the whole network, then, tensor by tensor, where two of them differ most.
+    """
+    network, largest = writer.network, _REDUCED_LARGEST if writer.reduce_range else LARGEST
+    nodes = products(onnx.load_from_string(network))
+    progress("Finding the ranges of activations")
+    found = ranges(network, batches, rounded_tensors(writer.write()), _OBSERVERS)
+
+    def with_products(inputs: Mapping[str, Range]) -> Rounding:
+        fitted = rounded_products(network, batches, nodes, inputs, largest=largest, progress=progress)
+        return Rounding(ranges=inputs, products=fitted)
+
+    def damage(rounding: Rounding) -> float:
+        writer.rounding = rounding
+        return damage_of(writer.write())
+
+    first = with_products(found[_OBSERVERS[0]])
+    damages = {}
+    for name in _OBSERVERS:
+        progress("Choosing the ranges of activations")
+        damages[name] = damage(replace(first, ranges=found[name]))
+    best = min(_OBSERVERS, key=damages.__getitem__)
+    chosen = first if best == _OBSERVERS[0] else with_products(found[best])
+    least = damage(chosen) if best != _OBSERVERS[0] else damages[best]
+    for tensor in _most_different(found):
+        for name in _OBSERVERS:
+            progress("Choosing the ranges of activations")
+            tried = replace(chosen, ranges={**chosen.ranges, tensor: found[name][tensor]})
+            if tried.ranges[tensor] != chosen.ranges[tensor] and (harm := damage(tried)) < (1 - _LEAST_GAIN) * least:
+                chosen, least = tried, harm
+    return chosen
+
+
+def rounded_tensors(content: bytes) -> list[str]:
+    """Return the tensors that a QDQ file rounds, as the float network calls them."""
+    names = [node.input[0] for node in onnx.load_from_string(content).graph.node if node.op_type == "QuantizeLinear"]
+    return [name.removesuffix("_QuantizeLinear_Input") for name in names]
+
+
+def _most_different(found: Mapping[ActivationObserver, Mapping[str, Range]]) -> list[str]:
+    """Return the tensors whose ranges depend most on the observer, by the share of the widest."""
+
+    def difference(tensor: str) -> float:
+        widths = [each[tensor][1] - each[tensor][0] for each in found.values() if tensor in each]
+        return 1 - min(widths) / max(widths) if len(widths) == len(found) and max(widths) > 0 else 0.0
+
+    tensors = sorted(found[_OBSERVERS[0]], key=difference, reverse=True)
+    return [tensor for tensor in tensors if difference(tensor) > _DIFFERENT][:_TRIED]

@@ -1,0 +1,124 @@
+"""Nodes of an ONNX network that multiply with weights: as matrices, in the order in which the runtime multiplies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import Tensor
+from torch.nn import functional
+
+KINDS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A node whose output is rows of inputs times a constant matrix.
+
+    Attributes:
+        node, kind: its name, and one of :data:`KINDS`.
+        given, weight, bias: names of its tensors; no bias is None.
+        values: of the weight, as the network holds it.
+        offsets: of the bias, (O,).
+        channel_axis: of the weight, that of output channels.
+    """
+
+    node: str
+    kind: str
+    given: str
+    weight: str
+    bias: str | None
+    values: Tensor
+    offsets: Tensor | None
+    _attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> int:
+        """The number of matrices: more than one for a grouped convolution."""
+        return int(self._attributes.get("group", 1)) if self.kind == "Conv" else 1
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each output channel reads one input channel, as a kernel of its own does in onnxruntime."""
+        return self.kind == "Conv" and self.values.shape[1] == 1 and self.groups == self.values.shape[0] > 1
+
+    @property
+    def channel_axis(self) -> int:
+        """Axis of output channels: the second of a matrix that is not turned."""
+        turned = self.kind == "Conv" or (self.kind == "Gemm" and self._attributes.get("transB", 0))
+        return 0 if turned else 1
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        """Return ``weight``, as the network holds it, as (G, O/G, K); of kernels, channels change fastest."""
+        if self.kind == "Conv":
+            return weight.movedim(1, -1).reshape(self.groups, weight.shape[0] // self.groups, -1)
+        return (weight if self.channel_axis == 0 else weight.T)[None]
+
+    def tensor(self, matrix: Tensor) -> Tensor:
+        """Undo :meth:`matrix`."""
+        if self.kind == "Conv":
+            outputs, inputs, *kernel = self.values.shape
+            return matrix.reshape(outputs, *kernel, inputs).movedim(-1, 1).contiguous()
+        return (matrix[0] if self.channel_axis == 0 else matrix[0].T).contiguous()
+
+    def rows(self, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
+        """Return what is multiplied at up to ``positions`` random positions of ``given``, the input: (G, S, K)."""
+        if self.kind != "Conv":
+            flat = given.reshape(-1, given.shape[-1])
+            return flat[torch.randperm(len(flat), generator=generator)[:positions]][None]
+        kernel, spatial = self.values.shape[2:], self.values.dim() - 2
+        strides = self._attributes.get("strides", [1] * spatial)
+        dilations = self._attributes.get("dilations", [1] * spatial)
+        pads = self._attributes.get("pads", [0] * 2 * spatial)
+        sides = [side for axis in reversed(range(spatial)) for side in (pads[axis], pads[spatial + axis])]
+        windows = functional.pad(given, sides)  # (N, C, H, W)
+        for axis in range(spatial):
+            windows = windows.unfold(2 + axis, dilations[axis] * (kernel[axis] - 1) + 1, strides[axis])
+        windows = windows[(..., *(slice(None, None, step) for step in dilations))].movedim(1, -1)  # (N, H, W, k, k, C)
+        places = windows.shape[: 1 + spatial]
+        chosen = torch.randperm(math.prod(places), generator=generator)[:positions]
+        picked = windows[torch.unravel_index(chosen, places)]  # (S, k, k, C)
+        return picked.unflatten(-1, (self.groups, -1)).movedim(-2, 0).flatten(2)
+
+
+def products(network: onnx.ModelProto) -> list[Product]:
+    """Return those nodes of ``network`` whose weight is a constant of their own, in order."""
+    constants = {each.name: each for each in network.graph.initializer}
+    uses: dict[str, int] = {}
+    for node in network.graph.node:
+        for name in node.input:
+            uses[name] = uses.get(name, 0) + 1
+    found = []
+    for node in network.graph.node:
+        if node.op_type not in KINDS or node.input[1] not in constants or node.input[0] in constants:
+            continue
+        bias = node.input[2] if len(node.input) > 2 and node.input[2] in constants else None
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        usual = attributes.get("alpha", 1) == attributes.get("beta", 1) == 1 and not attributes.get("transA", 0)
+        usual = usual and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
+        own = all(uses[name] == 1 for name in (node.input[1], bias) if name)
+        if not usual or not own or (node.op_type != "Conv" and len(constants[node.input[1]].dims) != 2):
+            continue
+        found.append(
+            Product(
+                node=node.name,
+                kind=node.op_type,
+                given=node.input[0],
+                weight=node.input[1],
+                bias=bias,
+                values=_tensor(constants[node.input[1]]),
+                offsets=_tensor(constants[bias]) if bias else None,
+                _attributes=attributes,
+            )
+        )
+    return found
+
+
+def _tensor(constant: onnx.TensorProto) -> Tensor:
+    return torch.from_numpy(np.array(numpy_helper.to_array(constant), dtype=np.float32))
