@@ -22,14 +22,19 @@ TURNS = 41
 class RuntimeModel:
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
+    With ``simulated``, a QDQ file computes in float on the values that its integers stand for: what its arithmetic is
+    meant to be, whatever this processor makes of it.
+
     Raises:
         InvalidSpec: the runtime cannot open it.
     """
 
-    def __init__(self, content: bytes, *, threads: int = 1) -> None:
+    def __init__(self, content: bytes, *, threads: int = 1, simulated: bool = False) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors; the rest would blur the one line of a command
+        if simulated:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented

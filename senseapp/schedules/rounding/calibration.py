@@ -135,16 +135,16 @@ class _Sums:
         if offsets is not None:
             kept = weight.double() @ mean[:, :, None] - (steps * scale).double() @ seen[:, :, None]
             offsets = offsets + kept.float().reshape(-1)
-        return RoundedProduct(
-            product=product, steps=product.tensor(steps), scale=scale.reshape(-1), offsets=offsets
-        )
+        return RoundedProduct(product=product, steps=product.tensor(steps), scale=scale.reshape(-1), offsets=offsets)
 
 
 def _tensors(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Yield what ``wanted`` tensors of ``network`` are on a few images after the other."""
     model = onnx.load_from_string(network)
     given, shown = model.graph.input[0].name, {each.name for each in model.graph.output}
-    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in wanted if name not in {given, *shown})
+    model.graph.output.extend(
+        helper.make_empty_tensor_value_info(name) for name in wanted if name not in {given, *shown}
+    )
     opened = RuntimeModel(model.SerializeToString())
     for batch in batches:
         for part in torch.split(batch, opened.fixed_batch or _AT_ONCE):

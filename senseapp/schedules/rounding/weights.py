@@ -79,9 +79,7 @@ def _nearest(values: Tensor, largest: int, paired: bool) -> Tensor:
     return (positive + negative).flatten(2)[:, :, : values.shape[2]]
 
 
-def _round_in_turn(
-    weight: Tensor, second: Tensor, steps: Tensor, scale: Tensor, largest: int, paired: bool
-) -> None:
+def _round_in_turn(weight: Tensor, second: Tensor, steps: Tensor, scale: Tensor, largest: int, paired: bool) -> None:
     """Change ``steps``, column by column, to what is best for all others as they are; never worse."""
     slope = (weight - steps * scale) @ second  # half the negative gradient, (G, O, K)
     width = weight.shape[2]

@@ -1,0 +1,163 @@
+"""Weights, biases and ranges of int8 files: what they cost in the runtime, beside plain rounding and exact sums."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from senseapp.schedules.int8 import Int8Writer, Rounding
+from senseapp.schedules.rounding.calibration import ranges, rounded_products
+from senseapp.schedules.rounding.choice import chosen_rounding, rounded_tensors
+from senseapp.schedules.rounding.products import products
+from senseapp.schedules.rounding.weights import rounded, squared_error
+from senseapp.schedules.runtime import RuntimeModel
+from senseapp.schedules.write import onnx_model
+
+IMAGES = torch.randn(64, 3, 12, 12, generator=torch.Generator().manual_seed(0)) + 0.5
+FITTED, OTHERS = IMAGES[:32], IMAGES[32:]
+
+
+class Block(nn.Module):
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 8, 3, padding=1, groups=groups)
+        self.second = nn.Conv2d(8, 8, 1)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return given + self.second(torch.relu(self.first(given)))
+
+
+@pytest.fixture(scope="module")
+def network() -> bytes:
+    torch.manual_seed(0)
+    layers = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU6(), Block(8), Block(2), nn.Conv2d(8, 8, 3, dilation=2, bias=False)),
+        *(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
+    )
+    return onnx_model(layers.eval(), IMAGES[:1])
+
+
+@pytest.fixture
+def error_of(network):
+    reference = RuntimeModel(network)(OTHERS)
+    return lambda content: float((RuntimeModel(content)(OTHERS) - reference).square().mean())
+
+
+def second_moments(groups: int, width: int, *, seed: int) -> Tensor:
+    values = torch.randn(groups, 64, width, generator=torch.Generator().manual_seed(seed)) + 1
+    return values.transpose(1, 2) @ values / 64
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.sampled_from([3, 63, 127]))
+def test_integers_stay_in_their_limits_and_do_no_more_harm_than_the_nearest(groups, rows, width, paired, largest):
+    weight = torch.randn(groups, rows, width, generator=torch.Generator().manual_seed(width))
+    second = second_moments(groups, width, seed=rows)
+    least = torch.full((groups, rows, 1), 1e-12)
+    steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=paired)
+    assert bool((steps == steps.round()).all())
+    assert float(steps.abs().max()) <= largest
+    if paired:
+        for one, other in zip(range(0, width - 1, 2), range(1, width, 2), strict=True):
+            together = steps[..., one] + steps[..., other]
+            same = steps[..., one].sign() == steps[..., other].sign()
+            assert float((together.abs() * same).max()) <= 128
+    else:
+        usual = weight.abs().amax(2, keepdim=True) / largest
+        nearest = (weight / usual).round() * usual
+        found = squared_error(weight - steps * scale, second)
+        assert bool((found <= squared_error(weight - nearest, second) * 1.02 + 1e-9).all())
+
+
+def test_columns_in_turn_come_close_to_the_best_of_all_integers():
+    weight, second = torch.tensor([[[0.9, -0.55, 0.31]]]), second_moments(1, 3, seed=2)
+    steps, scale = rounded(weight, second, least_scale=torch.full((1, 1, 1), 0.3), largest=3, paired=False)
+    every = torch.tensor(list(itertools.product(range(-3, 4), repeat=3)), dtype=torch.float32)
+    errors = squared_error(weight - (every * scale[0])[None], second).flatten()
+    assert float(squared_error(weight - steps * scale, second)) <= 1.5 * float(errors.min())
+
+
+def test_rows_times_the_matrix_are_what_the_node_makes(network):
+    model = onnx.load_from_string(network)
+    found = products(model)
+    assert [(each.kind, each.groups, each.depthwise) for each in found] == [
+        *(("Conv", 1, False), ("Conv", 8, True), ("Conv", 1, False), ("Conv", 2, False), ("Conv", 1, False)),
+        *(("Conv", 1, False), ("Gemm", 1, False)),
+    ]
+    made = {node.name: node.output[0] for node in model.graph.node}
+    wanted = {each.given for each in found} | {made[each.node] for each in found}
+    wanted -= {model.graph.input[0].name, model.graph.output[0].name}
+    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(wanted))
+    seen = {model.graph.input[0].name: FITTED[:2], **RuntimeModel(model.SerializeToString()).tensors(FITTED[:2])}
+    for each in found:
+        rows = each.rows(seen[each.given], 10**6, torch.Generator().manual_seed(0))
+        outputs = (rows @ each.matrix(each.values).transpose(1, 2)).movedim(1, 0).flatten(1)  # (S, O)
+        outputs = outputs + (0 if each.offsets is None else each.offsets)
+        expected = seen[made[each.node]].movedim(1, -1).reshape(-1, outputs.shape[1])
+        torch.testing.assert_close(outputs.sort(0).values, expected.sort(0).values, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(each.tensor(each.matrix(each.values)), each.values)
+
+
+@pytest.mark.parametrize(("inputs", "kernel", "groups"), [(64, 1, 1), (63, 1, 1), (3, 3, 1), (8, 3, 4), (1, 3, 32)])
+def test_no_processor_saturates(inputs, kernel, groups):
+    """Loud images and weights, summed by the runtime's integers as by floats that hold every sum exactly."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(inputs * groups, 32, kernel, groups=groups)
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.sign() * layer.weight.abs().clamp_min(0.8 * layer.weight.abs().max()))
+    images = torch.rand(4, inputs * groups, 8, 8) * 0.3 + 0.7
+    exported = onnx_model(layer.eval(), images[:1])
+    with Int8Writer(exported, [images]) as writer:
+        found = ranges(exported, [images], rounded_tensors(writer.write()), ["minmax"])["minmax"]
+        nodes = products(onnx.load_from_string(exported))
+        fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
+        writer.rounding = Rounding(ranges=found, products=fitted)
+        content = writer.write()
+    computed, meant = (RuntimeModel(content, simulated=simulated)(images) for simulated in (False, True))
+    scales = {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
+    step = max(float(values) for name, values in scales.items() if name.endswith("_scale") and values.ndim == 0)
+    assert float((computed - meant).abs().max()) <= 1.01 * step  # a tie may be rounded either way
+    assert float((computed != meant).float().mean()) < 0.01
+
+
+def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, error_of):
+    with Int8Writer(network, [FITTED]) as writer:
+        usual = error_of(writer.write())
+        writer.rounding = chosen_rounding(writer, [FITTED], damage_of=error_of, progress=lambda _sentence: None)
+        content = writer.write()
+    onnx.checker.check_model(onnx.load_from_string(content))
+    assert error_of(content) < usual / 4
+    assert set(writer.rounding.products) == {each.node for each in products(onnx.load_from_string(network))}
+
+
+def test_biases_keep_the_mean_of_outputs(network):
+    with Int8Writer(network, [FITTED]) as writer:
+        found = ranges(network, [FITTED], rounded_tensors(writer.write()), ["minmax"])["minmax"]
+    nodes = products(onnx.load_from_string(network))
+    fitted = rounded_products(network, [FITTED], nodes, found, progress=lambda _sentence: None)
+    first = fitted[nodes[0].node]
+    low, high = found[first.product.given]
+    seen = np.round((FITTED.numpy() - low) / ((high - low) / 255)) * ((high - low) / 255) + low
+    before = torch.nn.functional.conv2d(FITTED, first.product.values, first.product.offsets, stride=2)
+    after = torch.nn.functional.conv2d(torch.from_numpy(seen).float(), first.weight, first.offsets, stride=2)
+    torch.testing.assert_close(after.mean((0, 2, 3)), before.mean((0, 2, 3)), atol=2e-3, rtol=0)
+
+
+def test_what_passes_between_nodes_in_float_is_not_rounded(network):
+    graph = onnx.load_from_string(network).graph
+    additions = [node.name for node in graph.node if node.op_type == "Add"]
+    with Int8Writer(network, [FITTED], rounding=Rounding()) as writer:
+        found = onnx.load_from_string(writer.write(but=additions)).graph
+    makers = {name: node for node in found.node for name in node.output}
+    first, second = (next(node for node in found.node if node.name == name) for name in additions)
+    assert first.output[0] in second.input
+    assert makers[found.output[0].name].op_type == "Gemm"
+    assert sum(node.op_type == "QuantizeLinear" and node.input[0] == first.output[0] for node in found.node) == 1
