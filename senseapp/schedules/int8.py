@@ -52,7 +52,7 @@ class Int8Writer:
 
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
-    has none. With a ``rounding``, values that pass from one node in float to another are not rounded between them, nor
+    has none; a ``rounding`` is set after the first file. With a ``rounding``, values that pass from one node in float to another are not rounded between them, nor
     is the network's output. ``reduce_range`` gives weights without one 7 bits.
 
     Raises:

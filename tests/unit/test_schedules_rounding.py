@@ -85,6 +85,13 @@ def test_columns_in_turn_come_close_to_the_best_of_all_integers():
     assert float(squared_error(weight - steps * scale, second)) <= 1.5 * float(errors.min())
 
 
+def test_channels_of_nothing_stay_so():
+    weight = torch.tensor([[[0.0, 0.0], [1e-30, -1e-30], [1.0, 0.5]]])
+    for second in (second_moments(1, 2, seed=0), torch.zeros(1, 2, 2)):
+        steps, scale = rounded(weight, second, least_scale=torch.zeros(1, 3, 1))
+        torch.testing.assert_close(steps * scale, weight, atol=0.005, rtol=0)
+
+
 def test_rows_times_the_matrix_are_what_the_node_makes(network):
     model = onnx.load_from_string(network)
     found = products(model)

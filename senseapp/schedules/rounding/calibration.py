@@ -22,7 +22,8 @@ from senseapp.schedules.runtime import RuntimeModel
 Range = tuple[float, float]
 _BITS = 8
 _AT_ONCE = 8  # images whose tensors are held
-_ROWS = 8192  # that second moments of each node are taken over
+_ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
+_ROWS_OF_A_COLUMN = 16
 _VALUES = 4096  # of a tensor for each image, that ranges are taken from
 _BIAS_STEPS = 2.0**30  # half of what int32 holds, so that a bias and what is added to it fit
 
@@ -90,10 +91,10 @@ def rounded_products(
     wanted = [each for each in products if each.given in inputs]
     sums = {each.node: _Sums(each, inputs[each.given]) for each in wanted}
     generator = torch.Generator().manual_seed(0)
-    positions = math.ceil(_ROWS / sum(map(len, batches)))
+    images = sum(map(len, batches))
     for values in _tensors(network, batches, sorted({each.given for each in wanted})):
         for each in wanted:
-            sums[each.node].add(values[each.given], positions, generator)
+            sums[each.node].add(values[each.given], images, generator)
     found = {}
     for index, each in enumerate(wanted):
         progress(f"Rounding weights · {index} of {len(wanted)}")
@@ -112,8 +113,9 @@ class _Sums:
         self._first_rounded = torch.zeros_like(self._first)
         self._count = 0
 
-    def add(self, given: Tensor, positions: int, generator: torch.Generator) -> None:
-        rows = self._product.rows(given, positions * len(given), generator)
+    def add(self, given: Tensor, images: int, generator: torch.Generator) -> None:
+        wanted = min(max(_ROWS_OF_A_COLUMN * self._second.shape[1], _ROWS[0]), _ROWS[1])
+        rows = self._product.rows(given, math.ceil(wanted / images) * len(given), generator)
         seen = fake_quantize_input(rows, *self._ends, bits=_BITS)
         self._second += seen.transpose(1, 2) @ seen
         self._first += rows.sum(1)
@@ -128,7 +130,7 @@ class _Sums:
             second = second - (seen[:, :, None] * seen[:, None, :]).float()
         low, high = self._ends
         input_scale = max(max(high, 0.0) - min(low, 0.0), torch.finfo(torch.float32).tiny) / (2**_BITS - 1)
-        least = torch.full_like(weight[:, :, :1], torch.finfo(torch.float32).tiny)
+        least = torch.zeros_like(weight[:, :, :1])
         if offsets is not None:
             least = least.maximum(offsets.abs().view_as(least) / (_BIAS_STEPS * input_scale))
         steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise)

@@ -80,11 +80,15 @@ class Product:
         windows = functional.pad(given, sides)  # (N, C, H, W)
         for axis in range(spatial):
             windows = windows.unfold(2 + axis, dilations[axis] * (kernel[axis] - 1) + 1, strides[axis])
-        windows = windows[(..., *(slice(None, None, step) for step in dilations))].movedim(1, -1)  # (N, H, W, k, k, C)
+        for axis, step in enumerate(dilations):
+            taps = torch.arange(0, windows.shape[2 + spatial + axis], step)
+            windows = windows.index_select(2 + spatial + axis, taps) if step > 1 else windows
+        windows = windows.movedim(1, -1)  # (N, H, W, k, k, C)
         places = windows.shape[: 1 + spatial]
         chosen = torch.randperm(math.prod(places), generator=generator)[:positions]
         picked = windows[torch.unravel_index(chosen, places)]  # (S, k, k, C)
-        return picked.unflatten(-1, (self.groups, -1)).movedim(-2, 0).flatten(2)
+        grouped = picked.reshape(*picked.shape[:-1], self.groups, -1)
+        return grouped.movedim(-2, 0).flatten(2)
 
 
 def products(network: onnx.ModelProto) -> list[Product]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 LARGEST = 127
 MOST_OF_A_PAIR = 128
@@ -11,6 +12,7 @@ MOST_OF_A_PAIR = 128
 _DAMPING = 0.01  # of the mean diagonal of second moments
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
 _ROUNDS = 2
+_LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold next to nothing: it is divided by
 
 
 def rounded(
@@ -27,7 +29,7 @@ def rounded(
     On processors with AVX2 or AVX-512 but without VNNI, onnxruntime adds two products of 8 bits in 16, with
     saturation; its depthwise kernels do not.
     """
-    moments = _damped(second)
+    moments, least_scale = _damped(second), least_scale.clamp_min(_LEAST_SCALE)
     full = weight.abs().amax(2, keepdim=True) / largest
     if paired:
         full = torch.maximum(full, _largest_pair(weight) / MOST_OF_A_PAIR)
@@ -52,13 +54,14 @@ def squared_error(difference: Tensor, second: Tensor) -> Tensor:
 
 def _damped(second: Tensor) -> Tensor:
     diagonal = second.diagonal(dim1=1, dim2=2)
-    added = (_DAMPING * diagonal.mean(1, keepdim=True)).clamp_min(torch.finfo(second.dtype).tiny)
+    added = (_DAMPING * diagonal.mean(1, keepdim=True)).clamp_min(_LEAST_SCALE)
     return second + torch.diag_embed(added.expand_as(diagonal))
 
 
 def _pairs(weight: Tensor) -> Tensor:
     """Return ``weight`` as (G, O, pairs, 2); a column without a neighbour has 0 beside it."""
-    return torch.nn.functional.pad(weight, (0, weight.shape[2] % 2)).unflatten(2, (-1, 2))
+    even = functional.pad(weight, (0, weight.shape[2] % 2))
+    return even.view(*even.shape[:2], -1, 2)
 
 
 def _largest_pair(weight: Tensor) -> Tensor:
