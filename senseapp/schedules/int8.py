@@ -52,8 +52,8 @@ class Int8Writer:
 
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
-    has none; a ``rounding`` is set after the first file. With a ``rounding``, values that pass from one node in float to another are not rounded between them, nor
-    is the network's output. ``reduce_range`` gives weights without one 7 bits.
+    has none; one is set after the first file. With a ``rounding``, values that pass from one node in float to another
+    are not rounded between them, nor is the network's output. ``reduce_range`` gives weights without one 7 bits.
 
     Raises:
         InvalidSpec: onnxruntime cannot quantize it.
@@ -271,7 +271,8 @@ class _Search:
         alone = {node: gains[node,] for node in nodes}
         for group in _groups(best, nodes, alone):
             gains[group] = least - self.damage_of(self._with(group))
-        in_float, rejected = (), ()
+        in_float: tuple[str, ...] = ()
+        rejected: tuple[str, ...] = ()
         ranked = sorted(gains, key=lambda group: -gains[group])[:_TRIED]
         for index, group in enumerate(ranked):
             self.progress(f"Choosing what stays in float · {index} of {len(ranked)}")
