@@ -92,6 +92,18 @@ def test_channels_of_nothing_stay_so():
         torch.testing.assert_close(steps * scale, weight, atol=0.005, rtol=0)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 7])
+def test_weights_of_fewer_bits_and_zeros_stay_as_they_are(bits):
+    largest = 2 ** (bits - 1) - 1
+    integers = torch.randint(-largest, largest + 1, (1, 6, 40), generator=torch.Generator().manual_seed(0)).float()
+    integers[:, :, 0] = largest
+    weight = integers * (0.1 + torch.rand(1, 6, 1, generator=torch.Generator().manual_seed(1)))
+    steps, scale = rounded(weight, second_moments(1, 40, seed=0), least_scale=torch.zeros(1, 6, 1))
+    torch.testing.assert_close(steps * scale, weight, rtol=1e-5, atol=0)
+    sparse = torch.randn(1, 6, 40, generator=torch.Generator().manual_seed(2)) * (integers > 0)
+    assert not bool(rounded(sparse, second_moments(1, 40, seed=0), least_scale=scale)[0][sparse == 0].any())
+
+
 def test_rows_times_the_matrix_are_what_the_node_makes(network):
     model = onnx.load_from_string(network)
     found = products(model)

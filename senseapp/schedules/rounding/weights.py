@@ -11,6 +11,7 @@ MOST_OF_A_PAIR = 128
 """What two neighbouring weights of one sign add up to at most: 255 · 128 fits in the 16 bits of ``VPMADDUBSW``."""
 _DAMPING = 0.01  # of the mean diagonal of second moments
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
+_FEWER_BITS = (1, 3, 7, 15, 31, 63)  # the largest integers of 2 to 7 bits: weights that hold no more stay as they are
 _ROUNDS = 2
 _LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold next to nothing: it is divided by
 
@@ -30,13 +31,12 @@ def rounded(
     saturation; its depthwise kernels do not.
     """
     moments, least_scale = _damped(second), least_scale.clamp_min(_LEAST_SCALE)
-    full = weight.abs().amax(2, keepdim=True) / largest
-    if paired:
-        full = torch.maximum(full, _largest_pair(weight) / MOST_OF_A_PAIR)
+    highest = weight.abs().amax(2, keepdim=True)
+    full = torch.maximum(highest / largest, _largest_pair(weight) / MOST_OF_A_PAIR) if paired else highest / largest
     steps, scale = torch.zeros_like(weight), torch.maximum(full, least_scale)
     least = torch.full_like(scale, torch.inf)
-    for share in _SHARES:
-        tried = torch.maximum(share * full, least_scale)
+    for candidate in (*(share * full for share in _SHARES), *(highest / most for most in _FEWER_BITS)):
+        tried = torch.maximum(candidate, least_scale)
         found = _nearest(weight / tried, largest, paired)
         error = squared_error(weight - found * tried, moments)
         better = error < least
@@ -96,5 +96,6 @@ def _round_in_turn(weight: Tensor, second: Tensor, steps: Tensor, scale: Tensor,
             high = high.minimum(MOST_OF_A_PAIR - beside.clamp_min(0))
             floor = floor.maximum(-MOST_OF_A_PAIR - beside.clamp_max(0))
         change = best.round().maximum(floor).minimum(high) - steps[:, :, column]
+        change = change * (weight[:, :, column] != 0)
         steps[:, :, column] += change
         slope -= (change * scale[:, :, 0])[:, :, None] * row
