@@ -7,6 +7,7 @@ from pathlib import Path
 
 from senseapp.cli.run_arguments import schedule_at
 from senseapp.core.disk import replace_file, storage_errors
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.schedule import ValidationResult
 from senseapp.runs.leaderboard import headline
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
         schedules=schedules,
         validations=folder.records(ValidationResult),
         histograms=folder.records(QuantizationHistogram),
+        changed=folder.records(ChangedAnswers),
     )
     report = build_report(contents)
     with storage_errors(f"the folder of {arguments.out.name}"):

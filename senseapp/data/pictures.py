@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.wording import printable
@@ -25,6 +27,8 @@ from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import CLASSIFICATION, Targets, Task, WrittenLabels
 
+_SIDES = (96, 160)
+"""Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
 _UNLABELLED = "There are no labels: outputs are compared with the original model's."
 
 
@@ -199,3 +203,16 @@ def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> 
     if visible.shape[1] != 3:
         visible = visible[:, :1].expand(-1, 3, -1, -1)
     return Preview(indices=indices, pictures=visible.permute(0, 2, 3, 1).contiguous().numpy())
+
+
+def png_of(picture: npt.NDArray[np.uint8]) -> bytes:
+    """Return a thumbnail of ``picture``, RGB (H, W, 3), as a PNG file."""
+    image = Image.fromarray(picture)
+    least, most = _SIDES
+    factor = -(-least // min(image.size))
+    if factor > 1:
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    image.thumbnail((2 * most, 2 * most) if factor > 1 else (most, most))
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.disk import storage_errors
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
@@ -71,6 +72,11 @@ class Work:
     def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
         """Return what came of a task, or None before it is done."""
         return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
+
+    def changed(self, proof: Verification) -> ChangedAnswers | None:
+        """Return which answers a proven model changes; None where that is unknown."""
+        known = self._readable(proof)
+        return known.changed(self._store.folder(known.run_id))
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
         """Return the files of the compressed model: its state dict, and where channels were removed the network."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 import time
 from pathlib import Path
@@ -15,8 +14,6 @@ from senseapp.runs.session import load_engine
 from senseapp.tasks import Task, task_named
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from torch import Tensor
 
     from senseapp.data.images import ImageSet
@@ -27,7 +24,6 @@ _SHOWN = 12
 _MOST_SCORED = 256
 _SCORING_SECONDS = 8.0
 _BATCH = 32
-_SMALLEST_SIDE = 96  # of a thumbnail; smaller inputs are enlarged without smoothing
 
 
 def sample_zip() -> bytes:
@@ -81,7 +77,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
 
 def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tuple[SeenPicture, ...]:
     from senseapp.data.images import effective_preprocessing
-    from senseapp.data.pictures import preview
+    from senseapp.data.pictures import png_of, preview
 
     chosen = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=_SHOWN)
     outputs = _outputs(task, model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
@@ -89,7 +85,7 @@ def _seen(spec: RunSpec, task: Task, model: LoadedModel, images: ImageSet) -> tu
     return tuple(
         SeenPicture(
             name=images.names[index],
-            png=_png(picture),
+            png=png_of(picture),
             label="" if images.labels is None else task.target_text(images.labels[index], names),
             prediction=task.output_text(output, names),
         )
@@ -122,15 +118,3 @@ def _outputs(task: Task, model: LoadedModel, batch: Tensor) -> Tensor:
 
     with torch.inference_mode():
         return task.output(model.module(batch))
-
-
-def _png(picture: npt.NDArray[np.uint8]) -> bytes:
-    from PIL import Image
-
-    image = Image.fromarray(picture)
-    factor = -(-_SMALLEST_SIDE // min(image.size))
-    if factor > 1:
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    file = io.BytesIO()
-    image.save(file, format="PNG")
-    return file.getvalue()

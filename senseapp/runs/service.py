@@ -11,6 +11,7 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import NotFound, QueueFull
 from senseapp.core.home import home as default_home
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
@@ -227,6 +228,10 @@ class Service:
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
         """Return every histogram that was made of a run, the oldest first."""
         return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
+
+    def changed_answers(self, run_id: str) -> tuple[ChangedAnswers, ...]:
+        """Return every comparison of answers that was made of a run, the oldest first."""
+        return self._store.folder(self._store.readable(run_id, self.owner)).records(ChangedAnswers)
 
     def system(self) -> SystemReport:
         """Return how the server is right now, for anybody who may open the app."""

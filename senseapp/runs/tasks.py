@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.codec import dumps, encode
 from senseapp.core.disk import replace_file
-from senseapp.core.errors import MeasurementFailed, NotFound
+from senseapp.core.errors import InvalidSpec, MeasurementFailed, NotFound
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
@@ -283,8 +284,14 @@ class Verification(FinishedRunTask[ValidationResult]):
 
         context.observer.phase("Writing the compressed model")
         files, notes = write_compressed(proven.applied, context.folder.compressed_model(self.key), proven.example)
+        if proven.changed is not None:
+            context.folder.save(self.key, proven.changed)
         validation = with_file_sizes(proven.result, files, proven.dense)
         return replace(validation, notes=(*validation.notes, *notes))
+
+    def changed(self, folder: RunFolder) -> ChangedAnswers | None:
+        """Return which answers the proven model changes; None where that is unknown."""
+        return folder.load(ChangedAnswers, self.key)
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
         """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
@@ -434,3 +441,38 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         validation = proof.written(found.proven, context)
         proof.keep(folder, validation)
         return replace(found.record, validation=validation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAnswers(FinishedRunTask[ChangedAnswers]):
+    """Which of the run's images are answered differently with one layer, or coupled group, compressed alone.
+
+    ``level`` is a fraction, or bits.
+    """
+
+    kind: ClassVar[type] = ChangedAnswers
+
+    layer: str
+    level: float
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"changed answers layer={self.layer} level={self.level!r}")
+
+    def find_out(self, context: TaskContext) -> ChangedAnswers:
+        """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
+        from senseapp.schedules.changed_answers import changed_answers
+        from senseapp.schedules.evaluator import ScheduleEvaluator
+        from senseapp.schedules.problem import manual_schedule  # torch loads here
+
+        result, progress = context.folder.load_result(), context.observer.phase
+        progress("Loading the model and the images")
+        evaluator = ScheduleEvaluator.open(result, data_roots=context.data_roots, progress=progress)
+        progress(f"Comparing the answers with {self.layer} compressed")
+        applied = evaluator.apply(manual_schedule(result, {self.layer: self.level}))
+        subject = f"{self.layer} at {result.compression.scale.text(self.level)}"
+        found = changed_answers(evaluator, applied, evaluator.images.curves, subject=subject)
+        if found is None:
+            raise InvalidSpec("The outputs of this model name no answers that could change.")
+        return found

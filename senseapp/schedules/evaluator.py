@@ -130,6 +130,7 @@ class ScheduleEvaluator:
     Attributes:
         dense: the uncompressed model with the proof images.
         configs: how each kind of compression is carried out.
+        class_names: of the outputs; empty where unknown.
         progress: is told each step, and images as they are measured.
     """
 
@@ -138,6 +139,7 @@ class ScheduleEvaluator:
     dense: MeasurementContext
     profile: ModelProfile
     configs: Mapping[str, CompressionConfig]
+    class_names: tuple[str, ...] = ()
     progress: Progress = field(default_factory=Progress)
     _baselines: dict[int, tuple[ImageSet, BaselineOutputs]] = field(default_factory=dict, init=False)
 
@@ -170,7 +172,8 @@ class ScheduleEvaluator:
         if [layer.name for layer in profile.layers] != [layer.name for layer in result.profile.layers]:
             raise InvalidSchedule(f"{loaded.title} is not the model that the run measured: its layers differ.")
         configs = configs_for(spec.compression, *((other,) if other else ()))
-        return cls(result, parts, dense, profile, configs, Progress(progress))
+        names = loaded.class_names or parts.curves.class_names
+        return cls(result, parts, dense, profile, configs, tuple(names), Progress(progress))
 
     def apply(self, schedule: Schedule) -> AppliedModel:
         """Return the model compressed as ``schedule`` says; see :func:`apply_schedule`."""
@@ -286,6 +289,15 @@ class ScheduleEvaluator:
         with applied.active():
             output = self._outputs(replace(self.dense, model=applied.model, images=images), start, end)
         return baseline.moments(output, start, end)
+
+    def baseline_outputs(self, images: ImageSet) -> Tensor:
+        """Return the uncompressed model's output for ``images``, (N, ...)."""
+        return self._baseline(images).outputs
+
+    def outputs(self, applied: AppliedModel, images: ImageSet) -> Tensor:
+        """Return the output of ``applied`` for ``images``, (N, ...)."""
+        with applied.active():
+            return self._outputs(replace(self.dense, model=applied.model, images=images), 0, len(images))
 
     def _baseline(self, images: ImageSet) -> BaselineOutputs:
         if id(images) not in self._baselines:

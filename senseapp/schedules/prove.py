@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from senseapp.compressions import BudgetKind, CompressionConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.measurement import SensitivityResult, change_in, loss_with_interval
+from senseapp.records.recommendation import saving_text
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
 from senseapp.schedules.apply import AppliedModel
+from senseapp.schedules.changed_answers import changed_answers
 from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
 from senseapp.schedules.refine import refine
 from senseapp.schedules.repair_choice import measured
@@ -28,13 +31,15 @@ _NEAR = 0.005  # of the total: nearer to the budget than people can tell
 class Proven:
     """A measured schedule, and the compressed model itself, repaired if that was asked for and did better.
 
-    ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model.
+    ``example`` is one image that it takes, (1, C, H, W); ``dense`` is the uncompressed model; ``changed`` says which
+    proof images it answers differently, for tasks with answers.
     """
 
     result: ValidationResult
     applied: AppliedModel
     example: Tensor
     dense: nn.Module
+    changed: ChangedAnswers | None
 
 
 def validate(
@@ -77,6 +82,7 @@ def prove(
     evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
     proof = evaluator.images.proof
     found = measured(evaluator, applied, final.metric, repair=repair, images=proof, adapting=adapting)
+    changed = changed_answers(evaluator, applied, proof, subject=_subject(final))
     sizes = _sizes(evaluator, applied)
     evaluator.progress("Measuring a uniform schedule of equal cost")
     rival, rival_note = _uniform(evaluator, final, applied)
@@ -111,7 +117,14 @@ def prove(
         applied=applied,
         example=evaluator.dense.batches(0, 1)[0],
         dense=evaluator.dense.model,
+        changed=changed,
     )
+
+
+def _subject(schedule: Schedule) -> str:
+    budget = schedule.budget
+    figure = schedule.achieved.get(budget.kind) if budget else None
+    return f"a schedule to {saving_text(budget.kind, figure)}" if budget and figure is not None else "a schedule"
 
 
 def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:

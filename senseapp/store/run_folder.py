@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from senseapp.core.codec import dumps, loads
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import Deployment
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
@@ -22,15 +23,18 @@ from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-Record = ValidationResult | StrongestFound | QuantizationHistogram | Deployment | Recommendation
+Record = ValidationResult | StrongestFound | QuantizationHistogram | Deployment | Recommendation | ChangedAnswers
 """What tasks on finished runs leave."""
-RecordT = TypeVar("RecordT", ValidationResult, StrongestFound, QuantizationHistogram, Deployment, Recommendation)
+RecordT = TypeVar(
+    "RecordT", ValidationResult, StrongestFound, QuantizationHistogram, Deployment, Recommendation, ChangedAnswers
+)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
     Deployment: "deployment",
     Recommendation: "recommendation",
+    ChangedAnswers: "changed",
 }
 
 
@@ -43,7 +47,8 @@ class RunFolder:
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
     within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the file
-    ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``. An empty ``begun-KEY`` stands for each
+    ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``,
+    which answers change a ``changed-KEY.json``. An empty ``begun-KEY`` stands for each
     that was asked for and has not ended.
 
     Raises:

@@ -208,6 +208,10 @@ class Task(ABC):
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the label of one image in a few letters."""
 
+    def answers(self, output: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the class that each image is given and its probability, (N,) each; None where outputs name none."""
+        return None
+
     def preview_line(self, value: float, images: str) -> str:
         """Return one sentence on the shown metric of the uncompressed model over so many ``images``."""
         metric = METRICS[self.shown_metric]

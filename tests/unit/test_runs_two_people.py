@@ -20,6 +20,7 @@ from senseapp.runs.tasks import (
     DropLimit,
     HistogramTask,
     HistogramWall,
+    LayerAnswers,
     RecommendationTask,
     StrongestSearch,
     Verification,
@@ -38,9 +39,11 @@ TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
     "search": lambda run_id: StrongestSearch(run_id=run_id, drop=DROP),
     "recommendation": lambda run_id: RecommendationTask(run_id=run_id),
+    "answers": lambda run_id: LayerAnswers(run_id=run_id, layer="stem", level=0.5),
     "histogram": lambda run_id: HistogramTask(run_id=run_id, spec=HISTOGRAM),
     "wall": lambda run_id: HistogramWall(run_id=run_id, spec=HISTOGRAM, layers=("stem",)),
 }
+PROOFS_ONLY = ("compressed_model", "changed")
 PARTS = {"": Service, "schedules.": Scheduling}
 
 
@@ -56,8 +59,8 @@ def calls_with_a_run():
         for name in public_methods(part)
         if "run_id" in inspect.signature(getattr(part, name)).parameters
     ]
-    works = [f"work.{name} {task}" for name in public_methods(Work) if name != "compressed_model" for task in TASKS]
-    return [*named, *works, "work.compressed_model proof"]
+    works = [f"work.{name} {task}" for name in public_methods(Work) if name not in PROOFS_ONLY for task in TASKS]
+    return [*named, *works, *(f"work.{name} proof" for name in PROOFS_ONLY)]
 
 
 def ask(service, name, run_id):

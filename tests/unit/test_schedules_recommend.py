@@ -20,7 +20,7 @@ from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
-from senseapp.runs.tasks import RecommendationTask
+from senseapp.runs.tasks import LayerAnswers, RecommendationTask
 from senseapp.schedules import recommend
 from senseapp.schedules.evaluator import load_proof_images
 from tests.pages import records
@@ -151,6 +151,10 @@ def test_the_file_does_what_the_recommendation_says(recommended) -> None:
     assert found.loss.value == pytest.approx(right, abs=1e-9)
     assert found.loss.delta <= ALLOWED
     assert found.loss.num_samples == len(images)
+    changed = service.work.changed(proof)
+    kept = next(change for change in found.validation.kept_changes if change.metric == "agreement")
+    assert changed.num_changed == round(kept.delta * len(images))
+    assert changed.drop == pytest.approx(found.loss.delta)
 
 
 def test_the_range_is_measured_for_both_kinds_of_schedule(recommended) -> None:
@@ -160,6 +164,17 @@ def test_the_range_is_measured_for_both_kinds_of_schedule(recommended) -> None:
         assert figures == sorted(figures)
         assert len(figures) >= 4
     assert all(each.changes[0].num_samples == 100 for each in found.tried)
+
+
+def test_the_answers_of_one_layer_are_compared_on_request(recommended) -> None:
+    service, run_id, _ = recommended
+    task = LayerAnswers(run_id=run_id, layer="layer4.1.conv1", level=0.9)
+    service.work.start(task)
+    assert service._backend.runner.run_next()
+    found, result = service.work.outcome(task), service.result(run_id)
+    measured = next(item for item in result.measurements if item.key == ("layer4.1.conv1", 0.9))
+    assert found.num_changed == round(measured.change("agreement").delta * result.num_samples)
+    assert found.subject == "layer4.1.conv1 at 90 %"
 
 
 def test_a_recommendation_is_not_looked_for_where_it_would_take_too_long(few_digits, tmp_path) -> None:

@@ -135,6 +135,7 @@ def make_report(
         schedules=schedules,
         validations=service.validations(record.run_id),
         histograms=service.histograms(record.run_id),
+        changed=service.changed_answers(record.run_id),
         finished=record.state.finished,
     )
     return build_report(contents).encode()

@@ -16,6 +16,7 @@ import altair as alt
 import pandas as pd
 
 from senseapp.app.charts.axes import chart_parts
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule, ValidationResult
@@ -88,7 +89,7 @@ def _rename(node: Any, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContents:
-    """A run and everything that was made of it: unproven schedules, proofs, and histograms that somebody looked at.
+    """A run and everything that was made of it: unproven schedules, proofs, answers that they change, histograms.
 
     ``made_seconds`` is when the report is made, in Unix time.
     """
@@ -99,5 +100,6 @@ class ReportContents:
     schedules: tuple[Schedule, ...] = ()
     validations: tuple[ValidationResult, ...] = ()
     histograms: tuple[QuantizationHistogram, ...] = ()
+    changed: tuple[ChangedAnswers, ...] = ()
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)

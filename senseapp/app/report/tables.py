@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from senseapp.app.charts.quantization_bars import histogram_chart
+from senseapp.app.frames.answers import CLASS_COLUMNS, class_note, class_rows
 from senseapp.app.frames.results import (
     apart_frame,
     measurement_frame,
@@ -21,6 +22,7 @@ from senseapp.app.report.chart_data import ChartData
 from senseapp.app.report.figures import Drawing, Figure, drawn
 from senseapp.app.words import format as fmt
 from senseapp.metrics import METRICS
+from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile
@@ -38,6 +40,20 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     figures: bool = True
+
+
+def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[Table, ...]:
+    """Return what each class loses, for each model whose answers were compared by class."""
+    return tuple(
+        Table(
+            title=f"What each class loses with {found.subject}: {found.sentence}",
+            columns=CLASS_COLUMNS,
+            rows=tuple(tuple(map(str, row)) for row in class_rows(found)),
+            note=class_note(found),
+        )
+        for found in changed
+        if found.classes
+    )
 
 
 def layer_tables(result: SensitivityResult) -> tuple[tuple[Table, ...], str]:

@@ -9,7 +9,11 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.charts.curves import sensitivity_curves
+from senseapp.app.common import backend
+from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.figure import figure
+from senseapp.app.common.jobs import begin, start_label
+from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import drop_pick, kept
 from senseapp.app.common.tables import show_table, top_columns
 from senseapp.app.frames.levels import CURVE_AXES, curve_rows
@@ -20,6 +24,7 @@ from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile
+from senseapp.runs.tasks import LayerAnswers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,7 @@ def layer_panel(view: RunView) -> None:
         _facts(layer, view.result)
         if view.picked_row:
             _curve(view)
+            _answers(view)
         else:
             _no_value(view)
 
@@ -195,3 +201,18 @@ def _curve(view: RunView) -> None:
     columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
     del columns["row"], columns["rank"]
     show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")
+
+
+def _answers(view: RunView) -> None:
+    """Show which answers change with the layer compressed alone at the level, or the button that finds out."""
+    if view.result.spec.data.kind == "imported":
+        return
+    task = LayerAnswers(run_id=view.run_id, layer=view.picked_row, level=view.level)
+    with errors_here():
+        found = backend.service().work.outcome(task)
+        if found is not None:
+            changed_answers(found, key=f"layer.{view.run_id}")
+        elif label := start_label(task, "Which answers change?", "these pictures", cancel="panel.answers_stop"):
+            about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
+            if st.button(label, key=f"panel.answers.{view.run_id}", icon=":material/compare:", help=about):
+                begin(task)

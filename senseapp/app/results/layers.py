@@ -11,6 +11,7 @@ import streamlit as st
 from senseapp.app.charts.bars import sensitivity_bars
 from senseapp.app.charts.curves import level_line
 from senseapp.app.common.figure import choose_one, figure, place_of, rows_height
+from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import kept, session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.app.frames.fragility import fragility_legend
@@ -27,7 +28,7 @@ from senseapp.app.frames.levels import (
 )
 from senseapp.app.frames.results import apart_frame, at_level, counted_rows, top_frame, unlisted_frame
 from senseapp.app.results.layer_side import layer_panel
-from senseapp.app.results.recommendation import recommendation_card
+from senseapp.app.results.recommendation import recommendation_card, recommended_answers
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
@@ -74,6 +75,8 @@ def layers_tab(view: RunView) -> None:
 
     answer_first(view, chart=(chart, draw), side=(side, beside))
     with chart:
+        with errors_here():
+            recommended_answers(view.run_id)
         values_table(view, rows)
     _layers_apart(view)
 

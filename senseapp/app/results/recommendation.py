@@ -9,6 +9,7 @@ import streamlit as st
 
 from senseapp.app.charts.recommended import recommended_chart
 from senseapp.app.common import backend
+from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figure
 from senseapp.app.common.jobs import begin, start_label
@@ -51,6 +52,17 @@ def _answer(task: RecommendationTask, found: Recommendation) -> None:
     if proof is not None:
         _file_button(proof)
     st.caption(found.evidence)
+
+
+def recommended_answers(run_id: str) -> None:
+    """Show what the recommended model answers differently; nothing before that is known."""
+    task = RecommendationTask(run_id=run_id)
+    found = backend.recommendation_of(run_id)
+    proof = task.proof(found) if found is not None else None
+    changed = backend.service().work.changed(proof) if proof is not None else None
+    if changed is not None:
+        st.markdown("## Which answers does the recommended model change?")
+        changed_answers(changed, key=f"recommended.{run_id}")
 
 
 def _file_button(proof: Verification) -> None:

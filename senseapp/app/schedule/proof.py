@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.jobs import begin, start_label
@@ -127,6 +128,9 @@ def proof_block(
             validation = backend.service().work.outcome(proof)
             if validation is not None:
                 proof_figures(validation, result)
+                if (changed := backend.service().work.changed(proof)) is not None:
+                    with st.expander("Pictures that change", icon=":material/compare:"):
+                        changed_answers(changed, key=f"proof.{run_id}")
                 _compressed_model(proof)
             elif label := start_label(proof, "Verify", "a proof of this schedule", cancel="schedule.stop"):
                 st.markdown(

@@ -22,6 +22,7 @@ from senseapp.runs.tasks import (
     DeployTask,
     HistogramTask,
     HistogramWall,
+    LayerAnswers,
     RecommendationTask,
     RunTask,
     StrongestSearch,
@@ -33,7 +34,7 @@ from senseapp.store.run_folder import RunFolder
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(Measurement, HistogramTask, HistogramWall, RecommendationTask),
+        *(Measurement, HistogramTask, HistogramWall, LayerAnswers, RecommendationTask),
         *(StrongestSearch, Verification, DeployTask),
     )
 }

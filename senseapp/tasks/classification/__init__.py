@@ -116,6 +116,11 @@ class Classification(Task):
         """Return the name of the class."""
         return _class_name(int(target), names)
 
+    def answers(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the class with the highest score and its probability."""
+        sure, answer = output.float().softmax(dim=1).nan_to_num().max(dim=1)
+        return answer, sure
+
     def preview_line(self, value: float, images: str) -> str:
         """Return the share of images that the model gets right."""
         return f"Uncompressed, the model gets **{100 * value:.1f} %** of {images} right."
