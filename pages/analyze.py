@@ -3,9 +3,10 @@
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, images_line, model_line
-from senseapp.app.analyze.compression import choose_sensitivity
+from senseapp.app.analyze.compression import UNSURE, choose_sensitivity
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
+from senseapp.app.analyze.not_sure import which_pays
 from senseapp.app.analyze.start import offer_photographs, start_bar
 from senseapp.app.common.state import session
 from senseapp.tasks import task_named
@@ -27,7 +28,10 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:
-        sensitivity = choose_sensitivity(draft.sensitivity, profile, task_named((model or draft.model).task))
+        chosen = choose_sensitivity(draft.sensitivity, profile, task_named((model or draft.model).task))
+        if chosen == UNSURE:
+            which_pays(model, images)
+    sensitivity = None if chosen == UNSURE else chosen
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
     blocks["Compression"].summarise(compression_line(sensitivity))

@@ -132,6 +132,7 @@ class CompressionDescription:
         effect: what becomes of the weights.
         order: place when several compressions are applied to one network, lowest first.
         partners: names of the compressions that a layer may get as well.
+        pays: whom it pays for, in one sentence.
         compressor: ``module:name`` of the factory, taking settings and a ``CompressionRequest``; it may load torch.
     """
 
@@ -145,6 +146,7 @@ class CompressionDescription:
     effect: Effect
     order: int
     partners: tuple[str, ...] = ()
+    pays: str = ""
     compressor: str
 
     @property

@@ -236,7 +236,9 @@ class Backend:
 
     def _recommend(self, record: RunRecord, result: SensitivityResult) -> None:
         """Let the recommendation follow where it is quick and there is room; the page offers it where not."""
-        if self._open_session is not None or self.recommendation_seconds(result) > self.settings.recommend_seconds:
+        if result.spec.sensitivity.mode == "quick" or self._open_session is not None:
+            return
+        if self.recommendation_seconds(result) > self.settings.recommend_seconds:
             return
         with suppress(QueueFull, QuotaExceeded):
             check_run_room(disk_use(self.store, record.owner, self.settings))

@@ -161,7 +161,7 @@ def leaderboard_row(result: SensitivityResult, *, run: str) -> LeaderboardRow:
         num_images=result.num_samples,
         metric=result.metric,
         baseline=baseline if METRICS[result.metric].needs_labels else None,
-        bytes_removable=_removable(result, counted) if counted and not unknown else None,
+        bytes_removable=bytes_removable(result, counted) if counted and not unknown else None,
         drop_metric=counted,
         headline=headline(result),
         unknown_because=unknown,
@@ -194,14 +194,15 @@ def _cannot_be_told(result: SensitivityResult, metric: str) -> str:
     return f"cannot be told with {plural(result.num_samples, 'image')}"
 
 
-def _removable(result: SensitivityResult, metric: str) -> float | None:
+def bytes_removable(result: SensitivityResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:
+    """Return the largest share of bytes predicted to lose at most ``allowed``; None if that cannot be said."""
     from senseapp.schedules.trade_off import trade_off  # it loads scipy, which the app starts without
 
     try:
         points = trade_off(result, "bytes", metric=metric)
     except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget can be asked for
         return None
-    return max((point.figure for point in points if point.damage <= ALLOWED_DROP), default=0.0)
+    return max((point.figure for point in points if point.damage <= allowed), default=0.0)
 
 
 class Leaderboard:

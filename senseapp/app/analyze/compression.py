@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
@@ -36,24 +36,32 @@ def _choose(option: Option, value: Any, *, key: str) -> Any:
     return choose_one(option.label, option.choices, value, key=key, help_text=option.help)
 
 
+UNSURE: Literal["unsure"] = "unsure"
 _AUTOMATIC_LABEL = "Automatic: top-1 with many labelled images, else KL"
 _AUTOMATIC = "automatic"
 
 
-def choose_sensitivity(draft: SensitivitySpec, profile: ModelProfile | None, task: Task) -> SensitivitySpec | None:
-    """Show everything that is measured and how, prefilled with ``draft``; None while a field is wrong."""
-    kinds = compressions.names()
+def choose_sensitivity(
+    draft: SensitivitySpec, profile: ModelProfile | None, task: Task
+) -> SensitivitySpec | Literal["unsure"] | None:
+    """Show everything that is measured and how, prefilled with ``draft``; None while a field is wrong.
+
+    Nothing more is asked of somebody who is not sure which compression to choose: that is :data:`UNSURE`.
+    """
+    kinds = (*compressions.names(), UNSURE)
     kind = st.radio(
         "What is done to a layer",
         kinds,
         index=kinds.index(draft.compression.kind),
-        format_func=lambda name: f"**{compressions.get(name).label}**",
-        captions=[each.line for each in compressions.all_descriptions()],
+        format_func=lambda name: f"**{'Not sure' if name == UNSURE else compressions.get(name).label}**",
+        captions=[*(each.line for each in compressions.all_descriptions()), "Estimate all of them, see which pays"],
         horizontal=True,
         key="analyze.compression.kind",
         help="One layer at a time is compressed and the damage measured; the others stay as they are.",
         persist_state="session",
     )
+    if kind == UNSURE:
+        return UNSURE
     compression = compressions.get(kind if kind in kinds else kinds[0])
     levels_place, metric_place = st.container(), st.container()
     with st.expander("More options"):

@@ -177,7 +177,7 @@ def start_bar(
         with errors_here():
             st.markdown(_plan(spec, profile))
     if pressed:
-        _start(spec)
+        start_run(spec)
 
 
 def _is_refused(model: ModelSpec) -> bool:
@@ -204,7 +204,7 @@ def offer_photographs() -> None:
             width=300,
         )
         if st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:"):
-            _start(PHOTOGRAPHS_DEMO)
+            start_run(PHOTOGRAPHS_DEMO)
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
@@ -257,7 +257,8 @@ def run_title(spec: RunSpec) -> str:
     return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
 
 
-def _start(spec: RunSpec) -> None:
+def start_run(spec: RunSpec) -> None:
+    """Start a run and go to its page; say so here if it cannot be started."""
     session().draft = spec
     try:
         run_id = backend.service().start(spec, title=run_title(spec))

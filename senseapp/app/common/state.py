@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import streamlit as st
 
-from senseapp.records.spec import RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 
 RUN_PARAMETER = "run"
 _KEY = "senseapp.session"
@@ -45,6 +45,7 @@ class Session:
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
         tabs: the view that was shown last, by run id.
+        trials: ids of the quick runs that estimate every compression, by model and images.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last; sidebar links drop the URL's, this brings them back.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
@@ -61,6 +62,7 @@ class Session:
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
     tabs: dict[str, str] = field(default_factory=dict)
+    trials: dict[tuple[ModelSpec, DataSpec], tuple[str, ...]] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
     uploads: dict[str, Path] = field(default_factory=dict)
