@@ -7,6 +7,7 @@ import io
 import operator
 import random
 import string
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,14 @@ SCHEDULE = Schedule(
 )
 HISTOGRAM = HistogramSpec(layer="stem")
 DROP = DropLimit(kind="params", allowed_drop=0.1, metric="kl", repair=False, limits=Limits())
-OTHER_ARGUMENTS = {"title": "mine now", "shared": True, "schedule": SCHEDULE, "stream": io.BytesIO()}
+OTHER_ARGUMENTS = {
+    "title": "mine now",
+    "name": "file",
+    "target": Path("never written"),
+    "shared": True,
+    "schedule": SCHEDULE,
+    "stream": io.BytesIO(),
+}
 TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
     "search": lambda run_id: StrongestSearch(run_id=run_id, drop=DROP),
@@ -67,7 +75,8 @@ def ask(service, name, run_id):
     path, _, task = name.partition(" ")
     method = operator.attrgetter(path)(service)
     if task:
-        return method(TASKS[task](run_id))
+        more = list(inspect.signature(method).parameters)[1:]
+        return method(TASKS[task](run_id), *(OTHER_ARGUMENTS[name] for name in more))
     parameters = inspect.signature(method).parameters
     return method(run_id, **{key: value for key, value in OTHER_ARGUMENTS.items() if key in parameters})
 
