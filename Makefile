@@ -62,6 +62,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.histograms
 	$(BIN)/python -m benchmarks.real
+	$(BIN)/python -m benchmarks.adapt
 	@$(BIN)/python scripts/ensure_browser.py
 	$(BIN)/python -m benchmarks.pages
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
-from collections.abc import Sequence
 
-from benchmarks.real.rows import Row
-from benchmarks.results import machine, write_section
+from benchmarks.real.rows import Row, table
+from benchmarks.results import write_section
 from senseapp.core.process import become_measuring
 
 TITLE = "A real network, {part} (`python -m benchmarks.real`)"
@@ -33,14 +32,7 @@ def main() -> None:
             print(f"{'holds' if row.holds else 'FAILS'}  {row.what}: {row.found} (wanted {row.wanted})", flush=True)
             found.append(row)
         print(f"       {name}: {time.perf_counter() - started:.0f} s", flush=True)
-        write_section(TITLE.format(part=name), table(found))
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-    """Return the rows as lines of Markdown."""
-    lines = [INTRO, "", "| what | wanted | found | holds |", "|---|---|---|---|"]
-    lines += [f"| {row.what} | {row.wanted} | {row.found} | {'yes' if row.holds else 'no'} |" for row in rows]
-    return [*lines, "", machine()]
+        write_section(TITLE.format(part=name), [INTRO, "", *table(found)])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ _SHARES = {"50 % zeros": 0.65, "4 bits": 0.60}
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """A quick run, and the targets of the schedules made from it."""
 
     config: CompressionConfig
@@ -36,14 +36,14 @@ class _Run:
     targets: dict[str, float]
 
 
-_RUNS = (
-    _Run(
+RUNS = (
+    Run(
         SparsityConfig(),
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         "params",
         {"50 % zeros": 0.5, "60 % zeros": 0.6, "70 % zeros": 0.7},
     ),
-    _Run(QuantizationConfig(), (8, 7, 6, 5, 4, 3, 2), "bits", {"4 bits": 4.0, "3 bits": 3.0}),
+    Run(QuantizationConfig(), (8, 7, 6, 5, 4, 3, 2), "bits", {"4 bits": 4.0, "3 bits": 3.0}),
 )
 
 
@@ -53,14 +53,14 @@ def rows() -> Iterator[Row]:
     images, unseen = ProofImages(curves=curves, proof=proof, note=""), TensorImages(tensors(_SCORED, SCORED_ON))
     worse: list[str] = []
     kept: list[str] = []
-    for run in _RUNS:
-        bench = _bench(run, images)
-        if run is _RUNS[0]:
+    for run in RUNS:
+        bench = opened(run, images)
+        if run is RUNS[0]:
             yield _identity(bench, unseen)
         for title, target in run.targets.items():
             methods = ("optimal", "uniform") if title in _SHARES else ("optimal",)
             for method in methods:
-                schedule, name = _schedule(bench, run.kind, target, method), f"{title}, {method}"
+                schedule, name = schedule_of(bench, run.kind, target, method), f"{title}, {method}"
                 plain, best, repaired = _on_unseen(bench, schedule, unseen)
                 worse += [name] if best > plain else []
                 kept += [name] if repaired else []
@@ -73,7 +73,8 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _bench(run: _Run, images: ProofImages) -> ScheduleEvaluator:
+def opened(run: Run, images: ProofImages) -> ScheduleEvaluator:
+    """Return the network with a quick scan of ``images``."""
     network = load_network()
     spec = SensitivitySpec(compression=run.config, levels=run.levels)
     sweep = Sweep.open(network, images.curves, spec)
@@ -94,16 +95,17 @@ def _bench(run: _Run, images: ProofImages) -> ScheduleEvaluator:
     return ScheduleEvaluator.open(result, model=model, images=images)
 
 
-def _schedule(bench: ScheduleEvaluator, kind: BudgetKind, target: float, method: str) -> Schedule:
+def schedule_of(bench: ScheduleEvaluator, kind: BudgetKind, target: float, method: str) -> Schedule:
+    """Return the schedule that ``method`` solves for a target."""
     return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), metric="kl", method=method)
 
 
 def _on_unseen(bench: ScheduleEvaluator, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
     """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
     applied = bench.apply(schedule)
-    plain = _kl(bench.measure(applied, unseen))
+    plain = kl(bench.measure(applied, unseen))
     found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
-    return plain, _kl(bench.measure(applied, unseen)), found.delivered == "repaired"
+    return plain, kl(bench.measure(applied, unseen)), found.delivered == "repaired"
 
 
 def _identity(bench: ScheduleEvaluator, unseen: ImageSet) -> Row:
@@ -128,5 +130,6 @@ def _share(name: str, plain: float, best: float, most: float | None) -> Row:
     )
 
 
-def _kl(changes: tuple[MetricChange, ...]) -> float:
+def kl(changes: tuple[MetricChange, ...]) -> float:
+    """Return what was lost in KL."""
     return next(change.delta for change in changes if change.metric == "kl")

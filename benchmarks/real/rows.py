@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from benchmarks.results import machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +23,10 @@ class Row:
     wanted: str
     found: str
     holds: bool
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the rows as lines of Markdown."""
+    lines = ["| what | wanted | found | holds |", "|---|---|---|---|"]
+    lines += [f"| {row.what} | {row.wanted} | {row.found} | {'yes' if row.holds else 'no'} |" for row in rows]
+    return [*lines, "", machine()]
