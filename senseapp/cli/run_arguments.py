@@ -220,8 +220,9 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="minutes",
         default="off",
-        choices=("minutes",),
-        help="give compressed layers new weights that make up for what was lost, where measured to do so",
+        choices=("minutes", "best"),
+        help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
+        "form (minutes), or then tuned block by block by descent too (best)",
     )
 
 

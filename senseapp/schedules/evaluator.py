@@ -25,6 +25,7 @@ from senseapp.models.loaded import LoadedModel
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
+from senseapp.schedules.adapt.blocks import TunedBlocks
 from senseapp.schedules.adapt.pruned import Reconstruction
 from senseapp.schedules.adapt.walk import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
@@ -256,7 +257,7 @@ class ScheduleEvaluator:
 
     def adaptations(
         self, applied: AppliedModel, adapting: Adapting
-    ) -> tuple[Adaptation, ...] | tuple[Reconstruction, ...]:
+    ) -> tuple[Adaptation | TunedBlocks | Reconstruction, ...]:
         """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
         if adapting == "off":
             return ()
@@ -267,7 +268,10 @@ class ScheduleEvaluator:
         found = [
             Adaptation(self.dense, applied, batches, update, seed=seed, progress=self.progress) for update in UPDATES
         ]
-        return tuple(found) if found[0].layers else ()
+        if not found[0].layers:
+            return ()
+        tuned = (TunedBlocks(found[-1], self.progress),) if adapting == "best" else ()
+        return *found, *tuned
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""

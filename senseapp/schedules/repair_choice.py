@@ -19,6 +19,7 @@ from senseapp.data.images import ImageSet
 from senseapp.metrics import METRICS, MetricChange, add_moments, change_of
 from senseapp.records.measurement import change_in, loss_with_interval
 from senseapp.records.schedule import Adapting, Delivered, RepairStep
+from senseapp.schedules.adapt.blocks import TunedBlocks
 from senseapp.schedules.adapt.pruned import Reconstruction
 from senseapp.schedules.adapt.walk import Adaptation
 from senseapp.schedules.apply import AppliedModel
@@ -30,7 +31,7 @@ _UNREPAIRED, _MATCHED = "As compression leaves it", "Statistics matched"
 
 Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
-Repair = Matching | Adaptation | Reconstruction
+Repair = Matching | Adaptation | TunedBlocks | Reconstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,6 +271,51 @@ def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
     assert "Weights updated" in kept.title
 
 
+class _Blocks(nn.Module):
+    """Two blocks of convolutions and norms, which work in place."""
+
+    def __init__(self):
+        super().__init__()
+
+        def block(width):
+            return nn.Sequential(
+                nn.Conv2d(width, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 1)
+            )
+
+        self.blocks = nn.Sequential(block(3), block(8))
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, images):
+        return 4 * self.head(self.blocks(images).mean((2, 3)))
+
+
+def test_blocks_are_tuned_towards_the_originals_outputs_on_the_same_grid():
+    torch.manual_seed(0)
+    evaluator = bench(_Blocks().eval(), QuantizationConfig())
+    applied = evaluator.apply(schedule(evaluator, {"quantization": 2.0}))
+    plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
+    *_, adaptation, tuned = evaluator.adaptations(applied, "best")
+    images = torch.cat(evaluator.reference.batches)
+    wanted = evaluator.dense.model.blocks(images)
+
+    def error():
+        with torch.no_grad():
+            return float((applied.model.blocks(images) - wanted).square().mean())
+
+    with adaptation.fitted():
+        closed_form = error()
+        weights = applied.model.blocks[1][3].weight.clone()
+    assert tuned.fit()
+    assert error() < 0.98 * closed_form
+    assert torch.equal(applied.model.blocks[1][3].weight, weights)
+    assert not any(parameter.requires_grad for parameter in applied.model.parameters())
+    adapted = {name: value.clone() for name, value in applied.model.state_dict().items()}
+    assert tuned.fit()
+    assert all(torch.equal(value, adapted[name]) for name, value in applied.model.state_dict().items())
+    tuned.undo()
+    assert all(torch.equal(value, plain[name]) for name, value in applied.model.state_dict().items())
+
+
 def test_cancelling_between_layers_stops_the_work(network):
     evaluator = bench(network, QuantizationConfig())
     applied = evaluator.apply(schedule(evaluator, {"quantization": 3.0}))

@@ -92,7 +92,7 @@ def _gain(name: str, validation: ValidationResult) -> dict[str, str]:
 
 
 _STEM = "compressed"
-_ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes"}
+_ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "Best"}
 
 
 def proof_block(
@@ -120,8 +120,8 @@ def proof_block(
             required=True,
             **kept(f"schedule.adapt.{run_id}"),
             help="Layer by layer, weights on the same grid, or with as many zeros, make up for what compression took "
-            "away: in closed form, on a few dozen images of the run, without labels. They are kept only where they "
-            "measure better on images that they were not fitted to.",
+            "away: in closed form, on a few dozen images of the run, without labels. Best then tunes norms and biases "
+            "block by block too. Kept only where it measures better on images that it was not fitted to.",
         )
         proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():

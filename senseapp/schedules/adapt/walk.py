@@ -30,6 +30,7 @@ from senseapp.core.wording import plural
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.prefix import Prefix, prefix_bytes_per_image
 from senseapp.engine.replay import Replay, ReplayMismatch
+from senseapp.layers.trace import CallTrace
 from senseapp.schedules.adapt import obs
 from senseapp.schedules.adapt.product import LayerProduct
 from senseapp.schedules.apply import AppliedModel
@@ -119,6 +120,20 @@ class Adaptation:
         return self.update.title
 
     @property
+    def model(self) -> nn.Module:
+        """The compressed network."""
+        return self._applied.model
+
+    @property
+    def trace(self) -> CallTrace:
+        """A watched pass of it."""
+        return self._networks[1].trace
+
+    def module(self, layer: str) -> nn.Module:
+        """Return an adapted layer."""
+        return self._layers[layer].weight.module
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """Names of the layers that are adapted."""
         return tuple(self._layers)
@@ -155,10 +170,9 @@ class Adaptation:
         So too if the model calls its layers in another order than when it was watched.
         """
         self.undo()
-        chosen = self._images(range(len(self._batches)) if batches is None else batches)
         try:
             with torch.no_grad():
-                self._walk([_Stream(network, chosen) for network in self._networks])
+                self._walk(self.streams(batches))
         except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
             self.undo()
             return False
@@ -167,6 +181,12 @@ class Adaptation:
         if not finite:
             self.undo()
         return finite
+
+    def streams(self, batches: Sequence[int] | None = None) -> tuple[Stream, Stream]:
+        """Return the uncompressed network and this one, before all or some batches, as many as memory allows."""
+        chosen = self._images(range(len(self._batches)) if batches is None else batches)
+        original, changed = (Stream(network, chosen) for network in self._networks)
+        return original, changed
 
     def undo(self) -> None:
         """Put the network back as it was."""
@@ -206,7 +226,7 @@ class Adaptation:
         images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
         return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
 
-    def _walk(self, streams: Sequence[_Stream]) -> None:
+    def _walk(self, streams: Sequence[Stream]) -> None:
         starts = {call.module: call.start for call in reversed(self._networks[0].trace.calls)}
         stops = [(layer.position, name) for name, layer in self._layers.items()]
         stops += [(starts[name], name) for name in self._norms if name in starts]
@@ -291,17 +311,21 @@ class _Sums:
         return cls(second=second, cross=crossed, mean=mean / count, original=before / count)
 
 
-class _Stream:
+class Stream:
     """One network on its way over batches of images, which it passes through once."""
 
     def __init__(self, context: MeasurementContext, batches: Sequence[Tensor]) -> None:
         self._context, self._replay = context, Replay(context.model, context.trace)
         self._prefixes = [Prefix(context.trace, batch) for batch in batches]
 
+    def module(self, name: str) -> nn.Module:
+        """Return a part of the network."""
+        return self._context.model.get_submodule(name)
+
     def inputs(self, module: str, position: int) -> list[Tensor]:
         """Go on to the call of ``module`` that starts at ``position``; return what each batch brings to it."""
         found: list[Tensor] = []
-        with watched(self._context.model.get_submodule(module), lambda given: found.append(given[0])):
+        with watched(self.module(module), lambda given: found.append(given[0])):
             self._context.advance(self._replay, self._prefixes, position)
         return found
 
