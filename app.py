@@ -6,25 +6,31 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.account import admit
+from senseapp.app.common.sidebar import sidebar
 
 ASSETS = Path(__file__).parent / "assets"
 
 # A picture of our own: with a Material icon here, browsers would fetch it from the internet.
 st.set_page_config(page_title="senseapp", page_icon=str(ASSETS / "icon.png"), layout="wide")
 st.html(ASSETS / "style.css")
-page = st.navigation(
-    [
-        st.Page("pages/analyze.py", title="Analyze", icon=":material/tune:", default=True),
-        st.Page("pages/run.py", title="Run", icon=":material/play_circle:"),
-        st.Page("pages/results.py", title="Results", icon=":material/bar_chart:"),
-        st.Page("pages/targets.py", title="Schedule", icon=":material/rule_settings:", url_path="schedule"),
-        st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
-        st.Page("pages/runs.py", title="Runs", icon=":material/list:"),
-        st.Page("pages/leaderboard.py", title="Leaderboard", icon=":material/leaderboard:"),
-        st.Page("pages/guide.py", title="Guide", icon=":material/menu_book:"),
-        st.Page("pages/system.py", title="System", icon=":material/monitor_heart:"),
-    ]
-)
+work = {
+    "Analyze": st.Page("pages/analyze.py", title="Analyze", icon=":material/tune:", default=True),
+    "Results": st.Page("pages/results.py", title="Results", icon=":material/bar_chart:"),
+    "Schedule": st.Page("pages/targets.py", title="Schedule", icon=":material/rule_settings:", url_path="schedule"),
+}
+runs = {
+    "Runs": st.Page("pages/runs.py", title="Runs", icon=":material/list:"),
+    "Compare": st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
+    "Leaderboard": st.Page("pages/leaderboard.py", title="Leaderboard", icon=":material/leaderboard:"),
+}
+foot = {
+    "Guide": st.Page("pages/guide.py", title="Guide", icon=":material/menu_book:"),
+    "System": st.Page("pages/system.py", title="System", icon=":material/monitor_heart:"),
+}
+groups = (work, runs, foot)
+# Streamlit's own menu drops the run from the address, so the sidebar has links of ours.
+page = st.navigation([one for group in groups for one in group.values()], position="hidden")
+sidebar(groups, mark=ASSETS / "mark.svg", small_mark=ASSETS / "icon.png")
 admit(page.url_path)
 backend.warm_up()
 page.run()

@@ -1,21 +1,24 @@
-"""Results: which layers are fragile, which are robust, and how sure that is."""
+"""Results: a run's progress; then which layers are fragile, which are robust, and how sure that is."""
 
 import streamlit as st
 
 from senseapp.app.common.figure import provenance
-from senseapp.app.common.run_guard import require_result, require_run, run_header, run_line, to_run_page
+from senseapp.app.common.run_guard import require_result, require_run, run_header, run_line
 from senseapp.app.results.view import result_actions
 from senseapp.app.results.views import result_views
+from senseapp.app.runs.progress import progress_panel, stopped
 from senseapp.records.jobs import RunState
 
 record = require_run("There are no results to show.")
 with st.container(gap="xsmall"):  # so that the first chart is in sight
-    beside_title = run_header(record, line=False)
+    beside_title = run_header(record, line=not record.state.finished)
+    if not record.state.finished:
+        progress_panel(record.run_id, may_cancel=not record.read_only)
+        st.stop()
+    if record.state is not RunState.DONE:
+        stopped(record)
     result = require_result(record)
     with beside_title:
         result_actions(record, result)
     provenance(result, about=run_line(record))
-    if record.state is not RunState.DONE:
-        st.info("This run has not finished; what it has found so far is shown.", icon=":material/hourglass_bottom:")
-        to_run_page(record)
     result_views(record.run_id, result)

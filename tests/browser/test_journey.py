@@ -35,7 +35,7 @@ def start(page: Page, *, images: str = "", other_levels: str = "") -> None:
         expect(page.get_by_text("23 layers × 10 levels")).to_be_visible()
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    expect(page).to_have_url(re.compile(r"/run\?run=[0-9a-f]{32}$"))
+    expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}$"))
 
 
 def fill(field: Locator, text: str) -> None:
@@ -122,7 +122,7 @@ def test_a_reload_in_mid_run_finds_it_again_and_so_does_a_click_in_the_sidebar(p
     assert page.url == address
     page.get_by_role("link", name="Guide").click()
     expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
-    page.get_by_role("link", name="Run", exact=True).click()
+    page.get_by_role("link", name="Results", exact=True).click()
     assert done_so_far(page) >= before
     expect(page).to_have_url(address)
     page.get_by_role("button", name="Cancel").click()

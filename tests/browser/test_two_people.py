@@ -88,7 +88,7 @@ def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Pag
 
 def test_without_a_login_no_page_shows_anything(visitor: Callable[[], Page], server: Server) -> None:
     guest = arrive(visitor, server)
-    for path in ("", "run", "results", "schedule", "runs", "results?run=" + "0" * 40):
+    for path in ("", "results", "schedule", "runs", "results?run=" + "0" * 40):
         guest.goto(f"{server.url}/{path}")
         expect(guest.get_by_role("heading", name="Log in")).to_be_visible()
         expect(guest.get_by_role("button", name="Run", exact=True)).to_have_count(0)

@@ -44,7 +44,7 @@ def test_a_page_without_runs(app: AppTest, page: str) -> None:
     _assert_outlined(open_page(app, page))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "pages/run.py"])  # which leads on to the results
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_of_a_run(app: AppTest, finished_run: str, page: str) -> None:
     _assert_outlined(open_page(app, page, run=finished_run))
 

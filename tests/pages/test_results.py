@@ -178,11 +178,6 @@ def test_every_chart_and_table_has_a_text_alternative(results: AppTest, finished
             assert len(element.proto.alt) > 10
 
 
-def test_an_unfinished_run_has_a_way_to_its_page(app: AppTest, service: Service) -> None:
-    open_page(app, PAGE, run=service.start(RunSpec()))
-    assert "nothing has been measured yet" in app.info[0].value
-
-
 @pytest.mark.parametrize("label", ["Layers", "Curves", "Heat map"])
 def test_every_chart_of_random_inputs_says_that_it_is_indicative_only(
     app: AppTest, service: Service, backend: Backend, label: str

@@ -1,4 +1,4 @@
-"""The Run page: what it shows while a run waits, runs, stops, fails and finishes."""
+"""A run's page while it waits, runs, stops, fails and finishes, and what its address says."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from senseapp.runs.service import Service
 from tests.pages.conftest import open_page
 
 slow = pytest.mark.parametrize("backend", ["slow"], indirect=True)
-PAGE = "pages/run.py"
+PAGE = "pages/results.py"
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
@@ -36,7 +36,7 @@ def progress(app: AppTest) -> tuple[int, str]:
 
 def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     open_page(app, PAGE)
-    assert "Nothing is being measured" in texts(app)
+    assert "There are no results to show" in texts(app)
     app.button[0].click().run()
     assert app.title[0].value == "Which layers can be made smaller?"
 
@@ -113,14 +113,33 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(
     wait_until(lambda: service.run(run_id).state is RunState.DONE)
 
 
-def test_the_sidebar_drops_the_run_from_the_link_and_the_page_brings_it_back(app: AppTest, service: Service) -> None:
-    run_id = service.start(RunSpec())
-    open_page(app, PAGE, run=run_id)
-    del app.query_params["run"]
-    app.switch_page("pages/guide.py").run()
-    app.switch_page(PAGE).run()
-    assert app.query_params["run"] == run_id
-    assert progress(app)[1].startswith("1st in the queue")
+def test_a_link_opens_the_tab_the_level_and_the_layer_that_it_names(app: AppTest, finished_run: str) -> None:
+    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.75", layer="layer1.0.conv1", metric="kl")
+    assert app.session_state[f"results.tab.{finished_run}"] == "Heat map"
+    assert app.button_group(key=f"results.level.{finished_run}").value == 0.75
+    assert app.selectbox(key=f"results.metric.{finished_run}").value == "kl"
+    assert app.selectbox(key=f"results.layer.{finished_run}").value == "layer1.0.conv1"
+    kept = {"tab": "heat-map", "level": "0.75", "layer": "layer1.0.conv1", "metric": "kl"}
+    assert app.session_state["senseapp.session"].addressed[finished_run] == kept  # links in the sidebar have it
+
+
+def test_what_is_chosen_is_in_the_address_and_going_back_takes_it_away(app: AppTest, finished_run: str) -> None:
+    open_page(app, PAGE, run=finished_run)
+    level = app.button_group(key=f"results.level.{finished_run}")
+    usual = level.value
+    assert dict(app.query_params) == {"run": finished_run}  # nothing is written that nobody chose
+    level.set_value(0.75).run()
+    assert app.query_params["level"] == "0.75"
+    del app.query_params["level"]  # as the browser's back does
+    app.run()
+    assert app.button_group(key=f"results.level.{finished_run}").value == usual
+    assert "level" not in app.query_params
+
+
+def test_an_address_that_names_nothing_known_shows_the_usual(app: AppTest, finished_run: str) -> None:
+    open_page(app, PAGE, run=finished_run, tab="../x", level="1e999", layer="<b>", metric="none")
+    assert not app.exception
+    assert dict(app.query_params) == {"run": finished_run}
 
 
 def test_a_failed_run_says_why_and_offers_its_settings_for_a_change(

@@ -144,7 +144,7 @@ def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(
     link = service.share(run_id, shared=True)
     bob = type(service)(backend, "bob")
     monkeypatch.setattr(ui_backend, "service", lambda: bob)
-    open_page(app, "pages/run.py", run=link)
+    open_page(app, "pages/results.py", run=link)
     assert "1st in the queue" in app.get("progress")[0].proto.text
     assert "Cancel" not in [button.label for button in app.button]
     service.cancel(run_id)

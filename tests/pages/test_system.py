@@ -64,7 +64,7 @@ def failing(service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_failed_run_shows_its_log_to_its_owner(app: AppTest, failing: str) -> None:
-    open_page(app, "pages/run.py", run=failing)
+    open_page(app, "pages/results.py", run=failing)
     assert not app.exception
     assert [block.label for block in app.expander] == ["Log of this run"]
     log = app.code[0].value
@@ -78,7 +78,7 @@ def test_people_with_the_link_do_not_see_the_log(
     Service(backend).share(failing, shared=True)
     link = backend.store.record(failing).link
     service.owner = "somebody else"
-    open_page(app, "pages/run.py", run=link)
+    open_page(app, "pages/results.py", run=link)
     assert not app.exception
     assert "There is no picture" in app.error[0].value
     assert not app.expander

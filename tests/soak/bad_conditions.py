@@ -76,7 +76,7 @@ async def _full_in_a_run(server: Served) -> None:
         assert kept >= 5
         _each_says(await open_pages(server, run_id), "disk")
         filler.unlink()
-        await page.go("run", f"run={run_id}")
+        await page.go("results", f"run={run_id}")
         await page.wait_until(lambda shown: "Try again" in shown.labels(), seconds=_RUN_SECONDS)
         assert any(_FULL in sentence for sentence in page.alerts()), page.alerts()
         await page.click("Try again")

@@ -28,7 +28,7 @@ Pause = tuple[float, float]
 MORE_LEVELS = "5, 15, 35, 45, 55, 65, 85"  # added to 25, 50, 75
 SLOWEST_CLICK_SECONDS = 1.0
 MOST_SLOWED = 1.15
-PLACES = ("run", "runs", "guide", "system", "run", "compare")
+PLACES = ("results", "runs", "guide", "system", "results", "compare")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ async def start_run(visitor: Visitor, *, images: int, seed: int, more_levels: st
     if more_levels:
         await visitor.set("text_input", "Other levels", string_value=more_levels)
     await visitor.click("Run")
-    await visitor.wait_until(lambda page: page.page in ("run", "results") and "run" in page.query)
+    await visitor.wait_until(lambda page: page.page == "results" and "run" in page.query)
     return visitor.query["run"]
 
 
@@ -80,11 +80,11 @@ async def time_run(visitor: Visitor) -> float:
 async def watch(visitor: Visitor, run_id: str, done: asyncio.Event, chance: random.Random, pause: Pause) -> list[float]:
     """Watch a run and click now and then until it is done; return the seconds that each click took."""
     await asyncio.sleep(chance.uniform(0, pause[1]))  # nobody comes at the very same moment
-    clicks = [await visitor.go("run", f"run={run_id}")]
+    clicks = [await visitor.go("results", f"run={run_id}")]
     while not done.is_set():
         await asyncio.sleep(chance.uniform(*pause))
         place = chance.choice(PLACES)
-        clicks.append(await visitor.go(place, f"run={run_id}" if place == "run" else ""))
+        clicks.append(await visitor.go(place, f"run={run_id}" if place == "results" else ""))
     return clicks
 
 

@@ -29,7 +29,7 @@ Understood = Callable[[Visitor], bool]
 MOST_GROWN_BYTES = 100 * MB
 MOST_MORE_THREADS = 8
 """Workers that the web server keeps for its next requests, however many there were."""
-PLACES = ("", "runs", "guide", "system", "compare", "results", "schedule", "run")
+PLACES = ("", "runs", "guide", "system", "compare", "results", "schedule")
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "SENSEAPP_RUNS_PER_MINUTE": "10000",

@@ -128,7 +128,7 @@ class InRun(Moment):
     async def go_on(self, server: Served, page: Visitor) -> None:
         now = self.scene.folder(self.run_id).measurements.count()
         assert now >= self.kept, f"{self.kept - now} of {self.kept} measurements were lost"
-        await page.go("run", f"run={self.run_id}")
+        await page.go("results", f"run={self.run_id}")
         await self.press_again(page, says=self.sentence)
         await page.wait_until(lambda shown: shown.page == "results", seconds=_DONE_SECONDS)
 
@@ -238,13 +238,13 @@ class InUpload(Moment):
         if self.scene.number == 3:
             await page.wait_until(_has_understood)
             await page.click("Run")
-            await page.wait_until(lambda shown: shown.page in ("run", "results") and "run" in shown.query)
+            await page.wait_until(lambda shown: shown.page == "results" and "run" in shown.query)
             self.run_id = page.query["run"]
         await asyncio.to_thread(self.scene.kill, server)
 
     async def go_on(self, server: Served, page: Visitor) -> None:
         if self.run_id:
-            await page.go("run", f"run={self.run_id}")
+            await page.go("results", f"run={self.run_id}")
             await self.press_again(page, says=STOPPED)
             await page.wait_until(lambda shown: shown.page == "results", seconds=_DONE_SECONDS)
         elif self.scene.victim == "server":
@@ -355,7 +355,7 @@ class _WritingImport(Moment):
         records = RunStore(self.scene.home).list(LOCAL_OWNER)
         if self._what == "start":  # entered before its settings are written: it is there, and says where it stands
             begun = next(record for record in records if record.run_id != self.scene.run_id)
-            await page.go("run", f"run={begun.run_id}")
+            await page.go("results", f"run={begun.run_id}")
             await self.press_again(page, says=STOPPED)
             await page.wait_until(lambda shown: shown.page == "results", seconds=_DONE_SECONDS)
         elif self._what == "download":

@@ -28,7 +28,7 @@ from tests.soak.visitor import PageBroke, Visitor, browser_cookies, cookie_heade
 
 SECRET = "a secret of this soak alone, and long enough"
 SETTINGS = {"OMP_NUM_THREADS": "1", "SENSEAPP_RUNS_PER_MINUTE": "10000"}
-PLACES = ("runs", "run", "results", "schedule", "compare", "")
+PLACES = ("runs", "results", "schedule", "compare", "")
 _TRIGGERS = ("button", "download_button")
 
 

@@ -265,4 +265,4 @@ def start_run(spec: RunSpec) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    go_to("pages/run.py", run_id)
+    go_to("pages/results.py", run_id)

@@ -9,7 +9,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, empty_state
-from senseapp.app.common.state import RUN_PARAMETER, current_run, session
+from senseapp.app.common.state import current_run, session
 from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, compression_text
@@ -46,7 +46,6 @@ def require_result(record: RunRecord) -> SensitivityResult:
     if result is None or not result.shown:
         state = STATES[record.state]
         st.info(f"{state.label}: nothing has been measured yet.", icon=state.icon)
-        to_run_page(record)
         st.stop()
     return result
 
@@ -57,16 +56,6 @@ def may_start(run_id: str, what: str) -> bool:
         return True
     st.info(f"Nobody has asked for {what} yet; only the owner of this run can.", icon=":material/visibility:")
     return False
-
-
-def to_run_page(record: RunRecord) -> None:
-    """Link to the page that shows the run's progress, or resumes it."""
-    st.page_link(
-        "pages/run.py",
-        label="Go to the run",
-        icon=":material/arrow_forward:",
-        query_params={RUN_PARAMETER: record.run_id},
-    )
 
 
 def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.DeltaGenerator:

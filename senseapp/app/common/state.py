@@ -38,7 +38,8 @@ class Session:
     Attributes:
         draft: the settings that the Analyze page starts from.
         unfolded: titles of the blocks of the Analyze page whose fields are shown.
-        last_run: id of the run looked at last; sidebar links drop the URL's, this brings it back.
+        last_run: id of the run looked at last, which links in the sidebar lead to.
+        addressed: what stands in the address of a run's page, by run id and name; see ``address.py``.
         picked: layer picked in the views, by run id; every view of the run moves to it.
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
         edits: what was set for single layers of a schedule, by run id.
@@ -47,7 +48,7 @@ class Session:
         tabs: the view that was shown last, by run id.
         trials: ids of the quick runs that estimate every compression, by model and images.
         more_runs: how often more of the list of runs was asked for.
-        compared: ids of the runs compared last; sidebar links drop the URL's, this brings them back.
+        compared: ids of the runs compared last, which the link in the sidebar leads to.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
         refused: why the last file was not taken, by purpose.
@@ -56,6 +57,7 @@ class Session:
     draft: RunSpec = field(default_factory=RunSpec)
     unfolded: set[str] = field(default_factory=set)
     last_run: str = ""
+    addressed: dict[str, dict[str, str]] = field(default_factory=dict)
     picked: dict[str, str] = field(default_factory=dict)
     pick_round: int = 0
     edits: dict[str, LayerEdits] = field(default_factory=dict)
@@ -85,10 +87,8 @@ def go_to(page: str, run_id: str) -> NoReturn:
 
 
 def current_run() -> str:
-    """Return the run that the URL names, else the last one looked at (and write it back to the URL); or ``""``."""
+    """Return the run that the URL names, else the last one looked at; or ``""``."""
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
-    if run_id and st.query_params.get(RUN_PARAMETER) != run_id:
-        st.query_params[RUN_PARAMETER] = run_id
     if run_id:
         session().last_run = run_id
     return run_id

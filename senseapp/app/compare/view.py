@@ -233,8 +233,6 @@ def _linked_runs() -> list[RunRecord]:
         except SenseError as error:
             complain(str(error))
     session().compared = tuple(record.run_id for record in found)
-    if st.query_params.get_all(RUN_PARAMETER) != list(session().compared):
-        st.query_params[RUN_PARAMETER] = list(session().compared)
     return found
 
 

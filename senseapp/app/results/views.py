@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from senseapp.app.common.address import Addressed
 from senseapp.app.common.state import turn_to
 from senseapp.app.results.histograms import histograms_tab
 from senseapp.app.results.layers import layers_tab
@@ -33,8 +34,14 @@ def result_views(run_id: str, result: SensitivityResult) -> None:
         view = choose_view(run_id, result, page="results", layers=True)
         if view is None:
             return
-        tabs = st.tabs(list(VIEWS), on_change="rerun", key=f"results.tab.{run_id}")
+        key = f"results.tab.{run_id}"
+        addressed = Addressed(
+            run_id, "tab", {label.lower().replace(" ", "-"): label for label in VIEWS}, next(iter(VIEWS))
+        )
+        addressed.fill(key)
+        tabs = st.tabs(list(VIEWS), on_change="rerun", key=key)
     for tab, (label, show) in zip(tabs, VIEWS.items(), strict=True):
         if tab.open:
+            addressed.keep(label)
             with tab:
                 show(replace(view, opened=turn_to(run_id, label)))

@@ -203,7 +203,7 @@ def _facts(record: RunRecord) -> str:
 def _actions(record: RunRecord) -> None:
     row = st.container(horizontal=True, gap="small", vertical_alignment="center")
     if row.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:"):
-        go_to("pages/results.py" if record.state is RunState.DONE else "pages/run.py", record.run_id)
+        go_to("pages/results.py", record.run_id)
     if record.spec.model.library != "imported" and row.button(
         "Duplicate",
         key=f"runs.again.{record.run_id}",

@@ -1,4 +1,4 @@
-"""One run on the Run page: progress, partial chart and Cancel; after it stopped, the reason, Resume and its log."""
+"""A run that has not finished: progress, partial chart and Cancel; once stopped, the reason, Resume and its log."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _REDRAW_SECONDS = 2.0
 _KEPT_CHARTS = 32
 
 
-def progress_panel(run_id: str, *, active: bool, may_cancel: bool = True) -> None:
-    """Show how far the run is; while it is ``active``, look again and again, and rerun the page when it ends."""
-    seconds = seconds_to_next_look() if active else None
-    st.fragment(_panel, run_every=seconds)(run_id, active, may_cancel, seconds)
+def progress_panel(run_id: str, *, may_cancel: bool = True) -> None:
+    """Show how far a run is that works or waits; look again and again, and rerun the page when it ends."""
+    seconds = seconds_to_next_look()
+    st.fragment(_panel, run_every=seconds)(run_id, may_cancel, seconds)
 
 
-def _panel(run_id: str, active: bool, may_cancel: bool, seconds: float | None) -> None:
-    if seconds is not None and seconds_to_next_look() >= 2 * seconds:
+def _panel(run_id: str, may_cancel: bool, seconds: float) -> None:
+    if seconds_to_next_look() >= 2 * seconds:
         st.rerun()  # many more watch than when this page began to
     try:
         snapshot = backend.service().snapshot(run_id)
     except SenseError as error:
         complain(str(error))
         return
-    if active and snapshot.state.finished:
+    if snapshot.state.finished:
         st.rerun()
     _progress(snapshot)
-    if active and may_cancel:
+    if may_cancel:
         _cancel_button(snapshot)
-    _chart_so_far(run_id, time.time() // _REDRAW_SECONDS if active else None)
+    _chart_so_far(run_id, time.time() // _REDRAW_SECONDS)
 
 
 def _progress(snapshot: JobSnapshot) -> None:
@@ -62,9 +62,8 @@ def _progress(snapshot: JobSnapshot) -> None:
 def _figures(snapshot: JobSnapshot) -> str:
     parts = [f"{snapshot.done} of {snapshot.total} done"] if snapshot.total else []
     parts.append(f"{fmt.clock(snapshot.elapsed_seconds)} elapsed")
-    if not snapshot.state.finished:
-        remaining = snapshot.remaining_seconds
-        parts.append("time left not known yet" if remaining is None else f"{fmt.about(remaining)} left")
+    remaining = snapshot.remaining_seconds
+    parts.append("time left not known yet" if remaining is None else f"{fmt.about(remaining)} left")
     return " · ".join(parts)
 
 
@@ -84,7 +83,7 @@ def _cancel(run_id: str) -> None:
         backend.service().cancel(run_id)
 
 
-def _chart_so_far(run_id: str, moment: float | None) -> None:
+def _chart_so_far(run_id: str, moment: float) -> None:
     """Draw what was found; the same for everybody who watches at the same ``moment``."""
     try:
         result = backend.result_of(run_id)
@@ -98,13 +97,12 @@ def _chart_so_far(run_id: str, moment: float | None) -> None:
     view = choose_view(run_id, result, page="run")
     if view is None or view.rows.empty:
         return
-    counts = (len(result.measurements), len(result.estimates))
-    _bars(run_id, view.metric.name, view.level, counts if moment is None else (moment,), view)
+    _bars(run_id, view.metric.name, view.level, moment, view)
     provenance(result)
 
 
 @st.cache_data(show_spinner=False, max_entries=_KEPT_CHARTS)
-def _bars(run_id: str, metric: str, level: float, state: tuple[float, ...], _view: RunView) -> None:
+def _bars(run_id: str, metric: str, level: float, moment: float, _view: RunView) -> None:
     """Draw the chart once for all who watch: making it takes a tenth of a second of the processor that measures."""
     bars_figure(_view, marked(_view.rows), key=f"run.bars.{run_id}", picks=False)
 
@@ -190,4 +188,4 @@ def _resume(record: RunRecord, *, here: bool) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    go_to("pages/run.py", record.run_id)
+    go_to("pages/results.py", record.run_id)

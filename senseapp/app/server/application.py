@@ -12,6 +12,9 @@ from importlib import import_module
 import streamlit as st
 from anyio import to_thread
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.routing import Route
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import remove_new_files
@@ -35,6 +38,7 @@ def application() -> st.App:
     """Return the application, to be run once."""
     return st.App(
         APP_SCRIPT,
+        routes=[Route("/run", _moved)],
         lifespan=_lifespan,
         middleware=[
             Middleware(SecurityHeaders),
@@ -45,6 +49,11 @@ def application() -> st.App:
             Middleware(UploadsToDisk, registry=upload_registry()),
         ],
     )
+
+
+async def _moved(request: Request) -> RedirectResponse:
+    """Lead an old link to a run's progress on to its page."""
+    return RedirectResponse(f"results?{request.url.query}")
 
 
 @asynccontextmanager
