@@ -8,8 +8,10 @@ from pathlib import Path
 
 from senseapp.cli.progress_bar import phases
 from senseapp.cli.run_arguments import add_run_arguments, partner_of
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.disk import read_at_most
+from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.metrics import METRICS
+from senseapp.records.layer_times import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.runs.graph_files import write_target_file
@@ -20,6 +22,10 @@ SUMMARY = "Choose one level per layer for a budget, and write the file your tool
 EPILOG = """\
 --target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
 --max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
+--budget-ms stands in place of both: the time of one call in onnxruntime. Layers are timed on this machine, with what
+changes between int8 and float cost, and the schedule's file is measured before it is offered; or times come from
+--times: a CSV with the columns layer,level,ms, or for each level LEVEL=FILE, a profile of onnxruntime, of trtexec
+--exportProfile or of TFLite's benchmark_model (level 0 or 32: uncompressed).
 
 examples:
   python -m senseapp schedule --run runs/demo --budget params --target 0.8 --format json --out targets.json
@@ -28,6 +34,9 @@ examples:
   python -m senseapp schedule --run runs/demo --budget params --max-drop 0.01 --repair --format json --out targets.json
   python -m senseapp schedule --run runs/sparse --with runs/bits --budget bytes --target 0.9 \\
                               --format json --out targets.json
+  python -m senseapp schedule --run runs/bits --budget-ms 4.5 --format json --out targets.json
+  python -m senseapp schedule --run runs/bits --budget-ms 4.5 --times 32=float.json --times 8=int8.json \\
+                              --format json --out targets.json
 """
 
 
@@ -35,12 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``schedule``."""
     add_run_arguments(parser, partner_help="a run of the same model to choose together: zeros and bits")
     parser.add_argument("--method", default="optimal", help="optimal (least damage) or gamma (the classic rule)")
-    parser.add_argument("--budget", required=True, help="what must shrink: params, bytes, macs or bits")
+    parser.add_argument("--budget", default="", help="what must shrink: params, bytes, macs or bits")
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--target", type=float, metavar="X", help="fraction removed, or average bits")
     amount.add_argument(
         "--max-drop", type=float, metavar="X", help="most that may be lost: 0.01 of accuracy, or nats of loss and KL"
     )
+    amount.add_argument("--budget-ms", type=float, metavar="N", help="most milliseconds of one call")
+    parser.add_argument(
+        "--times", action="append", default=[], metavar="[LEVEL=]FILE", help="times of layers, in place of measuring"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
+    parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
     parser.add_argument(
         "--drop-metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)"
     )
@@ -69,7 +84,11 @@ def run(arguments: argparse.Namespace) -> None:
         max_level=_level(arguments.max, result),
         fixed=_locked(arguments.lock, result),
     )
-    if arguments.partner is not None:
+    if (arguments.budget_ms is None) is not bool(arguments.budget):
+        raise InvalidSpec("Give --budget with a --target or --max-drop, or --budget-ms alone.")
+    if arguments.budget_ms is not None:
+        schedule = _timed(arguments, result, limits)
+    elif arguments.partner is not None:
         schedule = _mixed(arguments, result, limits)
     elif arguments.max_drop is not None:
         schedule = _strongest(arguments, result, limits)
@@ -118,6 +137,49 @@ def _strongest(arguments: argparse.Namespace, result: SensitivityResult, limits:
     return found.schedule
 
 
+def _timed(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
+    """Return the schedule of a time: of files, or measured here."""
+    if arguments.partner is not None or arguments.method != "optimal":
+        raise InvalidSpec("--budget-ms chooses levels of one run, by --method optimal only.")
+    if arguments.times:
+        from senseapp.schedules.time_budget import schedule_within
+        from senseapp.store.layer_times import merged
+
+        times = merged(_times(words, result) for words in arguments.times)
+        return schedule_within(result, times, arguments.budget_ms / 1000, limits=limits)
+    from senseapp.schedules.evaluator import ScheduleEvaluator
+    from senseapp.schedules.timed import schedule_for_time  # torch loads here
+
+    with phases() as progress:
+        return schedule_for_time(
+            ScheduleEvaluator.open(result, progress=progress),
+            arguments.budget_ms / 1000,
+            limits=limits,
+            threads=arguments.threads,
+            batch=arguments.batch,
+        )
+
+
+def _times(words: str, result: SensitivityResult) -> LayerTimes:
+    """Read one ``[LEVEL=]FILE``."""
+    from senseapp.store.layer_times import MOST_BYTES, read_layer_times
+
+    number, _, name = words.rpartition("=") if not Path(words).is_file() else ("", "", words)
+    scale, path = result.compression.scale, Path(name)
+    try:
+        level = _level(float(number), result) if number else None
+    except ValueError as error:
+        raise InvalidSpec(
+            f"--times takes FILE, or LEVEL=FILE with a level in percent or bits, got {words!r}."
+        ) from error
+    try:
+        content = read_at_most(path, MOST_BYTES)
+    except OSError as error:
+        raise InvalidFile(f"{name} cannot be read: {error.strerror or error}.") from error
+    untouched = scale.untouched if level == 0 else level
+    return read_layer_times(content, result.profile, scale, name=path.name, level=untouched)
+
+
 def _mixed(arguments: argparse.Namespace, result: SensitivityResult, limits: Limits) -> Schedule:
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
@@ -158,6 +220,9 @@ def _report(schedule: Schedule, result: SensitivityResult) -> None:
     print(f"{len(touched)} layers or groups compressed; {own} from {low} to {high} {scale.suffix}.")
     print(f"Predicted, before it is measured: {_damage(schedule)}.")
     for kind, figure in schedule.achieved.items():
+        if kind == MILLISECONDS:
+            print(f"Time of one call: {figure:.3g} ms")
+            continue
         compact = ", if zeros are stored sparse and weights at their bits" if kind == "bytes" else ""
         print(f"Average bits: {figure:.4g}" if kind == "bits" else f"{kind}: {100 * figure:.1f} % removed{compact}")
     for note in schedule.notes:

@@ -1,0 +1,149 @@
+"""Schedules for a budget of time on this machine: layers are timed, and no schedule is offered before its file was."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.core.wording import plural
+from senseapp.records.layer_times import INT8_BITS, MILLISECONDS, LayerTimes
+from senseapp.records.schedule import Limits, Schedule
+from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
+from senseapp.schedules.runtime import RuntimeModel, times
+from senseapp.schedules.time_budget import schedule_within
+from senseapp.schedules.timing import time_layers
+from senseapp.schedules.write import onnx_model
+
+MOST_SLOWER = 1.15
+"""A schedule whose file takes longer than this multiple of its promise is not offered."""
+_ROUNDS = 5
+_TURNS = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedNetwork:
+    """The network of a run as float ONNX, and how long its layers take.
+
+    Attributes:
+        network: the float file.
+        image: one call's input, (N, C, H, W).
+    """
+
+    network: bytes
+    times: LayerTimes
+    writer: Int8Writer
+    image: Tensor
+    threads: int
+
+    @classmethod
+    @contextmanager
+    def open(cls, evaluator: ScheduleEvaluator, *, threads: int = 1, batch: int = 1) -> Iterator[TimedNetwork]:
+        """Write the uncompressed network of a run, and time its layers; its files are gone with the block."""
+        image = evaluator.dense.batches(0, 1)[0].cpu()
+        evaluator.progress("Writing the network as ONNX")
+        network = onnx_model(evaluator.dense.model.cpu(), image)
+        size = RuntimeModel(network).fixed_batch or batch
+        with Int8Writer(network, evaluator.calibration()) as writer:
+            evaluator.progress("Timing every layer in float and in int8")
+            names = {layer.name for layer in evaluator.profile.layers}
+            found = time_layers(network, writer.write(), names, threads=threads, batch=size)
+            shown = image[:1].expand(size, *image.shape[1:]).contiguous()
+            yield cls(network=network, times=found, writer=writer, image=shown, threads=threads)
+
+    def file(self, schedule: Schedule) -> bytes:
+        """Return the file of a schedule of bits: float where it has more than 8, or nothing; int8 elsewhere."""
+        int8 = {
+            member
+            for entry in schedule.entries
+            if entry.compression != "none" and entry.level <= INT8_BITS
+            for member in entry.members
+        }
+        owners = layers_of_nodes(self.network, self.times.layers())
+        return (
+            self.writer.write(but=[node for node, layer in owners.items() if layer not in int8])
+            if int8
+            else self.network
+        )
+
+    def ratio(self, schedule: Schedule) -> float:
+        """Return the time of the file of ``schedule`` as a multiple of the float file's, run in turns."""
+        models = [RuntimeModel(file, threads=self.threads) for file in (self.file(schedule), self.network)]
+        own, real = times(models, self.image, turns=_TURNS)
+        return statistics.median(one / other for one, other in zip(own, real, strict=True))
+
+
+def schedule_for_time(
+    evaluator: ScheduleEvaluator,
+    most_seconds: float,
+    *,
+    limits: Limits | None = None,
+    threads: int = 1,
+    batch: int = 1,
+) -> Schedule:
+    """Return the schedule of least damage whose file was measured to take at most ``most_seconds`` here.
+
+    What layers take is measured first. A schedule whose file takes longer than it promises is solved again for less.
+
+    Raises:
+        InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
+        InvalidSpec: this compression is none that onnxruntime computes quicker.
+    """
+    compression = evaluator.result.compression.description
+    if not compression.sets_bits:
+        raise InvalidSpec(
+            "Zeros save no time in onnxruntime: choose a run of quantization or pruning."
+            if compression.zeroes_weights
+            else "Times of widths are not taken here: give them with a file of times."
+        )
+    with TimedNetwork.open(evaluator, threads=threads, batch=batch) as network:
+        return measured_schedule(evaluator, network, most_seconds, limits)
+
+
+def measured_schedule(
+    evaluator: ScheduleEvaluator, network: TimedNetwork, most_seconds: float, limits: Limits | None
+) -> Schedule:
+    """Return :func:`schedule_for_time` of a network whose layers are timed."""
+    scale = evaluator.result.compression.scale
+    real = network.times.other_seconds + sum(
+        network.times.seconds(layer, scale.untouched, scale) for layer in network.times.layers()
+    )
+    asked, least = most_seconds, real
+    for round_ in range(_ROUNDS):
+        try:
+            schedule = schedule_within(evaluator.result, network.times, asked, limits=limits)
+        except InfeasibleBudget as error:
+            if round_ == 0:
+                raise
+            raise _too_slow(most_seconds, least, real) from error
+        if all(entry.compression == "none" for entry in schedule.entries):
+            return schedule
+        evaluator.progress(f"Measuring schedule {round_ + 1} of at most {_ROUNDS}")
+        share = network.ratio(schedule)
+        promised, found = schedule.achieved[MILLISECONDS] / 1000, share * real
+        least = min(least, found)
+        if found <= most_seconds and found <= MOST_SLOWER * promised and share < 1:
+            return _with_measured(schedule, found, real, network.threads, len(network.image))
+        asked = min(asked, promised) * min(0.98, most_seconds / found)
+    raise _too_slow(most_seconds, least, real)
+
+
+def _with_measured(schedule: Schedule, found: float, real: float, threads: int, batch: int) -> Schedule:
+    note = (
+        f"Measured: {1000 * found:.3g} ms, the original {1000 * real:.3g} ms in turns with it "
+        f"({plural(batch, 'image')} a call, {plural(threads, 'thread')})."
+    )
+    return replace(schedule, achieved=schedule.achieved | {MILLISECONDS: 1000 * found}, notes=(note, *schedule.notes))
+
+
+def _too_slow(asked: float, least: float, real: float) -> InfeasibleBudget:
+    return InfeasibleBudget(
+        f"No schedule was measured to take at most {1000 * asked:.3g} ms here: the quickest took {1000 * least:.3g}, "
+        f"the original {1000 * real:.3g} ms.",
+        nearest=1000 * least,
+    )

@@ -1,0 +1,108 @@
+"""Layers timed in onnxruntime, and schedules of a time that are measured before they are offered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from senseapp.core.errors import InfeasibleBudget, InvalidSpec
+from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
+from senseapp.schedules.int8 import Int8Writer
+from senseapp.schedules.timed import measured_schedule, schedule_for_time
+from senseapp.schedules.timing import time_layers
+from senseapp.schedules.write import onnx_model
+from tests.schedule_cases import run_of
+
+LAYERS = ("a", "b", "c")
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        stem = self.stem(images).relu()
+        return self.head((stem + self.branch(stem)).mean((2, 3)))
+
+
+def test_every_layer_has_two_times_and_neighbours_a_cost():
+    torch.manual_seed(0)
+    images = torch.randn(4, 3, 16, 16)
+    network = onnx_model(Residual().eval(), images)
+    with Int8Writer(network, [images]) as writer:
+        found = time_layers(network, writer.write(), {"stem", "branch", "head"}, batch=2)
+    assert {(each.layer, each.level) for each in found.times} == {
+        (layer, level) for layer in ("stem", "branch", "head") for level in (32.0, 8.0)
+    }
+    assert all(each.seconds > 0 for each in found.times)
+    neighbours = {frozenset((each.first, each.second)) for each in found.conversions}
+    expected = [(FLOAT, "stem"), ("stem", "branch"), ("stem", INT8), ("branch", INT8), (INT8, "head"), ("head", FLOAT)]
+    assert {frozenset(pair) for pair in expected} <= neighbours
+    assert found.measured_here
+
+
+@dataclass
+class ScriptedNetwork:
+    """Its files take what is scripted, as multiples of the float file's time."""
+
+    ratios: list[float]
+    times: LayerTimes = field(
+        default_factory=lambda: LayerTimes(
+            times=tuple(
+                LayerTime(layer=layer, level=level, seconds=seconds)
+                for layer in LAYERS
+                for level, seconds in ((32.0, 1e-3), (8.0, 4e-4))
+            ),
+            source="here",
+        )
+    )
+    image: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 1, 1, 1))
+    threads: int = 1
+    seen: list[float] = field(default_factory=list)
+
+    def ratio(self, schedule):
+        self.seen.append(schedule.achieved[MILLISECONDS])
+        return self.ratios.pop(0)
+
+
+def solve(network: ScriptedNetwork, milliseconds: float):
+    run = run_of(dict.fromkeys(LAYERS, 10), {"a": (0.1,), "b": (0.2,), "c": (0.3,)}, (8.0,), compression="quantization")
+    evaluator = SimpleNamespace(result=run, progress=lambda _: None)
+    return measured_schedule(evaluator, network, milliseconds / 1000, None)
+
+
+def test_a_schedule_as_quick_as_promised_is_offered():
+    made = solve(ScriptedNetwork([0.8]), 2.5)
+    assert made.level_of("a") == 8
+    assert made.level_of("c") is None
+    assert made.achieved[MILLISECONDS] == pytest.approx(2.4)
+    assert "Measured: 2.4 ms, the original 3 ms in turns with it (1 image a call, 1 thread)." in made.notes
+
+
+def test_one_that_is_slower_is_solved_again_for_less():
+    network = ScriptedNetwork([0.95, 0.62])
+    made = solve(network, 2.5)
+    assert network.seen == pytest.approx([2.4, 1.8])
+    assert made.achieved[MILLISECONDS] == pytest.approx(1.86)
+
+
+@pytest.mark.parametrize("ratios", [[1.1] * 5, [0.99] * 5, [0.8, 0.9, 0.9]])
+def test_nothing_slower_than_the_budget_or_float_is_ever_offered(ratios):
+    with pytest.raises(InfeasibleBudget, match=r"No schedule was measured to take at most 1\.25 ms here"):
+        solve(ScriptedNetwork(ratios), 1.25)
+
+
+def test_a_network_that_is_quick_enough_is_not_measured():
+    assert solve(ScriptedNetwork([]), 3.5).achieved[MILLISECONDS] == pytest.approx(3)
+
+
+def test_zeros_are_said_to_save_no_time():
+    run = run_of(dict.fromkeys(LAYERS, 10), dict.fromkeys(LAYERS, (0.1,)), (0.5,))
+    with pytest.raises(InvalidSpec, match="Zeros save no time in onnxruntime"):
+        schedule_for_time(SimpleNamespace(result=run), 1.0)
