@@ -29,8 +29,11 @@ foot = {
 }
 groups = (work, runs, foot)
 # Streamlit's own menu drops the run from the address, so the sidebar has links of ours.
-page = st.navigation([one for group in groups for one in group.values()], position="hidden")
-sidebar(groups, mark=ASSETS / "mark.svg", small_mark=ASSETS / "icon.png")
+shown = [one for group in groups for one in group.values()]
+present = st.Page("pages/present.py", title="Present", icon=":material/slideshow:")
+page = st.navigation([*shown, present], position="hidden")
+if page.url_path != "present":  # which has the whole width
+    sidebar(groups, mark=ASSETS / "mark.svg", small_mark=ASSETS / "icon.png")
 admit(page.url_path)
 backend.warm_up()
 page.run()

@@ -19,7 +19,7 @@ from senseapp.runs.service import Service
 from tests.pages.conftest import APP, finish, open_page
 
 PAGES = sorted(f"pages/{path.name}" for path in (Path(APP).parent / "pages").glob("*.py"))
-ABOUT_A_RUN = ("pages/results.py", "pages/targets.py")
+ABOUT_A_RUN = ("pages/results.py", "pages/targets.py", "pages/present.py")
 TITLE = "Unannounced network"
 ISSUER = "https://id.example"
 BOB = {"is_logged_in": True, "iss": ISSUER, "sub": "7", "name": "Bob Example", "email": "team@example.com"}

@@ -11,7 +11,7 @@ from senseapp.app.common.state import RUN_PARAMETER
 from senseapp.app.common.system import system_panel
 from senseapp.core.errors import SenseError
 
-_OPEN_BY_LINK = ("results", "schedule")
+_OPEN_BY_LINK = ("results", "schedule", "present")
 
 
 def admit(page: str) -> None:

@@ -37,8 +37,8 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
         record = backend.service().run(run_id)
         found = backend.service().work.outcome(task)
         if found is not None:
-            _answer(task, found)
-            _figure(run_id, found, result)
+            recommendation_answer(task, found)
+            recommendation_figure(run_id, found, result)
             st.markdown(finding)
             return
         st.markdown(f"## {finding}")
@@ -46,7 +46,8 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
             _on_its_way(task)
 
 
-def _answer(task: RecommendationTask, found: Recommendation) -> None:
+def recommendation_answer(task: RecommendationTask, found: Recommendation) -> None:
+    """Show what is recommended, the button to the file, and how it is known."""
     st.markdown(f"## {found.headline}")
     proof = task.proof(found)
     if proof is not None:
@@ -54,8 +55,8 @@ def _answer(task: RecommendationTask, found: Recommendation) -> None:
     st.caption(found.evidence)
 
 
-def recommended_answers(run_id: str) -> None:
-    """Show what the recommended model answers differently; nothing before that is known."""
+def recommended_answers(run_id: str) -> bool:
+    """Show what the recommended model answers differently; tell whether that is known yet."""
     task = RecommendationTask(run_id=run_id)
     found = backend.recommendation_of(run_id)
     proof = task.proof(found) if found is not None else None
@@ -63,6 +64,7 @@ def recommended_answers(run_id: str) -> None:
     if changed is not None:
         st.markdown("## Which answers does the recommended model change?")
         changed_answers(changed, key=f"recommended.{run_id}")
+    return changed is not None
 
 
 def _file_button(proof: Verification) -> None:
@@ -102,7 +104,7 @@ def _on_its_way(task: RecommendationTask) -> None:
             begin(task)
 
 
-def _figure(run_id: str, found: Recommendation, result: SensitivityResult) -> None:
+def recommendation_figure(run_id: str, found: Recommendation, result: SensitivityResult) -> None:
     """Draw what whole compressed models still do over the range."""
     if not found.tried:
         return

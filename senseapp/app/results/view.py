@@ -147,6 +147,16 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
     return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
 
 
+def usual_view(run_id: str, result: SensitivityResult) -> RunView | None:
+    """Return the run as its pages show it first; None while nothing has a value."""
+    metrics = metrics_of(result)
+    if not metrics:
+        return None
+    name, level = _best_covered(result, metrics), result.compression.scale.nearest_usual(ordered_levels(result))
+    frame = kept_frame(run_id, result, name)
+    return RunView(run_id=run_id, result=result, metric=METRICS[name], level=level, frame=frame)
+
+
 def kept_frame(run_id: str, result: SensitivityResult, metric: str) -> pd.DataFrame:
     """Return :func:`senseapp.app.frames.results.measurement_frame`, made once per state of a run; not to be changed."""
     # What changes with every measurement that a run adds.
@@ -222,5 +232,12 @@ def result_actions(record: RunRecord, result: SensitivityResult) -> None:
         icon=":material/compare_arrows:",
         query_params=query,
         help="Put this run beside another one.",
+    )
+    st.page_link(
+        "pages/present.py",
+        label="Present",
+        icon=":material/slideshow:",
+        query_params=query,
+        help="Five screens for a room; the arrow keys turn them.",
     )
     report_button(record, result, key=f"results.report.{record.run_id}")
