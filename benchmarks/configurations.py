@@ -1,0 +1,177 @@
+"""How well whole configurations are predicted from single layers: ``python -m benchmarks.configurations``.
+
+A hundred times, the strongest level of a configuration is drawn at random, and then each layer's own up to that, or
+none; with all levels for all layers, nearly every network is broken beyond ranking. The KL divergence of the compressed
+network to the original is measured, and set beside what is predicted from measurements of single layers on the same
+images:
+
+- *sum*: the damages of the layers, added up, as the solver does;
+- *pairs*: that, and for pairs that were measured together 2 ρ √(dᵢ dⱼ): the interaction of second order (Deng et al.
+  2023, "CLADO", eq. 4), ρ found at one level of each. Measured are neighbours, and all pairs of the most harmed layers;
+- *composed*: the changes of the log-probabilities that single layers make, added up image by image, and the divergence
+  of that. It needs no further measurement, but the outputs of every one.
+
+    python -m benchmarks.configurations [--networks demo,resnet,mobilenet,vit] [--kinds bits,zeros]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+from benchmarks.networks import NETWORKS, trained
+from benchmarks.results import machine, write_section
+from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions.base import CompressionRequest, Prepared, WeightCompressor, build_compressor
+from senseapp.core.process import become_measuring
+from senseapp.data.load import load_demo_images
+from senseapp.layers.profile import profile_model
+from senseapp.models.load import load_model
+from senseapp.records.spec import ModelSpec
+
+TITLE = "Whole configurations (`python -m benchmarks.configurations`)"
+KINDS: dict[str, tuple[CompressionConfig, tuple[float, ...]]] = {
+    "bits": (QuantizationConfig(), (8.0, 6.0, 5.0, 4.0, 3.0, 2.0)),
+    "zeros": (SparsityConfig(), (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)),
+}
+_CONFIGURATIONS = 100
+_IMAGES = 256
+_MOST_HARMED = 8
+_MODERATE = 0.1  # nats: of this damage or nearest to it, layers are measured in pairs
+
+Levels = Mapping[str, float]
+Layer = tuple[str, float]
+
+
+@dataclass
+class Compressed:
+    """One network with some layers compressed, on some images."""
+
+    network: nn.Module
+    images: Tensor
+    compressor: WeightCompressor
+    _prepared: dict[Layer, Prepared] = field(default_factory=dict)
+
+    def log_probabilities(self, levels: Levels) -> Tensor:
+        """Return what the network says of each image, (N, classes), with these layers compressed."""
+        targets = {target.layer: target for target in self.compressor.targets}
+        with ExitStack() as stack:
+            for key in levels.items():
+                if key not in self._prepared:
+                    self._prepared[key] = self.compressor.prepare(targets[key[0]], key[1])
+                stack.enter_context(self._prepared[key].active())
+            with torch.inference_mode():
+                scores = torch.cat([self.network(part.clone()) for part in self.images.split(64)])
+        return scores.double().log_softmax(1)
+
+
+def divergence(original: Tensor, other: Tensor) -> float:
+    """Return the mean KL divergence of log-probabilities (N, classes), in nats."""
+    return max(0.0, float((original.exp() * (original - other)).sum(1).mean()))
+
+
+def row_of(name: str, kind: str) -> str:
+    """Measure one network and compression; return a row of the table."""
+    network = load_model(ModelSpec()).module if name == "demo" else trained(name)
+    config, levels = KINDS[kind]
+    images = load_demo_images("heldout").subset(range(_IMAGES)).batch(0, _IMAGES)
+    layers = profile_model(network, images[:1]).layers
+    request = CompressionRequest(model=network, layers=layers, calibration=(images[:64],))
+    compressed = Compressed(network, images, cast(WeightCompressor, build_compressor(config, request)))
+    original = compressed.log_probabilities({})
+    names = [target.layer for target in compressed.compressor.targets]
+    single = {(layer, level): compressed.log_probabilities({layer: level}) for layer in names for level in levels}
+    damage = {key: divergence(original, found) for key, found in single.items()}
+    pairs = dict(_interactions(compressed, original, names, levels, damage))
+    generator = np.random.default_rng(0)
+    drawn = [_drawn(names, levels, generator) for _ in range(_CONFIGURATIONS)]
+    measured = [divergence(original, compressed.log_probabilities(each)) for each in drawn]
+    predicted = {
+        "sum": [sum(damage[key] for key in each.items()) for each in drawn],
+        "pairs": [_with_pairs(each, damage, pairs) for each in drawn],
+        "composed": [
+            divergence(original, (original + sum(single[key] - original for key in each.items())).log_softmax(1))
+            for each in drawn
+        ],
+    }
+    ranks = [f"{spearmanr(found, measured).statistic:.3f}" for found in predicted.values()]
+    low, middle, high = np.percentile(measured, [10, 50, 90])
+    title = "demo" if name == "demo" else NETWORKS[name].title
+    cells = [title, kind, str(len(names)), f"{low:.2g} / {middle:.2g} / {high:.2g}", *ranks, str(len(pairs))]
+    return f"| {' | '.join(cells)} |"
+
+
+def _drawn(names: Sequence[str], levels: Sequence[float], generator: np.random.Generator) -> Levels:
+    """Return the levels of one configuration, of layers that have one."""
+    strongest = int(generator.integers(1, len(levels) + 1))
+    places = generator.integers(0, strongest + 1, len(names))
+    return {layer: levels[place - 1] for layer, place in zip(names, places, strict=True) if place}
+
+
+def _interactions(
+    compressed: Compressed,
+    original: Tensor,
+    names: Sequence[str],
+    levels: Sequence[float],
+    damage: Mapping[Layer, float],
+) -> Iterator[tuple[frozenset[str], float]]:
+    """Yield ρ of each pair that is measured, from -1 to 1: what two layers do together beyond the sum."""
+    worst = sorted(names, key=lambda layer: -sum(damage[layer, level] for level in levels))[:_MOST_HARMED]
+    chosen = dict.fromkeys(map(frozenset, [*itertools.pairwise(names), *itertools.combinations(worst, 2)]))
+    level_of = {
+        layer: min(levels, key=lambda level: abs(math.log(max(damage[layer, level], 1e-9) / _MODERATE)))
+        for layer in names
+    }
+    for pair in chosen:
+        first, second = (damage[layer, level_of[layer]] for layer in pair)
+        if first > 0 and second > 0:
+            both = divergence(original, compressed.log_probabilities({layer: level_of[layer] for layer in pair}))
+            yield pair, float(np.clip((both - first - second) / (2 * math.sqrt(first * second)), -1, 1))
+
+
+def _with_pairs(levels: Levels, damage: Mapping[Layer, float], pairs: Mapping[frozenset[str], float]) -> float:
+    own = {layer: damage[layer, level] for layer, level in levels.items()}
+    together = (2 * rho * math.sqrt(math.prod(own[layer] for layer in pair)) for pair, rho in pairs.items())
+    return max(0.0, sum(own.values()) + sum(together))
+
+
+def main() -> None:
+    """Print the table, and write it where all networks are asked for."""
+    every = ["demo", "resnet", "mobilenet", "vit"]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.configurations", description=__doc__)
+    parser.add_argument("--networks", default=",".join(every), help="comma-separated")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    lines = [
+        f"Spearman of the predicted with the measured KL divergence, {_CONFIGURATIONS} random configurations of each "
+        f"network, {_IMAGES} digits; see `benchmarks/configurations.py`.",
+        "",
+        "| network | levels of | layers | measured KL: 10 / 50 / 90 % | sum | pairs | composed | pairs measured |",
+        f"|{'---|' * 8}",
+    ]
+    print("\n".join(lines), flush=True)
+    for name in options.networks.split(","):
+        for kind in options.kinds.split(","):
+            lines.append(row_of(name, kind))
+            print(lines[-1], flush=True)
+    lines += ["", f"{machine()} The whole took {time.perf_counter() - started:.0f} s."]
+    if options.networks.split(",") == every and options.kinds.split(",") == list(KINDS):
+        write_section(TITLE, lines)
+
+
+if __name__ == "__main__":
+    become_measuring(beside_others=False)
+    main()

@@ -1,0 +1,55 @@
+"""What new weights for the layers that read removed channels are worth: a real network, pruned without training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
+from benchmarks.real.repair import Run, kl, opened
+from benchmarks.real.rows import Row
+from senseapp.compressions import PruningConfig
+from senseapp.data.images import TensorImages
+from senseapp.records.schedule import Adapting, ResourceBudget, Schedule
+from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.schedules.methods import make_schedule
+from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.strongest import couplings_of
+from senseapp.schedules.trade_off import truly_sized
+
+_ADAPTED_TO, _PROOFS, _SCORED = 64, 56, 112  # images
+_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+_REMOVED = 0.3  # of the multiply-accumulates
+_SHARE = 0.6
+
+
+def rows() -> Iterator[Row]:
+    """Yield the KL of a pruned network as it is delivered with adapted weights, beside that of the best repair."""
+    curves, proof = TensorImages(tensors(_ADAPTED_TO, MADE_FROM)), TensorImages(tensors(_PROOFS, MADE_FROM, seed=1))
+    run = Run(PruningConfig(), _LEVELS, "macs", {})
+    bench = opened(run, ProofImages(curves=curves, proof=proof, note=""))
+    unseen, schedule = TensorImages(tensors(_SCORED, SCORED_ON)), _schedule(bench)
+    plain = kl(bench.measure(bench.apply(schedule), unseen))
+    repaired, adapted = (_delivered(bench, schedule, unseen, adapting) for adapting in ("off", "minutes"))
+    before = min(plain, repaired)
+    yield Row(
+        what=f"{100 * _REMOVED:g} % of MACs pruned, {_ADAPTED_TO} photographs to adapt to: KL on unseen ones with "
+        "adapted weights, as a share of the better of repaired and not",
+        wanted=f"at most {_SHARE:g}",
+        found=f"{adapted / before:.2f} ({adapted:.3f} adapted, {repaired:.3f} repaired, {plain:.3f} neither)",
+        holds=adapted <= _SHARE * before,
+    )
+
+
+def _schedule(bench: ScheduleEvaluator) -> Schedule:
+    def make(target: float) -> Schedule:
+        return make_schedule(bench.result, budget=ResourceBudget(kind="macs", target=target), metric="kl")
+
+    groups = couplings_of(bench.dense.model, bench.result)
+    return truly_sized(make, bench.result.profile, groups, ResourceBudget(kind="macs", target=_REMOVED))
+
+
+def _delivered(bench: ScheduleEvaluator, schedule: Schedule, unseen: TensorImages, adapting: Adapting) -> float:
+    """Return the KL on ``unseen`` of what is delivered; the choice never sees them."""
+    applied = bench.apply(schedule)
+    measured(bench, applied, "kl", repair=True, images=bench.images.proof, adapting=adapting)
+    return kl(bench.measure(applied, unseen))
