@@ -26,9 +26,9 @@ with quantized weights as integers and their scales. Where channels are removed,
 and .onnx. One JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run
 has not measured on where there are enough; "file_bytes" has the size of each file on the disk, and "read_with" the
 lines of Python that read the small one. With --repair, the better of repaired and not is written; "delivered" says
-which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as many zeros, that
-make up for what was lost, fitted to a few dozen images of the run without labels; "steps" has what each step loses on
-images that it was not fitted to.
+which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as many zeros, and
+layers that read removed channels new ones, that make up for what was lost, fitted to a few dozen images of the run
+without labels; "steps" has what each step loses on images that it was not fitted to.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors

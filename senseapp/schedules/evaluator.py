@@ -263,7 +263,9 @@ class ScheduleEvaluator:
             return ()
         batches, seed = self.reference.batches, self.result.spec.sensitivity.seed
         if applied.kept_channels:
-            reconstruction = Reconstruction(applied, self.dense.model, batches, self.matching(applied))
+            reconstruction = Reconstruction(
+                applied, self.dense.model, batches, self.matching(applied), progress=self.progress
+            )
             return (reconstruction,) if reconstruction.readers else ()
         found = [
             Adaptation(self.dense, applied, batches, update, seed=seed, progress=self.progress) for update in UPDATES

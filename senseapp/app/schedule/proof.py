@@ -119,9 +119,10 @@ def proof_block(
             default="off",
             required=True,
             **kept(f"schedule.adapt.{run_id}"),
-            help="Layer by layer, weights on the same grid, or with as many zeros, make up for what compression took "
-            "away: in closed form, on a few dozen images of the run, without labels. Best then tunes norms and biases "
-            "block by block too. Kept only where it measures better on images that it was not fitted to.",
+            help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
+            "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
+            "Best then tunes norms and biases block by block too, where no channels went. Kept only where it measures "
+            "better on images that it was not fitted to.",
         )
         proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -140,6 +140,7 @@ class Reconstruction:
         dense: the network before.
         batches: the images (N, C, H, W) that ``matching`` knows.
         matching: of the statistics of the same network; used by nobody else meanwhile.
+        progress: is told each layer; may stop the work by raising, since the network is a copy.
 
     Attributes:
         readers: the layers that get new weights, by name.
@@ -147,8 +148,16 @@ class Reconstruction:
 
     title = "Weights that read removed channels fitted anew, statistics matched"
 
-    def __init__(self, applied: AppliedModel, dense: nn.Module, batches: Sequence[Tensor], matching: Matching) -> None:
-        self._model, self._matching = applied.model, matching
+    def __init__(
+        self,
+        applied: AppliedModel,
+        dense: nn.Module,
+        batches: Sequence[Tensor],
+        matching: Matching,
+        *,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._model, self._matching, self._progress = applied.model, matching, progress
         self.readers = readers(applied, dense)
         images, width = sum(map(len, batches)), sum(math.prod(p.weight_shape[1:]) for p in self.readers.values())
         self._images = images
@@ -216,6 +225,7 @@ class Reconstruction:
         product, wanted, seen = self.readers[name], self._wanted[name], self._inputs[name]
         if part not in wanted:
             return
+        self._progress(f"{self.title}: {name}, {list(self.readers).index(name) + 1} of {len(self.readers)}")
         seen[part] = product.rows(given.detach(), self._positions, _generator(part))  # (G, N P, K)
         old, bias = self._old[name]
         matrices = product.matrix(old)  # (G, O/G, K)
