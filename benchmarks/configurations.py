@@ -142,7 +142,7 @@ def _interactions(
 
 def _with_pairs(levels: Levels, damage: Mapping[Layer, float], pairs: Mapping[frozenset[str], float]) -> float:
     own = {layer: damage[layer, level] for layer, level in levels.items()}
-    together = (2 * rho * math.sqrt(math.prod(own[layer] for layer in pair)) for pair, rho in pairs.items())
+    together = (2 * rho * math.sqrt(math.prod(own.get(layer, 0.0) for layer in pair)) for pair, rho in pairs.items())
     return max(0.0, sum(own.values()) + sum(together))
 
 
