@@ -9,6 +9,7 @@ Source: Li et al. 2021, "BRECQ", algorithm 1, here for channels' scales and shif
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -109,23 +110,16 @@ def _error(block: nn.Module, inputs: Tensor, wanted: Tensor) -> float:
 
 
 def _blocks(adaptation: Adaptation) -> Iterator[Call]:
-    """Yield, in order, for each adapted layer the smallest module around it that holds another one.
+    """Yield, in order, the modules that adapted layers are directly in, but for those inside another of them.
 
-    Only modules that are called once with one tensor, and return one; a layer of none is left to the closed forms.
+    Only modules that are called once with one tensor and return one; other layers are left to the closed forms.
     """
-    calls = adaptation.trace.calls
-    times = {name: sum(call.module == name for call in calls) for name in {call.module for call in calls}}
-    found: dict[int, Call] = {}
-    for name in adaptation.layers:
-        parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
-        for parent in parents:
-            holds = sum(layer.startswith(f"{parent}.") for layer in adaptation.layers)
-            call = next((each for each in calls if each.module == parent), None)
-            if holds > 1 and call is not None:
-                if call.alone and times[parent] == 1 and len(call.output_shape) > 1:
-                    found[call.index] = call
-                break
-    chosen = sorted(found.values(), key=lambda call: call.start)
+    calls: dict[str, list[Call]] = defaultdict(list)
+    for call in adaptation.trace.calls:
+        calls[call.module].append(call)
+    parents = dict.fromkeys(name.rpartition(".")[0] for name in adaptation.layers)
+    chosen = [calls[name][0] for name in parents if name and len(calls[name]) == 1]
+    chosen = sorted((call for call in chosen if call.alone and call.output_shape), key=lambda call: call.start)
     return (call for call in chosen if not any(each.start < call.start and call.end < each.end for each in chosen))
 
 
