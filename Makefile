@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
-QUICK := not (browser or peer or architectures or slow)
+QUICK := not (browser or peer or architectures or slow or wide)
 UPGRADE := .cache/upgrade-check
 
 help:
@@ -31,16 +31,18 @@ help:
 run: $(RUNTIME)
 	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.app.server.serve --server.port $(PORT)
 
-# Two workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once;
-# tests/scheduling.py says which of them go together and which first.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once;
+# tests/scheduling.py says which of them go together and which first. Bytecode is kept whatever the environment says:
+# without it each worker, server and job would compile everything again.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
 	@$(PYTEST)
 
+test-quick: WORKERS = 2
 test-quick: $(DEV)
-	@$(PYTEST) -m "$(QUICK)"
+	@$(PYTEST) -m "$(QUICK)" --ignore=tests/browser --ignore=tests/cluster
 
 check: $(DEV)
 	$(BIN)/ruff format --check .
@@ -70,6 +72,7 @@ bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
 
 soak: $(DEV)
+	@$(PYTEST) -m wide
 	$(BIN)/python -m tests.soak.kills_in_measuring 50
 	$(BIN)/python -m tests.soak.kills
 	$(BIN)/python -m tests.soak.crowd 20

@@ -81,54 +81,56 @@ def bench_of(network: nn.Module, title: str, config: CompressionConfig, levels: 
     )
 
 
-def solved(bench: ScheduleEvaluator, case: Case, method: str, gamma: float = 1.5) -> Schedule | None:
+def solved(evaluator: ScheduleEvaluator, case: Case, method: str, gamma: float = 1.5) -> Schedule | None:
     """Return a schedule that truly meets the target, or None where the method has none."""
 
     def make(asked: float) -> Schedule:
         budget = ResourceBudget(kind=case.kind, target=asked)
-        return make_schedule(bench.result, budget=budget, method=method, gamma=gamma)
+        return make_schedule(evaluator.result, budget=budget, method=method, gamma=gamma)
 
     try:
         if not isinstance(case.config, PruningConfig):
             return make(case.target)
-        return with_true_size(make, lambda tried: true_figure(bench, bench.apply(tried), case.kind), case.target)
+        return with_true_size(
+            make, lambda tried: true_figure(evaluator, evaluator.apply(tried), case.kind), case.target
+        )
     except SenseError:
         return None
 
 
-def scores(bench: ScheduleEvaluator, applied: AppliedModel) -> Tensor:
+def scores(evaluator: ScheduleEvaluator, applied: AppliedModel) -> Tensor:
     with applied.active():
-        return replace(bench.dense, model=applied.model).baseline()
+        return replace(evaluator.dense, model=applied.model).baseline()
 
 
-def outcome(bench: ScheduleEvaluator, schedule: Schedule | None) -> Outcome | None:
+def outcome(evaluator: ScheduleEvaluator, schedule: Schedule | None) -> Outcome | None:
     if schedule is None:
         return None
-    applied = bench.apply(schedule)
-    plain = scores(bench, applied)
-    bench.repair(applied)
-    return Outcome(plain, scores(bench, applied))
+    applied = evaluator.apply(schedule)
+    plain = scores(evaluator, applied)
+    evaluator.repair(applied)
+    return Outcome(plain, scores(evaluator, applied))
 
 
-def row_of(bench: ScheduleEvaluator, case: Case) -> Row:
+def row_of(evaluator: ScheduleEvaluator, case: Case) -> Row:
     """Try every schedule of ``case``."""
-    rivals = {"uniform": outcome(bench, solved(bench, case, "uniform"))}
-    rivals |= {f"gamma {gamma:g}": outcome(bench, solved(bench, case, "gamma", gamma)) for gamma in GAMMAS}
-    optimal = solved(bench, case, "optimal")
-    first = outcome(bench, optimal)
+    rivals = {"uniform": outcome(evaluator, solved(evaluator, case, "uniform"))}
+    rivals |= {f"gamma {gamma:g}": outcome(evaluator, solved(evaluator, case, "gamma", gamma)) for gamma in GAMMAS}
+    optimal = solved(evaluator, case, "optimal")
+    first = outcome(evaluator, optimal)
     assert optimal is not None
     assert first is not None
-    plain, repaired = (prove(bench, optimal, repair=repair, rounds=ROUNDS) for repair in (False, True))
-    assert bench.images.proof.labels is not None
+    plain, repaired = (prove(evaluator, optimal, repair=repair, rounds=ROUNDS) for repair in (False, True))
+    assert evaluator.images.proof.labels is not None
     return Row(
         case=case,
-        labels=bench.images.proof.labels,
-        dense=bench.dense.baseline(),
+        labels=evaluator.images.proof.labels,
+        dense=evaluator.dense.baseline(),
         rivals=rivals,
         optimal=first,
-        ours=Outcome(scores(bench, plain.applied), scores(bench, repaired.applied)),
+        ours=Outcome(scores(evaluator, plain.applied), scores(evaluator, repaired.applied)),
         rounds=(plain.result.rounds, repaired.result.rounds),
-        cost=true_figure(bench, plain.applied, case.kind),
+        cost=true_figure(evaluator, plain.applied, case.kind),
     )
 
 

@@ -6,7 +6,7 @@ all of them together build and run in a few seconds on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -237,14 +237,53 @@ QUICK_ARCHITECTURES: tuple[str, ...] = (
 )
 """One or two per family, for tests that cost more than a forward pass."""
 
+DISTINCT_ARCHITECTURES: tuple[str, ...] = (
+    "resnet18",  # sums of branches
+    "densenet121",  # concatenations that grow
+    "tv_googlenet",  # branches side by side
+    "tv_alexnet",  # (C, H, W) flattened before a linear layer
+    "repvgg_a0",  # a BatchNorm as a branch
+    "nf_resnet",  # weights standardised when they are used
+    "skresnet18",  # branches stacked, weighted by attention and summed
+    "mobilenetv3_small_050",  # depthwise, squeeze and excite
+    "efficientnet_gn",  # norms over groups of channels
+    "mixnet_s",  # channels split over kernels of several sizes
+    "ghostnet_050",  # outputs beside what is made from them
+    "resnext50_32x4d",  # groups
+    "resnest14d",  # attention over splits of grouped channels
+    "tv_shufflenet",  # channels change places
+    "convnext_atto",  # channels last
+    "convnextv2_atto",  # response normalised over positions
+    "vit_tiny",  # tokens, fused attention
+    "tv_vit",  # nn.MultiheadAttention
+    "cait_xxs",  # heads mixed, a class token of its own
+    "xcit_nano",  # attention over channels
+    "eva02_tiny",  # gated MLP, rotary positions
+    "swin_tiny",  # windows become part of the batch
+    "swinv2_tiny",  # a small network makes the bias of positions
+    "mixer",  # layers over positions
+    "gmlp",  # halves of channels multiply
+    "mobilevit_xxs",  # unfolded into patches and back
+    "levit_128s",  # BatchNorm over tokens
+    "maxvit_pico",  # blocks, then a grid
+)
+"""One for each way in which replay or coupled channels differ; the other networks are marked ``wide``."""
+
 FEW_ARCHITECTURES: tuple[str, ...] = ("resnet18", "mobilenetv3_small_050", "vit_tiny", "swin_tiny")
 """Those that the quick tests keep; the others are marked ``architectures``."""
 
 
-def each_of(names: Iterable[str], argument: str = "name", **how: Any) -> pytest.MarkDecorator:
-    """Run a test on each of these architectures; all but a few are marked ``architectures``."""
-    cases = [
-        pytest.param(name, id=name, marks=() if name in FEW_ARCHITECTURES else pytest.mark.architectures)
-        for name in names
-    ]
-    return pytest.mark.parametrize(argument, cases, **how)
+def each_of(
+    names: Iterable[str], argument: str = "name", *, kept: Collection[str] = DISTINCT_ARCHITECTURES, **how: Any
+) -> pytest.MarkDecorator:
+    """Run a test on each of these architectures.
+
+    Args:
+        kept: those that ``make test`` runs; the others are marked ``wide``, and ``make soak`` runs them.
+    """
+
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        found = [] if name in FEW_ARCHITECTURES else [pytest.mark.architectures]
+        return found if name in kept else [*found, pytest.mark.wide]
+
+    return pytest.mark.parametrize(argument, [pytest.param(name, id=name, marks=marks(name)) for name in names], **how)

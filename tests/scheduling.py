@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER = ("tests/browser", "tests/cluster")
-"""Folders whose tests share a server or a cluster, which is started once if one worker has them all."""
+TOGETHER = {
+    "browser, with the engine": (
+        "tests/browser/test_journey.py",
+        "tests/browser/test_restart.py",
+        "tests/browser/test_uploads.py",
+        "tests/browser/test_large_upload.py",
+    ),
+    "browser": ("tests/browser/",),
+    "cluster": ("tests/cluster/",),
+}
+"""Tests that share a server or a cluster, which is started once for each of these; what fits two is of the first.
+
+Those in the browser are two, of about one length: together they would take longer than all others.
+"""
 
 LONGEST = (
+    *TOGETHER["browser, with the engine"],
     "tests/browser",
     "tests/cluster",
     "tests/reference/test_architectures.py",
@@ -26,20 +37,17 @@ LONGEST = (
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what is given to one worker as a whole: the folder or the file of a test.
+    """Return what is given to one worker as a whole: the tests that share something, or the file of a test.
 
-    >>> unit_of("tests/browser/test_journey.py::test_x[a/b]"), unit_of("tests/unit/test_demo.py::test_y")
-    ('tests/browser', 'tests/unit/test_demo.py')
+    >>> unit_of("tests/browser/test_compare.py::test_x[a/b]"), unit_of("tests/unit/test_demo.py::test_y")
+    ('browser', 'tests/unit/test_demo.py')
     """
-    file = nodeid.split("::", 1)[0]
-    folder = str(PurePosixPath(file).parent)
-    return folder if folder in TOGETHER else file
+    return next((name for name, starts in TOGETHER.items() if nodeid.startswith(starts)), nodeid.split("::", 1)[0])
 
 
 def rank(nodeid: str) -> int:
     """Return the place of a test's unit in :data:`LONGEST`; units that are not there come last, in their own order."""
-    file = nodeid.split("::", 1)[0]
-    return next((place for place, start in enumerate(LONGEST) if file.startswith(start)), len(LONGEST))
+    return next((place for place, start in enumerate(LONGEST) if nodeid.startswith(start)), len(LONGEST))
 
 
 class LongestFirst(LoadFileScheduling):

@@ -54,14 +54,14 @@ def rows() -> Iterator[Row]:
     worse: list[str] = []
     kept: list[str] = []
     for run in RUNS:
-        bench = opened(run, images)
+        evaluator = opened(run, images)
         if run is RUNS[0]:
-            yield _identity(bench, unseen)
+            yield _identity(evaluator, unseen)
         for title, target in run.targets.items():
             methods = ("optimal", "uniform") if title in _SHARES else ("optimal",)
             for method in methods:
-                schedule, name = schedule_of(bench, run.kind, target, method), f"{title}, {method}"
-                plain, best, repaired = _on_unseen(bench, schedule, unseen)
+                schedule, name = schedule_of(evaluator, run.kind, target, method), f"{title}, {method}"
+                plain, best, repaired = _on_unseen(evaluator, schedule, unseen)
                 worse += [name] if best > plain else []
                 kept += [name] if repaired else []
                 yield _share(name, plain, best, _SHARES.get(title))
@@ -95,23 +95,23 @@ def opened(run: Run, images: ProofImages) -> ScheduleEvaluator:
     return ScheduleEvaluator.open(result, model=model, images=images)
 
 
-def schedule_of(bench: ScheduleEvaluator, kind: BudgetKind, target: float, method: str) -> Schedule:
+def schedule_of(evaluator: ScheduleEvaluator, kind: BudgetKind, target: float, method: str) -> Schedule:
     """Return the schedule that ``method`` solves for a target."""
-    return make_schedule(bench.result, budget=ResourceBudget(kind=kind, target=target), metric="kl", method=method)
+    return make_schedule(evaluator.result, budget=ResourceBudget(kind=kind, target=target), metric="kl", method=method)
 
 
-def _on_unseen(bench: ScheduleEvaluator, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
+def _on_unseen(evaluator: ScheduleEvaluator, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
     """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
-    applied = bench.apply(schedule)
-    plain = kl(bench.measure(applied, unseen))
-    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
-    return plain, kl(bench.measure(applied, unseen)), found.delivered == "repaired"
+    applied = evaluator.apply(schedule)
+    plain = kl(evaluator.measure(applied, unseen))
+    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
+    return plain, kl(evaluator.measure(applied, unseen)), found.delivered == "repaired"
 
 
-def _identity(bench: ScheduleEvaluator, unseen: ImageSet) -> Row:
-    untouched = bench.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
-    bench.repair(untouched)
-    changes = {change.metric: change for change in bench.measure(untouched, unseen)}
+def _identity(evaluator: ScheduleEvaluator, unseen: ImageSet) -> Row:
+    untouched = evaluator.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
+    evaluator.repair(untouched)
+    changes = {change.metric: change for change in evaluator.measure(untouched, unseen)}
     lost, agreement = changes["kl"].value, changes["agreement"].value
     return Row(
         what="repair on the uncompressed network: KL, agreement",

@@ -11,7 +11,6 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.import_steps import import_table
 from tests.browser.servers import Server
-from tests.distiller_tables import TABLE
 from tests.pages.records import FRAGILE
 
 pytestmark = pytest.mark.browser
@@ -42,7 +41,19 @@ def expect_picked(page: Page, layer: str) -> None:
     expect(page.get_by_role("combobox", name="Layer", exact=True)).to_have_value(layer)
 
 
-def test_a_cell_of_the_heat_map_moves_every_view_to_its_layer(results: Page) -> None:
+def a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results: Page) -> None:
+    results.locator(f'svg:has(path[aria-label^="{FRAGILE}: "])').first.evaluate("svg => svg.dataset.drawn = 'once'")
+    frame = results.locator('svg[data-drawn="once"] path[stroke-width="2"]')
+    expect(frame).to_have_count(0)
+    for layer in ("fc", "layer1.0.conv2"):
+        mark(results, layer).click(force=True)  # what answers to the pointer lies over the bar
+        expect_picked(results, layer)
+        expect(frame).to_have_count(1)
+    results.get_by_role("button", name="Close").click()
+    expect(results.locator('[data-testid="stVegaLiteChart"] path[stroke-width="2"]')).to_have_count(0)
+
+
+def a_cell_of_the_heat_map_moves_every_view_to_its_layer(results: Page) -> None:
     open_tab(results, "Heat map")
     mark(results, "layer1.0.conv2").click()
     expect_picked(results, "layer1.0.conv2")
@@ -56,19 +67,7 @@ def test_a_cell_of_the_heat_map_moves_every_view_to_its_layer(results: Page) -> 
     expect(results.get_by_role("heading", name="layer1.0.conv2 at every level")).to_be_visible()
 
 
-def test_a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results: Page) -> None:
-    results.locator(f'svg:has(path[aria-label^="{FRAGILE}: "])').first.evaluate("svg => svg.dataset.drawn = 'once'")
-    frame = results.locator('svg[data-drawn="once"] path[stroke-width="2"]')
-    expect(frame).to_have_count(0)
-    for layer in ("fc", "layer1.0.conv2"):
-        mark(results, layer).click(force=True)  # what answers to the pointer lies over the bar
-        expect_picked(results, layer)
-        expect(frame).to_have_count(1)
-    results.get_by_role("button", name="Close").click()
-    expect(results.locator('[data-testid="stVegaLiteChart"] path[stroke-width="2"]')).to_have_count(0)
-
-
-def test_a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results: Page) -> None:
+def a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results: Page) -> None:
     open_tab(results, "Network")
     expect(mark(results, "layer1.0")).to_be_visible()
     expect(mark(results, "layer1.0.conv1")).to_have_count(0)
@@ -80,9 +79,8 @@ def test_a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results: Page) ->
     expect(results.locator(".st-key-layer_panel").filter(visible=True).get_by_text("Parameters")).to_be_visible()
 
 
-def test_curves_are_searched_and_a_click_picks_one(results: Page) -> None:
+def curves_are_searched_and_a_click_picks_one(results: Page) -> None:
     open_tab(results, "Curves")
-    expect(results.get_by_text("5 of 6 curves are drawn.")).to_be_visible()
     results.get_by_role("radio", name="All").click()
     expect(results.get_by_text("6 of 6 curves are drawn.")).to_be_visible()
     search = results.get_by_role("textbox", name="Search")
@@ -93,7 +91,14 @@ def test_curves_are_searched_and_a_click_picks_one(results: Page) -> None:
     expect_picked(results, "layer1.0.conv2")
 
 
-def test_a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results: Page) -> None:
+def test_a_click_in_each_view_picks_a_layer_in_all_of_them(results: Page) -> None:
+    a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results)
+    a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results)
+    a_cell_of_the_heat_map_moves_every_view_to_its_layer(results)
+    curves_are_searched_and_a_click_picks_one(results)
+
+
+def a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results: Page) -> None:
     results.evaluate(
         """() => {
             const places = window.places = new Set();
@@ -111,34 +116,19 @@ def test_a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(resu
     assert len(results.evaluate("[...window.places]")) == 1
 
 
-@pytest.mark.parametrize(
-    ("values", "what"), [("Weights", "weights"), ("Inputs", "activations"), ("Outputs", "outputs")]
-)
-def test_a_histogram_with_the_sensitivity_of_its_bins(results: Page, values: str, what: str) -> None:
-    open_tab(results, "Histograms")
-    results.get_by_role("radio", name=values).click()
+def a_histogram_with_the_sensitivity_of_its_bins(results: Page) -> None:
+    results.get_by_role("radio", name="Inputs").click()
     results.get_by_role("button", name="Show histogram").click()
     expect(results.get_by_text("Become zero")).to_be_visible()
     chart = results.locator(
-        f'[aria-roledescription=visualization][aria-label*="{what} of {FRAGILE} on a grid of 4 bits"]'
+        f'[aria-roledescription=visualization][aria-label*="activations of {FRAGILE} on a grid of 4 bits"]'
     )
     expect(chart).to_be_visible()
     expect(chart.get_by_text("|gradient| of the score")).to_be_visible()
     expect(results.get_by_text("How are values spread inside a cell?")).to_be_visible()
 
 
-def test_a_click_picks_a_layer_beside_a_second_axis(results: Page) -> None:
-    results.get_by_role("radio", name="Line").click()
-    results.get_by_role("combobox", name="Second axis").click()
-    results.get_by_role("option", name="Reward, layer's MACs").click()
-    chart = results.locator('[aria-roledescription=visualization][aria-label*="Highest reward"]')
-    expect(chart.get_by_text("ln(layer's MACs left)")).to_be_visible()
-    chart.locator("path[aria-roledescription=point]").nth(1).click(force=True)
-    expect(results.locator(".st-key-layer_panel")).to_contain_text("layer1.0.conv1")
-
-
-def test_a_wall_of_histograms_opens_each_large(results: Page) -> None:
-    open_tab(results, "Histograms")
+def a_wall_of_histograms_opens_each_large(results: Page) -> None:
     results.get_by_role("radio", name="Several").click()
     results.get_by_placeholder("part of a name").fill("layer1.0.*")
     results.get_by_placeholder("part of a name").press("Enter")
@@ -154,7 +144,13 @@ def test_a_wall_of_histograms_opens_each_large(results: Page) -> None:
     expect(small).to_have_count(2)
 
 
-def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:
+def test_histograms_alone_and_on_a_wall(results: Page) -> None:
+    a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results)
+    a_histogram_with_the_sensitivity_of_its_bins(results)
+    a_wall_of_histograms_opens_each_large(results)
+
+
+def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:
     for label, ending in (("PNG image", "png"), ("SVG drawing", "svg"), ("CSV data", "csv")):
         results.get_by_role("button", name="Save").first.click()
         with results.expect_download() as download:
@@ -166,6 +162,21 @@ def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Pat
     assert "What does each layer lose" in (tmp_path / "chart.svg").read_text()
     rows = list(csv.DictReader((tmp_path / "chart.csv").open()))
     assert {row["layer"]: float(row["drop"]) for row in rows}[FRAGILE] == pytest.approx(8.0)
+
+
+def a_click_picks_a_layer_beside_a_second_axis(results: Page) -> None:
+    results.get_by_role("radio", name="Line").click()
+    results.get_by_role("combobox", name="Second axis").click()
+    results.get_by_role("option", name="Reward, layer's MACs").click()
+    chart = results.locator('[aria-roledescription=visualization][aria-label*="Highest reward"]')
+    expect(chart.get_by_text("ln(layer's MACs left)")).to_be_visible()
+    chart.locator("path[aria-roledescription=point]").nth(1).click(force=True)
+    expect(results.locator(".st-key-layer_panel")).to_contain_text("layer1.0.conv1")
+
+
+def test_a_chart_is_saved_and_takes_a_second_axis(results: Page, tmp_path: Path) -> None:
+    a_chart_is_saved_as_image_drawing_and_data(results, tmp_path)
+    a_click_picks_a_layer_beside_a_second_axis(results)
 
 
 def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, server: Server, tmp_path: Path) -> None:
@@ -187,13 +198,3 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, s
     frame = page.locator('[class*="_frame"]').filter(has=mark(page, "block0"))
     assert frame.evaluate("frame => frame.offsetWidth - frame.clientWidth") > 0  # the scroll bar
     assert len(page.evaluate("[...widths]")) == 1
-
-
-def test_an_imported_table_shows_its_numbers(page: Page, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "resnet18.csv").write_text(TABLE)
-    page.goto(f"{server.url}/runs")
-    import_table(page, tmp_path / "resnet18.csv")
-    expect(
-        page.get_by_role("heading", name=re.compile(r"Most fragile: conv1 loses 28\.5 points at 50 %"))
-    ).to_be_visible()
-    expect(mark(page, "conv1")).to_have_attribute("aria-label", "conv1: 28.5 points at 50 %, measured")

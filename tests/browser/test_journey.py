@@ -14,6 +14,7 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.schedules.export.plain import read_schedule
 from tests.browser.analyze_steps import open_options
 from tests.browser.schedule_steps import click_a_dot, lock_the_first_layer, move_the_target, take_everything, verify
+from tests.browser.servers import Server
 
 pytestmark = pytest.mark.browser
 
@@ -104,16 +105,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     assert sum(json.loads(files["schedule.fasterai-sparsifier.json"]).values()) > 100
 
 
-def test_cancel_stops_the_run_and_keeps_what_was_measured(page: Page) -> None:
-    start(page, other_levels=MANY_LEVELS)
-    done_so_far(page)
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text("What was measured is kept")).to_be_visible()
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    expect(page.get_by_text("What does each layer lose")).to_be_visible()
-
-
-def test_a_reload_in_mid_run_finds_it_again_and_so_does_a_click_in_the_sidebar(page: Page) -> None:
+def test_a_reload_and_a_click_in_the_sidebar_find_a_run_again_and_cancel_keeps_what_it_has(page: Page) -> None:
     start(page, other_levels=MANY_LEVELS)
     before = done_so_far(page)
     address = page.url
@@ -126,16 +118,18 @@ def test_a_reload_in_mid_run_finds_it_again_and_so_does_a_click_in_the_sidebar(p
     assert done_so_far(page) >= before
     expect(page).to_have_url(address)
     page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("What was measured is kept")).to_be_visible()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(page.get_by_text("What does each layer lose")).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_no_page_scrolls_sideways(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
+def test_no_page_scrolls_sideways(page: Page, server: Server) -> None:
     for name, heading in (("", "Which layers can be made smaller?"), ("runs", "Runs"), ("guide", "Guide")):
-        page.goto(page.url.split("/", 3)[0] + "//" + page.url.split("/")[2] + "/" + name)
-        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        page.goto(f"{server.url}/{name}")
+        for width in (1920, 1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+            page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_run_can_be_reached_and_pressed_with_the_keyboard(page: Page) -> None:

@@ -18,8 +18,8 @@ from tests.pictures import class_files, write_zip
 
 pytestmark = pytest.mark.browser
 
-FILLER_BYTES = 150_000_000
-ALLOWED_BYTES = 60_000_000
+FILLER_BYTES = 100_000_000
+ALLOWED_BYTES = 50_000_000
 
 
 @contextmanager

@@ -40,11 +40,11 @@ def test_a_node_killed_in_mid_run_and_a_cancel_change_nothing(
     service = Service(backend)
     run_id = service.start(SPEC)
     journal = backend.store.folder(run_id).measurements
-    tell, told = LiveRun.measured, itertools.count(1)
+    tell, number = LiveRun.measured, itertools.count(1)
     actions = {3: lambda: cluster.remove_node(victim, allow_graceful=False), 30: lambda: service.cancel(run_id)}
 
     def act_and_tell(live: LiveRun, measurement: LayerMeasurement) -> None:
-        actions.get(next(told), lambda: None)()
+        actions.get(next(number), lambda: None)()
         tell(live, measurement)
 
     monkeypatch.setattr(LiveRun, "measured", act_and_tell)
@@ -52,7 +52,8 @@ def test_a_node_killed_in_mid_run_and_a_cancel_change_nothing(
     assert len(cluster.worker_nodes) == 0
     assert service.snapshot(run_id).state is RunState.CANCELLED
     assert 30 <= journal.count() < 46  # most of it after the node was gone
-    assert service.result(run_id).environment["cluster"] == f"Ray {ray.__version__}"
+    told = service.result(run_id).environment
+    assert (told["cluster"], told["device"], told["workers"]) == (f"Ray {ray.__version__}", "cpu", "2")
     assert asking() == []
 
     service.resume(run_id, here=True)

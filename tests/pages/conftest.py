@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import streamlit as st
@@ -112,9 +113,15 @@ def finish(service: Service, backend: Backend, spec: RunSpec) -> str:
     return run_id
 
 
+_registered_pages: dict[str, Any] = {}
+"""What ``st.navigation`` registers, which an ``AppTest`` knows by itself only once it has shown a page."""
+
+
 def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     """Open a page of the app by its link."""
-    app.run()
+    if not _registered_pages:
+        _registered_pages.update(app.run()._registered_pages)
+    app._registered_pages = _registered_pages
     for name, value in query.items():
         app.query_params[name] = value
     return app.switch_page(page).run()

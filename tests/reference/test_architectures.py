@@ -24,13 +24,25 @@ from senseapp.layers.profile import profile_model, watched_pass
 from senseapp.layers.trace import CallTrace
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import SensitivitySpec
-from tests.architectures import ARCHITECTURES, NUM_CLASSES, QUICK_ARCHITECTURES, each_of, example_input
+from tests.architectures import (
+    ARCHITECTURES,
+    DISTINCT_ARCHITECTURES,
+    NUM_CLASSES,
+    QUICK_ARCHITECTURES,
+    each_of,
+    example_input,
+)
 from tests.plain_loop import assert_equals_plain_loop, assert_same, labelled, measured, sampled, sweep_of
 from tests.pruning_models import footprint
 
 FEW = 4
 MIXES_CHANNELS = (nn.LayerNorm, nn.GroupNorm)
 NORM_OVER_CHANNELS = ("efficientnet_gn", "convnext_atto")
+COUPLED = (
+    *("resnet18", "densenet121", "mobilenetv3_small_050", "resnext50_32x4d", "vit_tiny", "swin_tiny", "mixer"),
+    *NORM_OVER_CHANNELS,
+)
+"""One for each way in which channels are coupled: sums, concatenations, depthwise, groups, heads, tokens, norms."""
 QUICK = sorted(QUICK_ARCHITECTURES, key=lambda name: name in NORM_OVER_CHANNELS)
 ALL = sorted(ARCHITECTURES, key=lambda name: QUICK.index(name) if name in QUICK else len(QUICK))
 """Lists with equal beginnings: pytest keeps tests together whose parameters have the same place in them."""
@@ -86,7 +98,8 @@ def network(request: pytest.FixtureRequest) -> Network:
 
 
 def over(names: list[str]) -> pytest.MarkDecorator:
-    return each_of(names, "network", indirect=True)
+    kept = COUPLED if len(names) < len(ALL) else DISTINCT_ARCHITECTURES
+    return each_of(names, "network", kept=kept, indirect=True)
 
 
 @over(ALL)

@@ -1,12 +1,15 @@
 """Numbers and words as people read them."""
 
+from dataclasses import replace
+
 import pytest
 
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import STATES
+from senseapp.app.words.wording import STATES, provenance_text
 from senseapp.compressions import QuantizationConfig, SparsityConfig, all_descriptions
 from senseapp.metrics import METRICS, number_text
 from senseapp.records.jobs import RunState
+from tests.pages.records import result
 
 
 @pytest.mark.parametrize(
@@ -138,3 +141,14 @@ def test_a_title_becomes_the_name_of_a_file_on_any_system() -> None:
     assert fmt.file_stem("../Demo <b>: 50 %\n") == "demo_b_50"
     assert len(fmt.file_stem("long " * 50)) <= 60
     assert fmt.file_stem("…") == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({"device": "cuda:0"}, "on cuda:0"),
+        ({"device": "cpu", "workers": "2", "cluster": "Ray 2"}, "on cpu of 2 workers"),
+    ],
+)
+def test_the_place_of_a_run_is_named(environment: dict[str, str], place: str) -> None:
+    assert provenance_text(replace(result(), environment=environment)).split(" · ")[-1] == place

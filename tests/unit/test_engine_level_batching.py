@@ -90,14 +90,14 @@ def built(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("spec", [SPARSITY, ROUNDED_INPUTS], ids=["sparsity", "activations"])
-@each_of(SPREAD)
+@each_of(SPREAD, kept=("mobilenetv3_small_050", "tv_vit", "swin_tiny"))
 def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, passes: list[int]) -> None:
     model, x = built(name), example_input(ARCHITECTURES[name], 6)  # a full micro-batch and half of one
     layers = sampled([layer.name for layer in profile_model(model, x[:1]).layers if layer.runs], 4)
     spec = replace(spec, layers=layers)
     images = labelled(x, 10)
-    together, found = swept(model, images, spec, 3)
-    assert together.context.layout.levels_per_pass == 3
+    batched, found = swept(model, images, spec, 3)
+    assert batched.context.layout.levels_per_pass == 3
     assert {3} <= set(passes) <= {2, 3}
     assert_equal(found, swept(model, images, spec, 1)[1])
 
@@ -107,8 +107,8 @@ def test_hard_networks_too(name: str, passes: list[int]) -> None:
     torch.manual_seed(0)
     model = REPLAYED[name]().eval()
     images = labelled(torch.randn(6, 3, PIXELS, PIXELS, generator=torch.Generator().manual_seed(1)), 4)
-    together, found = swept(model, images, SPARSITY, 3)
-    assert together.context.layout.levels_per_pass == 3
+    batched, found = swept(model, images, SPARSITY, 3)
+    assert batched.context.layout.levels_per_pass == 3
     assert passes
     assert_equal(found, swept(model, images, SPARSITY, 1)[1])
 
@@ -177,9 +177,9 @@ def test_a_network_that_mixes_images_is_found_out(make: Callable[[], nn.Module],
     torch.manual_seed(0)
     model = make().eval()
     images = labelled(torch.randn(8, 3, PIXELS, PIXELS, generator=torch.Generator().manual_seed(1)), 4)
-    together, found = swept(model, images, SPARSITY, 3)
-    assert together.context.layout.levels_per_pass == 1
-    (note,) = [note for note in together.notes if "whole passes" not in note]
+    batched, found = swept(model, images, SPARSITY, 3)
+    assert batched.context.layout.levels_per_pass == 1
+    (note,) = [note for note in batched.notes if "whole passes" not in note]
     assert note.startswith("Levels were measured one at a time, which takes longer: ")
     assert re.search(reason, note)
     assert_equal(found, swept(model, images, SPARSITY, 1)[1])

@@ -77,8 +77,10 @@ def asked(folder, **data):
     return RunSpec(model=ModelSpec(library="auto", checkpoint="net.pth"), data=data)
 
 
-@pytest.mark.parametrize("values", [HALF, NONE, OWN, {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}])
-@pytest.mark.parametrize("bgr", [False, True])
+@pytest.mark.parametrize(
+    ("values", "bgr"),
+    [(HALF, False), (NONE, True), (OWN, True), ({"mean": (0.0,) * 3, "std": (1 / 255,) * 3}, False)],
+)
 def test_size_normalisation_and_channel_order_are_found_together(trained, pictures, values, bgr):
     trained(bgr=bgr, **values)
     choice = choose_preparation(asked(pictures))

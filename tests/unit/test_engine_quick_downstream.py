@@ -245,7 +245,10 @@ def _nothing_followed(trace: Any, model: nn.Module, _norms: Any) -> Any:
 @pytest.mark.architectures
 @pytest.mark.parametrize(
     "name",
-    ["resnet10t", "resnetv2_50", "mobilenetv3_small_050", "densenet121", "convnext_atto", "ghostnet_050", "vit_tiny"],
+    [
+        *("resnet10t", "mobilenetv3_small_050", "densenet121", "vit_tiny"),
+        *(pytest.param(name, marks=pytest.mark.wide) for name in ("resnetv2_50", "convnext_atto", "ghostnet_050")),
+    ],
 )
 def test_no_path_is_missed_in_real_networks(name: str) -> None:
     torch.manual_seed(0)

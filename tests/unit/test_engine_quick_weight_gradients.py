@@ -106,15 +106,15 @@ def test_estimates_are_those_of_a_pass_for_each_level(
     products: list[Tensor | None],
 ) -> None:
     model = build()
-    together = _scan(model, compression, levels)
+    at_once = _scan(model, compression, levels)
     assert products
     assert all(made is not None for made in products)
     products.clear()
     alone = {key: value for level in levels for key, value in _scan(model, compression, (level,)).items()}
     assert products
     assert all(made is None for made in products)
-    assert len(together) == 2 * len(levels)
-    assert together == pytest.approx(alone, rel=2e-3, abs=1e-9)
+    assert len(at_once) == 2 * len(levels)
+    assert at_once == pytest.approx(alone, rel=2e-3, abs=1e-9)
 
 
 @pytest.mark.parametrize(

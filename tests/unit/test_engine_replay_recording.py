@@ -86,7 +86,7 @@ def _assert_walks_alike(
 
 
 @pytest.mark.architectures
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.1, 1.0])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_recorded_walk_is_the_same_walk(name: str, share: float) -> None:
     model, images, trace, positions = _known(name)

@@ -101,7 +101,7 @@ def test_resuming_anywhere_ends_at_the_same_numbers(
     _in_chunks(monkeypatch, sweep, num_chunks)
     whole = list(sweep.measure())
     assert sum(item.status is not Status.NOT_APPLICABLE for item in whole) == sweep.total
-    for stop in random.Random(0).sample(range(len(whole) + 1), 4):
+    for stop in random.Random(0).sample(range(len(whole) + 1), 2):
         rest = list(_open(compression=config, levels=levels).measure(done=whole[:stop]))
         assert len(rest) == len(whole) - stop
         assert _final([*whole[:stop], *rest]) == _final(whole)

@@ -24,8 +24,8 @@ class Clock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds = seconds
 
-    def __call__(self, bench: MeasurementContext) -> float:
-        return self.seconds[bench.layout.precision]
+    def __call__(self, prepared: MeasurementContext) -> float:
+        return self.seconds[prepared.layout.precision]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_auto_keeps_float32_where_bfloat16_is_not_faster(mode: str) -> None:
 def test_no_pass_is_timed_where_products_gain_nothing_from_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {torch.float32: 1.0, torch.bfloat16: 2.0}
     monkeypatch.setattr(precision, "_product_seconds", lambda _device, dtype: seconds[dtype])
-    monkeypatch.setattr(precision, "_seconds", lambda _bench: pytest.fail("timed"))
+    monkeypatch.setattr(precision, "_seconds", lambda _prepared: pytest.fail("timed"))
     sweep = _open()
     assert sweep.context.layout.precision == "fp32"
     assert "Precision auto kept float32: matrix products in bfloat16 are 0.5 times as fast here." in sweep.notes
@@ -156,9 +156,9 @@ def test_channels_last_is_given_up_only_for_a_clear_gain(
     last: float, first: float, channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _timed(monkeypatch, {True: last, False: first}, {})
-    bench = MeasurementContext.prepare(small_network(), images_for())
-    bench.settle_layout(most=16, forwards=1e6, precision="fp32")
-    assert bench.layout.channels_last == channels_last
+    prepared = MeasurementContext.prepare(small_network(), images_for())
+    prepared.settle_layout(most=16, forwards=1e6, precision="fp32")
+    assert prepared.layout.channels_last == channels_last
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the order is known for oneDNN only")
@@ -179,11 +179,11 @@ def test_a_run_that_a_trial_would_lengthen_takes_the_usual_layout(
 
 def test_the_fastest_micro_batch_is_taken_where_there_is_time_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     images = images_for()
-    bench = MeasurementContext.prepare(small_network(), images)
-    base = layout.usual_layout(bench.trace, most=len(images), channels_last=bench.channels_last).micro_batch
+    prepared = MeasurementContext.prepare(small_network(), images)
+    base = layout.usual_layout(prepared.trace, most=len(images), channels_last=prepared.channels_last).micro_batch
     sizes = _timed(monkeypatch, {True: 1.0, False: 2.0}, {base // 2: 0.5})
-    bench.settle_layout(most=len(images), forwards=1e6, precision="fp32")
-    assert bench.layout == Layout(channels_last=True, micro_batch=base // 2)
+    prepared.settle_layout(most=len(images), forwards=1e6, precision="fp32")
+    assert prepared.layout == Layout(channels_last=True, micro_batch=base // 2)
     assert set(sizes[2:]) == {base, base // 2}
 
 
@@ -223,8 +223,8 @@ def test_a_layout_that_was_watched_is_not_watched_again(
 
     monkeypatch.setattr(context, "trace_calls", counted)
     images = images_for()
-    bench = MeasurementContext.prepare(small_network(), images)
-    bench.take(Layout(channels_last=order, micro_batch=4))
+    prepared = MeasurementContext.prepare(small_network(), images)
+    prepared.take(Layout(channels_last=order, micro_batch=4))
     assert len(watched) == passes
-    assert bench.model.stem.weight.is_contiguous(memory_format=torch.channels_last) is order  # type: ignore[union-attr, operator]
-    assert bench.batches(0, 4)[0].is_contiguous(memory_format=torch.channels_last) is order
+    assert prepared.model.stem.weight.is_contiguous(memory_format=torch.channels_last) is order  # type: ignore[union-attr, operator]
+    assert prepared.batches(0, 4)[0].is_contiguous(memory_format=torch.channels_last) is order

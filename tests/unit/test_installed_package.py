@@ -104,13 +104,8 @@ def test_the_wheel_holds_the_app_and_no_tests(wheel: Path) -> None:
 def test_the_commands_answer_from_another_folder(command: Path, elsewhere: Path) -> None:
     origin = told(command.parent / "python", "-c", "import senseapp; print(senseapp.__file__)")
     assert Path(origin.strip()).is_relative_to(command.parents[1])
-    assert "usage: senseapp " in told(command, "--help")
     assert "\n  senseapp serve --port" in told(command, "serve", "--help")
     assert "usage: python -m senseapp " in told(command.parent / "python", "-m", "senseapp", "--help")
-    checked = subprocess.run(
-        [command.parent / "python", "-m", "pip", "check"], capture_output=True, text=True, check=False
-    )
-    assert not [line for line in checked.stdout.splitlines() if line.startswith("senseapp ")], checked.stdout
 
 
 @pytest.mark.slow

@@ -146,9 +146,9 @@ def test_weights_in_one_storage_are_told_apart() -> None:
     flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     torch.nn.utils.vector_to_parameters(flat, model.parameters())
     assert len({parameter.untyped_storage().data_ptr() for parameter in model.parameters()}) == 1
-    together = profile_model(model, images)
-    assert [layer.macs for layer in together.layers] == [layer.macs for layer in apart.layers]
-    assert together.macs > 0
+    at_once = profile_model(model, images)
+    assert [layer.macs for layer in at_once.layers] == [layer.macs for layer in apart.layers]
+    assert at_once.macs > 0
 
 
 def test_sizes_of_the_whole_network() -> None:

@@ -24,22 +24,26 @@ PLAIN = (
     "app.schedule.panel",
     "app.server.serve",
 )
+PROGRAM = """
+import importlib, pkgutil, sys
+import senseapp
+for package in sys.argv[1:]:
+    importlib.import_module(package)
+    heavy = ["torch", "timm", "torchvision", "torch_pruning", "sklearn"]
+    if not package.startswith("senseapp.app"):
+        heavy.append("streamlit")
+    print(package, *(name for name in heavy if name in sys.modules))
+for module in pkgutil.walk_packages(senseapp.app.__path__, "senseapp.app."):
+    importlib.import_module(module.name)
+print("all of the app", *(name for name in heavy if name in sys.modules))
+"""
 
 
 def test_importing_does_not_load_torch():
-    """One process imports them all in turn, and says after each what is there: the first one at fault is named."""
-    program = """
-import importlib, sys
-for package in sys.argv[1:]:
-    importlib.import_module(package)
-    print(package, *(name for name in ("torch", "timm", "torchvision") if name in sys.modules))
-"""
+    """One process imports them all in turn, and says after each what is there: the first one at fault is named.
+
+    Only the app loads streamlit.
+    """
     packages = ["senseapp", *(f"senseapp.{name}" for name in PLAIN)]
-    done = subprocess.run([sys.executable, "-c", program, *packages], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == packages
-
-
-def test_importing_the_engine_does_not_load_streamlit():
-    program = "import sys, senseapp.runs.service, senseapp.cli.main; print('streamlit' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *packages], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [*packages, "all of the app"]

@@ -236,9 +236,9 @@ from senseapp.runs.image_report import sample_zip
 from senseapp.runs.model_cards import load_card
 from senseapp.runs.image_report import preview_images
 from senseapp.records.spec import ModelSpec, RunSpec
-together = threading.Barrier(4)
+barrier = threading.Barrier(4)
 def ask(question):
-    together.wait()
+    barrier.wait()
     return question()
 questions = [sample_zip, lambda: load_card(ModelSpec()), lambda: preview_images(RunSpec(), num_images=None)]
 with ThreadPoolExecutor(4) as pool:

@@ -38,40 +38,40 @@ def case(few_digits, request):
     return ScheduleEvaluator.open(result), schedule
 
 
-def _kl(bench, levels, *, repair=False):
-    applied = bench.apply(manual_schedule(bench.result, levels))
+def _kl(evaluator, levels, *, repair=False):
+    applied = evaluator.apply(manual_schedule(evaluator.result, levels))
     if repair:
-        bench.repair(applied)
-    return next(c.delta for c in bench.measure(applied, bench.images.curves) if c.metric == "kl")
+        evaluator.repair(applied)
+    return next(c.delta for c in evaluator.measure(applied, evaluator.images.curves) if c.metric == "kl")
 
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_share_is_the_difference_that_applying_by_hand_makes(case, repair):
-    bench, schedule = case
-    conditional = ConditionalSensitivity.open(bench, schedule, repair=repair)
+    evaluator, schedule = case
+    conditional = ConditionalSensitivity.open(evaluator, schedule, repair=repair)
     shares = {item.key: item.changes[0].delta for item in conditional.shares()}
-    assert shares.keys() == {item.key for item in bench.result.shown if item.changes}
+    assert shares.keys() == {item.key for item in evaluator.result.shown if item.changes}
     assert len(conditional.levels) > 2
     for layer, level in list(shares)[:: max(1, len(shares) // 4)]:
         others = {name: own for name, own in conditional.levels.items() if name != layer}
-        by_hand = _kl(bench, {**others, layer: level}, repair=repair) - _kl(bench, others, repair=repair)
+        by_hand = _kl(evaluator, {**others, layer: level}, repair=repair) - _kl(evaluator, others, repair=repair)
         assert shares[layer, level] == pytest.approx(by_hand, rel=0.02, abs=2e-4)
 
 
 def test_a_proof_that_solves_again_is_no_worse_and_leaves_the_model_as_it_was(case):
-    bench, schedule = case
-    before = copy.deepcopy(bench.dense.model.state_dict())
-    found = prove(bench, schedule, repair=True, rounds=2).result
-    damage = [_best_kl(bench, plan) for plan in (schedule, found.schedule)]
+    evaluator, schedule = case
+    before = copy.deepcopy(evaluator.dense.model.state_dict())
+    found = prove(evaluator, schedule, repair=True, rounds=2).result
+    damage = [_best_kl(evaluator, plan) for plan in (schedule, found.schedule)]
     assert damage[1] <= damage[0] + 1e-9
     assert found.schedule.budget == schedule.budget
-    after = bench.dense.model.state_dict()
+    after = evaluator.dense.model.state_dict()
     assert after.keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in after.items())
 
 
-def _best_kl(bench, schedule):
-    found = measured(bench, bench.apply(schedule), "kl", repair=True, images=bench.images.curves)
+def _best_kl(evaluator, schedule):
+    found = measured(evaluator, evaluator.apply(schedule), "kl", repair=True, images=evaluator.images.curves)
     return next(change.delta for change in found.best if change.metric == "kl")
 
 
@@ -81,17 +81,17 @@ def _levels(schedule):
 
 @pytest.mark.parametrize("case", ["pruning"], indirect=True)
 def test_pruning_that_is_solved_again_truly_costs_as_much(case):
-    bench, schedule = case
-    again = prove(bench, schedule, repair=False, rounds=3).result
-    once = prove(bench, schedule, repair=False, rounds=1).result
+    evaluator, schedule = case
+    again = prove(evaluator, schedule, repair=False, rounds=3).result
+    once = prove(evaluator, schedule, repair=False, rounds=1).result
     assert again.rounds > 1
     assert again.sizes["macs"][1] <= once.sizes["macs"][1] * 1.001
 
 
 def test_a_round_that_takes_too_long_is_not_begun(case, monkeypatch):
-    bench, schedule = case
+    evaluator, schedule = case
     monkeypatch.setattr("senseapp.schedules.refine._MOST_SECONDS", 0.0)
-    assert ConditionalSensitivity.open(bench, schedule, repair=False) is None
+    assert ConditionalSensitivity.open(evaluator, schedule, repair=False) is None
 
 
 def test_statistics_come_back_also_when_the_body_raises():

@@ -24,8 +24,8 @@ def chain_run():
     result = run_of(SIZES, damages, LEVELS, compression="pruning")
     measurements = []
     for item in result.measurements:
-        follower = NAMES[NAMES.index(item.layer) + 1]
-        removed = round(item.level * (SIZES[item.layer] + SIZES[follower]))
+        following = NAMES[NAMES.index(item.layer) + 1]
+        removed = round(item.level * (SIZES[item.layer] + SIZES[following]))
         measurements.append(replace(item, removed_params=removed, removed_macs=10 * removed))
     return replace(result, measurements=tuple(measurements))
 

@@ -39,7 +39,7 @@ def sparse():
 
 
 @pytest.fixture(scope="module")
-def bench(sparse):
+def evaluator(sparse):
     return ScheduleEvaluator.open(sparse)
 
 
@@ -51,8 +51,8 @@ def a_schedule(result, target, **how):
     return make_schedule(result, budget=ResourceBudget(kind="params", target=target), **how)
 
 
-def test_curves_and_proofs_share_no_image(sparse, bench):
-    curves, proof = set(bench.images.curves.names), set(bench.images.proof.names)
+def test_curves_and_proofs_share_no_image(sparse, evaluator):
+    curves, proof = set(evaluator.images.curves.names), set(evaluator.images.proof.names)
     assert (len(curves), len(proof), len(curves & proof)) == (628, 269, 0)
     assert sparse.num_samples == 628
     assert "269 of 897" in sparse.notes[0]
@@ -90,10 +90,10 @@ def test_noise_is_drawn_anew(sparse):
     assert parts.note.startswith("Measured on the 128 images")
 
 
-def test_a_proof_equals_measuring_by_hand(bench):
-    schedule = a_schedule(bench.result, 0.25)
-    proven = prove(bench, schedule, repair=False, rounds=1)
-    applied, proof = bench.apply(schedule), bench.images.proof
+def test_a_proof_equals_measuring_by_hand(evaluator):
+    schedule = a_schedule(evaluator.result, 0.25)
+    proven = prove(evaluator, schedule, repair=False, rounds=1)
+    applied, proof = evaluator.apply(schedule), evaluator.images.proof
     with torch.no_grad():
         correct = (applied.model(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
         dense = (load_model(ModelSpec()).module(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
@@ -106,54 +106,57 @@ def test_a_proof_equals_measuring_by_hand(bench):
     assert proven.result.repaired == proven.result.uniform_repaired == ()
 
 
-def test_the_uniform_schedule_costs_as_much_and_does_more_damage(bench):
-    schedule = a_schedule(bench.result, 0.75)
-    result = prove(bench, schedule, repair=True, rounds=1).result
+def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
+    schedule = a_schedule(evaluator.result, 0.75)
+    result = prove(evaluator, schedule, repair=True, rounds=1).result
     assert of(result.uniform, "kl").delta > of(result.changes, "kl").delta
     assert of(result.uniform_repaired, "kl").delta > of(result.repaired, "kl").delta
     assert of(result.repaired).value > of(result.changes).value
     zeros = result.sizes["zeros"][1]
-    assert zeros == pytest.approx(0.75 * sum(layer.num_params for layer in bench.profile.layers), rel=0.01)
+    assert zeros == pytest.approx(0.75 * sum(layer.num_params for layer in evaluator.profile.layers), rel=0.01)
     assert "bytes" not in result.sizes  # sizes are those of files, once there are some
     zero_macs = sum(
-        entry.level * bench.profile.layer(entry.layer).macs
+        entry.level * evaluator.profile.layer(entry.layer).macs
         for entry in result.schedule.entries
         if entry.compression != "none"
     )
-    assert result.sizes["macs"] == (bench.profile.macs, pytest.approx(bench.profile.macs - zero_macs, rel=0.001))
+    assert result.sizes["macs"] == (
+        evaluator.profile.macs,
+        pytest.approx(evaluator.profile.macs - zero_macs, rel=0.001),
+    )
     assert all(seconds > 0 for seconds in result.sizes["latency_seconds"])
     assert any("BatchNorm" in note for note in result.notes)
 
 
-def test_damage_that_does_not_add_up_is_said_and_solved_again(bench):
-    schedule = a_schedule(bench.result, 0.5)
-    once = prove(bench, schedule, repair=False, rounds=1).result
+def test_damage_that_does_not_add_up_is_said_and_solved_again(evaluator):
+    schedule = a_schedule(evaluator.result, 0.5)
+    once = prove(evaluator, schedule, repair=False, rounds=1).result
     assert any("together lose more than alone" in note for note in once.notes)
-    again = prove(bench, schedule, repair=False, rounds=2).result
+    again = prove(evaluator, schedule, repair=False, rounds=2).result
     assert again.rounds == 2
     assert any("measured again around" in note for note in again.notes)
-    curves = bench.images.curves
-    damage = [of(bench.measure(bench.apply(plan), curves), "kl").delta for plan in (schedule, again.schedule)]
+    curves = evaluator.images.curves
+    damage = [of(evaluator.measure(evaluator.apply(plan), curves), "kl").delta for plan in (schedule, again.schedule)]
     assert damage[1] <= damage[0]
     assert again.schedule.achieved["params"] >= 0.5 - 1e-6
 
 
-def test_a_manual_schedule_is_proven_as_it_is(bench):
-    schedule = manual_schedule(bench.result, {"layer2.0.conv1": 0.9, "layer3.1.conv2": 0.9})
-    result = prove(bench, schedule, repair=False).result
+def test_a_manual_schedule_is_proven_as_it_is(evaluator):
+    schedule = manual_schedule(evaluator.result, {"layer2.0.conv1": 0.9, "layer3.1.conv2": 0.9})
+    result = prove(evaluator, schedule, repair=False).result
     assert (result.schedule, result.rounds) == (schedule, 1)
     assert result.uniform
 
 
-def test_the_bench_leaves_its_model_as_it_was(bench):
-    before = copy.deepcopy(bench.dense.model.state_dict())
-    prove(bench, a_schedule(bench.result, 0.5), repair=True, rounds=2)
-    assert all(torch.equal(value, before[name]) for name, value in bench.dense.model.state_dict().items())
-    assert not any(module.training for module in bench.dense.model.modules())
+def test_the_bench_leaves_its_model_as_it_was(evaluator):
+    before = copy.deepcopy(evaluator.dense.model.state_dict())
+    prove(evaluator, a_schedule(evaluator.result, 0.5), repair=True, rounds=2)
+    assert all(torch.equal(value, before[name]) for name, value in evaluator.dense.model.state_dict().items())
+    assert not any(module.training for module in evaluator.dense.model.modules())
 
 
-def test_a_result_survives_its_file(bench):
-    result = prove(bench, a_schedule(bench.result, 0.2), repair=False, rounds=1).result
+def test_a_result_survives_its_file(evaluator):
+    result = prove(evaluator, a_schedule(evaluator.result, 0.2), repair=False, rounds=1).result
     assert loads(dumps(result), ValidationResult) == result
 
 
@@ -169,13 +172,13 @@ def test_another_model_is_refused(sparse):
         ScheduleEvaluator.open(fewer)
 
 
-def test_the_strongest_schedule_stays_within_the_drop(bench):
+def test_the_strongest_schedule_stays_within_the_drop(evaluator):
     said: list[str] = []
-    reporting = replace(bench, progress=Progress(said.append))
+    reporting = replace(evaluator, progress=Progress(said.append))
     found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=4)
-    applied = bench.apply(found.schedule)
-    bench.repair(applied)
-    assert of(bench.measure(applied, bench.images.curves)).delta <= 0.03
+    applied = evaluator.apply(found.schedule)
+    evaluator.repair(applied)
+    assert of(evaluator.measure(applied, evaluator.images.curves)).delta <= 0.03
     assert found.schedule.achieved["params"] > 0.2
     held = [tried.figure for tried in found.tried if tried.change("top1").delta <= 0.03]
     assert found.schedule.achieved["params"] == held[-1]
@@ -185,7 +188,7 @@ def test_the_strongest_schedule_stays_within_the_drop(bench):
     assert loads(dumps(found), StrongestFound) == found
 
 
-def test_a_proof_can_be_stopped_between_two_passes(bench):
+def test_a_proof_can_be_stopped_between_two_passes(evaluator):
     class Stopped(Exception):
         pass
 
@@ -193,23 +196,23 @@ def test_a_proof_can_be_stopped_between_two_passes(bench):
         if "256 of 269 images" in sentence:
             raise Stopped(sentence)
 
-    stopping = replace(bench, progress=Progress(stop))
+    stopping = replace(evaluator, progress=Progress(stop))
     with pytest.raises(Stopped, match="Measuring the compressed model"):
-        prove(stopping, a_schedule(bench.result, 0.2), repair=False, rounds=1)
+        prove(stopping, a_schedule(evaluator.result, 0.2), repair=False, rounds=1)
 
 
-def test_the_search_keeps_to_locked_layers(bench):
-    found = strongest_schedule(bench, "params", 0.5, limits=Limits(fixed={"layer3.0.conv1": 0.0}), rounds=1)
+def test_the_search_keeps_to_locked_layers(evaluator):
+    found = strongest_schedule(evaluator, "params", 0.5, limits=Limits(fixed={"layer3.0.conv1": 0.0}), rounds=1)
     (entry,) = (entry for entry in found.schedule.entries if entry.layer == "layer3.0.conv1")
     assert entry.locked
     assert entry.compression == "none"
 
 
-def test_no_schedule_within_the_drop_is_said(bench):
+def test_no_schedule_within_the_drop_is_said(evaluator):
     with pytest.raises(InfeasibleBudget, match="gentlest schedule"):
-        strongest_schedule(bench, "params", -1.0, rounds=1)
+        strongest_schedule(evaluator, "params", -1.0, rounds=1)
     with pytest.raises(InvalidSpec, match="cannot be measured on these images"):
-        strongest_schedule(bench, "params", 0.1, metric="speed", rounds=1)
+        strongest_schedule(evaluator, "params", 0.1, metric="speed", rounds=1)
 
 
 def test_quantization_and_pruning_are_proven_too():

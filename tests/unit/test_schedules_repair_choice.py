@@ -28,16 +28,16 @@ def opened():
 
 
 @pytest.fixture
-def bench(opened):
+def evaluator(opened):
     """Forty images for curves and sixty for proofs."""
     images = opened.images
     parts = ProofImages(curves=images.curves.subset(range(40)), proof=images.proof.subset(range(60)), note="")
     return replace(opened, images=parts)
 
 
-def applied_to(bench):
-    levels = {item.layer: item.level for item in bench.result.measurements}
-    return bench.apply(manual_schedule(bench.result, levels))
+def applied_to(evaluator):
+    levels = {item.layer: item.level for item in evaluator.result.measurements}
+    return evaluator.apply(manual_schedule(evaluator.result, levels))
 
 
 def kl(changes):
@@ -52,20 +52,20 @@ def same(model, before):
     return all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_repair_that_helps_is_delivered_with_both_figures(bench):
-    applied = applied_to(bench)
-    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+def test_a_repair_that_helps_is_delivered_with_both_figures(evaluator):
+    applied = applied_to(evaluator)
+    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "repaired"
     assert kl(found.best) == kl(found.repaired) < kl(found.changes)
-    assert kl(bench.measure(applied)) == pytest.approx(kl(found.repaired), abs=1e-6)
+    assert kl(evaluator.measure(applied)) == pytest.approx(kl(found.repaired), abs=1e-6)
     assert "40 held-out images" in found.reason
     assert "on the same 40 unlabelled images" in found.notes[0]
 
 
-def test_no_repair_asked_for_is_none_made(bench):
-    applied = applied_to(bench)
+def test_no_repair_asked_for_is_none_made(evaluator):
+    applied = applied_to(evaluator)
     before = state_of(applied.model)
-    found = measured(bench, applied, "kl", repair=False, images=bench.images.proof)
+    found = measured(evaluator, applied, "kl", repair=False, images=evaluator.images.proof)
     assert (found.repaired, found.delivered, found.reason) == ((), "compressed", "")
     assert same(applied.model, before)
 
@@ -84,48 +84,48 @@ def not_a_number(site, goal, found, values, images):
     ("match", "reason"), [(harmful, "it is no better with it on 40 held-out images"), (not_a_number, "not finite")]
 )
 @pytest.mark.parametrize("part", ["proof", "curves"])
-def test_a_repair_that_does_harm_is_not_delivered(bench, monkeypatch, match, reason, part):
+def test_a_repair_that_does_harm_is_not_delivered(evaluator, monkeypatch, match, reason, part):
     monkeypatch.setattr(NormSite, "match", match)
     monkeypatch.setattr("senseapp.schedules.repair_sites.correctable_layers", lambda _model: {})
-    applied = applied_to(bench)
+    applied = applied_to(evaluator)
     before = state_of(applied.model)
-    found = measured(bench, applied, "kl", repair=True, images=getattr(bench.images, part))
+    found = measured(evaluator, applied, "kl", repair=True, images=getattr(evaluator.images, part))
     assert found.delivered == "compressed"
     assert reason in found.reason
     assert found.best is found.changes
     assert same(applied.model, before)
 
 
-def test_proof_images_have_a_veto(bench, monkeypatch):
-    worse = bench.measure(applied_to(bench))
+def test_proof_images_have_a_veto(evaluator, monkeypatch):
+    worse = evaluator.measure(applied_to(evaluator))
     monkeypatch.setattr(ScheduleEvaluator, "measure", lambda _bench, applied, _images=None: next(answers))
     answers = iter([worse, tuple(replace(change, delta=change.delta + 0.1) for change in worse)])
-    applied = applied_to(bench)
+    applied = applied_to(evaluator)
     before = state_of(applied.model)
-    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "compressed"
     assert "proof images" in found.reason
     assert "On held-out images it was better." in found.reason
     assert same(applied.model, before)
 
 
-def test_a_model_that_nothing_was_done_to_is_delivered_as_it_is(bench):
-    applied = bench.apply(manual_schedule(bench.result, {}))
-    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof)
+def test_a_model_that_nothing_was_done_to_is_delivered_as_it_is(evaluator):
+    applied = evaluator.apply(manual_schedule(evaluator.result, {}))
+    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "compressed"
     assert kl(found.repaired) == kl(found.changes) == pytest.approx(0, abs=1e-9)
-    assert same(applied.model, state_of(bench.dense.model))
+    assert same(applied.model, state_of(evaluator.dense.model))
 
 
-def test_too_few_images_to_judge_a_repair(bench):
-    few = replace(bench, images=replace(bench.images, curves=bench.images.curves.subset(range(15))))
+def test_too_few_images_to_judge_a_repair(evaluator):
+    few = replace(evaluator, images=replace(evaluator.images, curves=evaluator.images.curves.subset(range(15))))
     found = measured(few, applied_to(few), "kl", repair=True, images=few.images.proof)
     assert (found.delivered, found.repaired) == ("compressed", ())
     assert "15 calibration images are too few" in found.reason
 
 
-def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_it(bench):
-    shared = replace(bench, images=replace(bench.images, proof=bench.images.curves))
+def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_it(evaluator):
+    shared = replace(evaluator, images=replace(evaluator.images, proof=evaluator.images.curves))
     found = measured(shared, applied_to(shared), "kl", repair=True, images=shared.images.curves)
     first, second = shared.repair_halves
     applied = applied_to(shared)
@@ -138,10 +138,10 @@ def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_i
     assert kl(found.repaired) == pytest.approx(sum(damage) / 2, abs=1e-6)
 
 
-def test_older_results_kept_the_repaired_model_where_there_was_one(bench):
-    applied = applied_to(bench)
-    changes = bench.measure(applied)
-    schedule = manual_schedule(bench.result, {})
+def test_older_results_kept_the_repaired_model_where_there_was_one(evaluator):
+    applied = applied_to(evaluator)
+    changes = evaluator.measure(applied)
+    schedule = manual_schedule(evaluator.result, {})
     record = json.loads(dumps(ValidationResult(schedule=schedule, changes=changes, repaired=changes[:1])))
     for name in ("delivered", "delivered_reason", "uniform_delivered"):
         del record["data"][name]
