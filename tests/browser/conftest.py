@@ -18,7 +18,7 @@ from senseapp.runs.service import Service
 from tests.browser.servers import Server, serving
 from tests.pages.records import opener
 
-ANSWER_MILLISECONDS = 60_000  # of a page on a machine that other tests keep busy
+ANSWER_MILLISECONDS = 120_000  # of a page on a machine that other tests keep busy
 METRICS_TOKEN = "correct-horse"
 CANDIDATES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 

@@ -129,6 +129,7 @@ def a_histogram_with_the_sensitivity_of_its_bins(results: Page) -> None:
 
 
 def a_wall_of_histograms_opens_each_large(results: Page) -> None:
+    results.get_by_role("radio", name="Weights").click()
     results.get_by_role("radio", name="Several").click()
     results.get_by_placeholder("part of a name").fill("layer1.0.*")
     results.get_by_placeholder("part of a name").press("Enter")

@@ -45,7 +45,11 @@ def _kl(evaluator, levels, *, repair=False):
     return next(c.delta for c in evaluator.measure(applied, evaluator.images.curves) if c.metric == "kl")
 
 
-@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize(
+    ("case", "repair"),
+    [("sparsity", False), ("sparsity", True), ("quantization", False), ("pruning", True)],
+    indirect=["case"],
+)
 def test_a_share_is_the_difference_that_applying_by_hand_makes(case, repair):
     evaluator, schedule = case
     conditional = ConditionalSensitivity.open(evaluator, schedule, repair=repair)
