@@ -95,7 +95,7 @@ def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compo
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: service)
     monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
-    found = AppTest.from_file(APP, default_timeout=15)
+    found = AppTest.from_file(APP, default_timeout=60)
     found._bidi_component_manager = components
     return found
 
