@@ -178,7 +178,7 @@ def network():
     return model
 
 
-def bench(network, *configs, count=48):
+def evaluator_of(network, *configs, count=48):
     profile = replace(MeasurementContext.prepare(network, images_for(2)).profile, title="small")
     level = 3.0 if isinstance(configs[0], QuantizationConfig) else 0.5
     spec = RunSpec(sensitivity=SensitivitySpec(compression=configs[0], levels=(level,)))
@@ -194,11 +194,11 @@ def bench(network, *configs, count=48):
     return ScheduleEvaluator.open(result, other=configs[1] if len(configs) > 1 else None, model=model, images=images)
 
 
-def schedule(bench, levels):
+def schedule(evaluator, levels):
     entries = tuple(
         ScheduleEntry(layer=layer.name, members=(layer.name,), compression=kind, level=level)
         for kind, level in levels.items()
-        for layer in bench.profile.layers
+        for layer in evaluator.profile.layers
         if layer.name != "attention.out_proj" and (kind != "sparsity" or layer.name != "stem")
     )
     return Schedule(model="small", method="manual", entries=entries, metric="kl")
@@ -223,7 +223,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_network_is_adapted_within_its_schedule_and_comes_back(network, case):
     configs, levels = CASES[case]
-    evaluator = bench(network, *configs)
+    evaluator = evaluator_of(network, *configs)
     applied = evaluator.apply(schedule(evaluator, levels))
     plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
     before = kl(evaluator.measure(applied))
@@ -247,7 +247,7 @@ def test_a_network_is_adapted_within_its_schedule_and_comes_back(network, case):
 
 
 def test_two_of_four_stay_two_of_four(network):
-    evaluator = bench(network, SparsityConfig(granularity="2:4"))
+    evaluator = evaluator_of(network, SparsityConfig(granularity="2:4"))
     entries = tuple(
         ScheduleEntry(layer=name, members=(name,), compression="sparsity", level=0.5) for name in ("point", "head")
     )
@@ -259,7 +259,7 @@ def test_two_of_four_stay_two_of_four(network):
 
 
 def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
-    evaluator = bench(network, QuantizationConfig())
+    evaluator = evaluator_of(network, QuantizationConfig())
     found = prove(evaluator, schedule(evaluator, {"quantization": 3.0}), repair=True, rounds=1, adapting="minutes")
     result = found.result
     assert (result.adapting, result.delivered) == ("minutes", "adapted")
@@ -291,7 +291,7 @@ class _Blocks(nn.Module):
 
 def test_blocks_are_tuned_towards_the_originals_outputs_on_the_same_grid():
     torch.manual_seed(0)
-    evaluator = bench(_Blocks().eval(), QuantizationConfig())
+    evaluator = evaluator_of(_Blocks().eval(), QuantizationConfig())
     applied = evaluator.apply(schedule(evaluator, {"quantization": 2.0}))
     plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
     *_, adaptation, tuned = evaluator.adaptations(applied, "best")
@@ -317,7 +317,7 @@ def test_blocks_are_tuned_towards_the_originals_outputs_on_the_same_grid():
 
 
 def test_cancelling_between_layers_stops_the_work(network):
-    evaluator = bench(network, QuantizationConfig())
+    evaluator = evaluator_of(network, QuantizationConfig())
     applied = evaluator.apply(schedule(evaluator, {"quantization": 3.0}))
     seen = []
 

@@ -141,16 +141,18 @@ def test_a_pruned_network_is_delivered_with_the_repair_that_loses_less_on_held_o
     session = Session.open(RunSpec(sensitivity=spec))
     opened = ScheduleEvaluator.open(session.result(list(session.measure())))
     images = opened.images
-    bench = replace(
+    evaluator = replace(
         opened,
         images=ProofImages(curves=images.curves.subset(range(48)), proof=images.proof.subset(range(60)), note=""),
     )
-    levels = {item.layer: item.level for item in bench.result.measurements if item.changes}
-    applied = bench.apply(manual_schedule(bench.result, levels))
-    statistics = bench.apply(manual_schedule(bench.result, levels))
-    bench.repair(statistics)
-    found = measured(bench, applied, "kl", repair=True, images=bench.images.proof, adapting="minutes")
-    losses = [next(c.delta for c in changes if c.metric == "kl") for changes in (found.best, bench.measure(statistics))]
+    levels = {item.layer: item.level for item in evaluator.result.measurements if item.changes}
+    applied = evaluator.apply(manual_schedule(evaluator.result, levels))
+    statistics = evaluator.apply(manual_schedule(evaluator.result, levels))
+    evaluator.repair(statistics)
+    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting="minutes")
+    losses = [
+        next(c.delta for c in changes if c.metric == "kl") for changes in (found.best, evaluator.measure(statistics))
+    ]
     assert [step.kept for step in found.steps] == [False, False, True]
     assert found.delivered == "adapted"
     assert losses[0] < 0.5 * losses[1]
