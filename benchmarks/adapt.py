@@ -34,7 +34,7 @@ class _Case:
     """A schedule, and what it is carried out with."""
 
     title: str
-    bench: ScheduleEvaluator
+    evaluator: ScheduleEvaluator
     schedule: Schedule
 
 
@@ -42,34 +42,36 @@ def _cases() -> Iterator[_Case]:
     curves, proof = TensorImages(tensors(_ADAPTED_ON, MADE_FROM)), TensorImages(tensors(_PROOFS, MADE_FROM, seed=1))
     images = ProofImages(curves=curves, proof=proof, note="")
     for run in RUNS:
-        bench = opened(run, images)
+        evaluator = opened(run, images)
         for title, target in run.targets.items():
-            yield _Case(title, bench, schedule_of(bench, run.kind, target, "optimal"))
+            yield _Case(title, evaluator, schedule_of(evaluator, run.kind, target, "optimal"))
         if isinstance(run.config, SparsityConfig):
-            bench.configs = {**bench.configs, run.config.kind: SparsityConfig(granularity="2:4")}
-            yield _Case("2:4", bench, _two_of_four(bench))
+            evaluator.configs = {**evaluator.configs, run.config.kind: SparsityConfig(granularity="2:4")}
+            yield _Case("2:4", evaluator, _two_of_four(evaluator))
 
 
-def _two_of_four(bench: ScheduleEvaluator) -> Schedule:
+def _two_of_four(evaluator: ScheduleEvaluator) -> Schedule:
     """Return the pattern in every layer that it fits, whose inputs come in fours."""
     entries = tuple(
         ScheduleEntry(layer=layer.name, members=(layer.name,), compression="sparsity", level=0.5)
-        for layer in bench.profile.layers
+        for layer in evaluator.profile.layers
         if layer.weight_shape[1] % 4 == 0
     )
-    return Schedule(model=bench.profile.title, method="manual", entries=entries, metric="kl")
+    return Schedule(model=evaluator.profile.title, method="manual", entries=entries, metric="kl")
 
 
 def rows() -> Iterator[Row]:
     """Yield KL as a share for each schedule, and the longest time that adapting took."""
     unseen, longest = TensorImages(tensors(_SCORED, SCORED_ON)), 0.0
     for case in _cases():
-        applied = case.bench.apply(case.schedule)
-        plain = kl(case.bench.measure(applied, unseen))
+        applied = case.evaluator.apply(case.schedule)
+        plain = kl(case.evaluator.measure(applied, unseen))
         started = time.perf_counter()
-        found = measured(case.bench, applied, "kl", repair=True, images=case.bench.images.proof, adapting="minutes")
+        found = measured(
+            case.evaluator, applied, "kl", repair=True, images=case.evaluator.images.proof, adapting="minutes"
+        )
         longest = max(longest, time.perf_counter() - started)
-        adapted, wanted = kl(case.bench.measure(applied, unseen)), _WANTED[case.title]
+        adapted, wanted = kl(case.evaluator.measure(applied, unseen)), _WANTED[case.title]
         steps = ", ".join(f"{step.title.lower()} {step.change.delta:.3f}" for step in found.steps)
         yield Row(
             what=f"{case.title}: KL on {_SCORED} other photographs, as a share of that of the schedule alone",
