@@ -1,0 +1,69 @@
+"""What a page shows is in its address: links, reloads, back and forward, two tabs; and what is in sight at first."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.servers import Server
+
+pytestmark = pytest.mark.browser
+
+
+def open_tab(page: Page, name: str) -> None:
+    expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+
+
+def at_rest(page: Page) -> None:
+    """Wait until the page has run: only then it listens to keys."""
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+
+
+def test_a_finding_is_found_by_link_reload_back_and_forward(page: Page, server: Server, scripted_run: str) -> None:
+    start = f"{server.url}/results?run={scripted_run}"
+    page.goto(f"{start}&tab=curves&level=0.75")
+    open_tab(page, "Curves")
+    expect(page.get_by_role("radio", name="75 %")).to_be_checked()
+    page.get_by_role("tab", name="Heat map").click()
+    expect(page).to_have_url(re.compile("tab=heat-map"))
+    page.reload()
+    open_tab(page, "Heat map")
+    page.get_by_role("link", name="Guide").click()
+    expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
+    page.go_back()
+    open_tab(page, "Heat map")
+    page.go_back()
+    open_tab(page, "Curves")
+    page.go_forward()
+    open_tab(page, "Heat map")
+    other = page.context.new_page()
+    other.goto(start)
+    open_tab(other, "Layers")
+    open_tab(page, "Heat map")
+    other.close()
+
+
+def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server: Server, scripted_run: str) -> None:
+    page.goto(f"{server.url}/present?run={scripted_run}")
+    expect(page.get_by_text("1 of 5")).to_be_visible()
+    at_rest(page)
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_text("2 of 5")).to_be_visible()
+    expect(page).to_have_url(re.compile("screen=2"))
+    page.reload()
+    expect(page.get_by_text("2 of 5")).to_be_visible()
+    expect(page.locator("path[aria-roledescription=bar]").first).to_be_visible()
+    at_rest(page)
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_text("1 of 5")).to_be_visible()
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (390, 720)])
+def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_in_viewport(ratio=1)
+    if size[0] == 1280:
+        expect(page.get_by_role("button", name="Run on photographs")).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
