@@ -28,8 +28,8 @@ from senseapp.schedules.adapt.product import LayerProduct
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.repair import Matching, Part, sentences_on
 
-# Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, photographs that
-# nothing was fitted to lost .28 nats so, .39 from 10 on, and .47 from .1 on: layers alone ask for too strong a ridge.
+# Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, photographs
+# that nothing was fitted to lost .28 nats so, .39 from 10 on, and .47 from .1 on: layers alone ask for too much ridge.
 _RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 _ROWS = 4096  # of inputs, that a layer is fitted to
 _ROW_BYTES = 512 * 2**20  # of all rows of all layers
