@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from timm.layers import Conv2dSame
-from timm.layers.padding import get_same_padding
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -96,7 +95,7 @@ def _padded(module: _Convolution, given: Tensor) -> Tensor:
     settings = zip(given.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
     for axis, (size, kernel, stride, dilation) in reversed(list(enumerate(settings))):
         if isinstance(module, Conv2dSame):
-            both = get_same_padding(size, kernel, stride, dilation)
+            both = max(0, (math.ceil(size / stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
         elif module.padding == "same":
             both = dilation * (kernel - 1)
         else:
