@@ -126,7 +126,7 @@ def readers(applied: AppliedModel, dense: nn.Module) -> dict[str, LayerProduct]:
     others = [entry for entry in applied.reached if not get(entry.compression).removes_channels]
     compressed = {name for entry in others for name in entry.members}
     for name, module in applied.model.named_modules():
-        weight = module._parameters.get("weight")
+        weight = dict(module.named_parameters(recurse=False)).get("weight")
         if weight is None or name in compressed or LayerProduct.obstacle(module):
             continue
         if weight.shape[1] != dense.get_submodule(name).get_parameter("weight").shape[1]:
@@ -246,7 +246,7 @@ class Reconstruction:
         return self._model.get_submodule(name).get_parameter("weight")
 
     def _stored(self, name: str) -> tuple[Tensor, Tensor | None]:
-        bias = self._model.get_submodule(name)._parameters.get("bias")
+        bias = dict(self._model.get_submodule(name).named_parameters(recurse=False)).get("bias")
         return self._weight(name).detach().clone(), None if bias is None else bias.detach().clone()
 
     def _store(self, name: str, weight: Tensor, bias: Tensor | None) -> None:
