@@ -99,7 +99,7 @@ def _padded(module: _Convolution, given: Tensor) -> Tensor:
         elif module.padding == "same":
             both = dilation * (kernel - 1)
         else:
-            both = 0 if module.padding == "valid" else 2 * module.padding[axis]
+            both = 0 if isinstance(module.padding, str) else 2 * module.padding[axis]
         sides += [both // 2, both - both // 2]
     zeros = isinstance(module, Conv2dSame) or module.padding_mode == "zeros"
     return functional.pad(given, sides, mode="constant" if zeros else module.padding_mode)
