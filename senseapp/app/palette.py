@@ -6,7 +6,7 @@ place from robust to fragile asks for.
 
 from __future__ import annotations
 
-FRAGILITY = ("#A3CEEE", "#D3AC00", "#DB7B1B", "#C2431D", "#8F1D2C")
+FRAGILITY = ("#B9DFF7", "#EBBB12", "#DB7B1B", "#C2431D", "#8F1D2C")
 """From robust to fragile: blue over yellow to red, each darker than the last, so that hues are not needed."""
 SECOND = FRAGILITY[2]
 """Of what has an axis of its own on the right."""

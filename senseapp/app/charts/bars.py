@@ -33,17 +33,18 @@ _DRAWN = (
 
 
 def sensitivity_bars(
-    rows: pd.DataFrame, metric: Metric, *, x_domain: tuple[float, float], picked: str = ""
+    rows: pd.DataFrame, metric: Metric, *, x_domain: tuple[float, float], picked: str = "", is_log: bool = False
 ) -> alt.LayerChart:
     """Return one bar per row of :func:`senseapp.app.frames.levels.marked`, in its order.
 
     Colour is the row's band (:mod:`senseapp.app.frames.fragility`); whiskers are the 95 % interval; a ring at zero
     marks bars that cannot be told from zero; estimated bars are pale, and those that leave the axis end with an arrow
     and their number; words mark the largest and the smallest. A click anywhere on a row picks its layer.
-    ``x_domain`` is in display units.
+    ``x_domain`` is in display units; ``is_log`` makes the axis logarithmic beyond what is tolerable.
     """
     base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=same_rows())
-    scale = alt.Scale(domain=list(x_domain), nice=False)
+    log: dict[str, Any] = {"type": "symlog", "constant": metric.factor * metric.notable} if is_log else {}
+    scale = alt.Scale(domain=list(x_domain), nice=False, **log)
     drop = alt.X(
         "drop:Q",
         title=metric.axis,

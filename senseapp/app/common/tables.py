@@ -32,14 +32,13 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
 
 
 def top_columns(metric: Metric) -> dict[str, Any]:
-    """Return the columns of the two top-N tables."""
+    """Return the columns of the two top-N tables: narrow enough for the column beside a chart."""
     return {
-        "rank": _RANK,
-        "row": st.column_config.TextColumn("Layer", width=122),
+        "row": st.column_config.TextColumn("Layer", width=104),
         "change_text": st.column_config.TextColumn(
-            "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=88
+            "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=76
         ),
-        "interval_text": st.column_config.TextColumn("95 % interval", width=98),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=90),
     }
 
 
@@ -75,6 +74,10 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
         "interval_text": st.column_config.TextColumn("95 % interval", width=105),
         "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
     }
+    columns["params"] = st.column_config.NumberColumn("Parameters", format="compact", width=80)
+    columns["macs"] = st.column_config.NumberColumn(
+        "MACs", format="compact", help="Multiply-accumulates for one image.", width=70
+    )
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)
     return columns | {"rank": _RANK}

@@ -199,7 +199,7 @@ def _curve(view: RunView) -> None:
         level=3,
     )
     columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
-    del columns["row"], columns["rank"]
+    del columns["row"]
     show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")
 
 

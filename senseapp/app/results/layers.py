@@ -57,6 +57,11 @@ def layers_tab(view: RunView) -> None:
     key = f"layers.{{}}.{view.run_id}"
     by_sensitivity = choose_one(row, "Order", (_NETWORK, _SENSITIVITY), key=key.format("order")) == _SENSITIVITY
     as_line = choose_one(row, "Draw as", (_BARS, _LINE), key=key.format("draw")) == _LINE
+    is_log = not as_line and row.toggle(
+        "Logarithmic",
+        **kept(key.format("log")),
+        help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
+    )
     rows = marked(view.ranked if by_sensitivity else view.rows)
     second = _choose_second(view, side) if as_line else ""
 
@@ -64,7 +69,7 @@ def layers_tab(view: RunView) -> None:
         if as_line:
             _line_figure(view, rows, second)
         else:
-            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}")
+            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log)
 
     def beside() -> None:
         with beside_chart:
@@ -81,12 +86,12 @@ def layers_tab(view: RunView) -> None:
     _layers_apart(view)
 
 
-def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True) -> None:
-    """Draw the ``rows`` of the chosen level as bars under their question."""
+def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True, is_log: bool = False) -> None:
+    """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis."""
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     figure(
         f"What does each layer lose at {view.level_text}?",
-        sensitivity_bars(rows, view.metric, x_domain=domain, picked=view.picked_row),
+        sensitivity_bars(rows, view.metric, x_domain=domain, picked=view.picked_row, is_log=is_log),
         alt_text=_bars_in_words(view),
         key=key,
         run_id=view.run_id if picks else "",
@@ -192,6 +197,8 @@ def _top_tables(view: RunView) -> None:
         help="How many of the most fragile and of the most robust layers the two tables name.",
         width=180,
     )
+    if view.rows["rank"].notna().all() and view.rows["rank"].nunique() == 1 < total:
+        st.caption(f":material/info: These layers cannot be told apart at {view.level_text}: their intervals overlap.")
     for title, fragile in (("Most fragile", True), ("Most robust", False)):
         st.markdown(f"## {title} at {view.level_text}")
         show_table(
