@@ -105,6 +105,11 @@ class CompressionConfig(ABC):
         return ""
 
     @property
+    def variants(self) -> tuple[tuple[str, CompressionConfig], ...]:
+        """Other settings that may do a fragile layer less harm, each with what it is called as a remedy."""
+        return ()
+
+    @property
     def scales_per_channel(self) -> bool:
         """Whether repair may give each output channel of a layer a scale of its own."""
         return True

@@ -15,6 +15,7 @@ from senseapp.core.disk import replace_file
 from senseapp.core.errors import InvalidSpec, MeasurementFailed, NotFound
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import Deployment, DeploySettings
+from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.model_files import MODEL_FILES
@@ -476,3 +477,28 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
         if found is None:
             raise InvalidSpec("The outputs of this model name no answers that could change.")
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisTask(FinishedRunTask[Diagnosis]):
+    """Why a layer, or coupled group, is fragile at a ``level`` (a fraction, or bits), and what would help."""
+
+    kind: ClassVar[type] = Diagnosis
+
+    layer: str
+    level: float
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"diagnosis layer={self.layer} level={self.level!r} repair={REPAIR}")
+
+    def find_out(self, context: TaskContext) -> Diagnosis:
+        """Look at the layer, and measure remedies."""
+        from senseapp.schedules.diagnosis import diagnose
+        from senseapp.schedules.evaluator import ScheduleEvaluator  # torch loads here
+
+        result, progress = context.folder.load_result(), context.observer.phase
+        progress("Loading the model and the images")
+        evaluator = ScheduleEvaluator.open(result, data_roots=context.data_roots, progress=progress)
+        return diagnose(evaluator, self.layer, self.level)

@@ -15,6 +15,7 @@ from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import Deployment
+from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.recommendation import Recommendation
@@ -23,10 +24,19 @@ from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-Record = ValidationResult | StrongestFound | QuantizationHistogram | Deployment | Recommendation | ChangedAnswers
+Record = (
+    ValidationResult | StrongestFound | QuantizationHistogram | Deployment | Recommendation | ChangedAnswers | Diagnosis
+)
 """What tasks on finished runs leave."""
 RecordT = TypeVar(
-    "RecordT", ValidationResult, StrongestFound, QuantizationHistogram, Deployment, Recommendation, ChangedAnswers
+    "RecordT",
+    ValidationResult,
+    StrongestFound,
+    QuantizationHistogram,
+    Deployment,
+    Recommendation,
+    ChangedAnswers,
+    Diagnosis,
 )
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
@@ -35,6 +45,7 @@ _PREFIXES: dict[type, str] = {
     Deployment: "deployment",
     Recommendation: "recommendation",
     ChangedAnswers: "changed",
+    Diagnosis: "diagnosis",
 }
 
 
@@ -46,9 +57,9 @@ class RunFolder:
     so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
     ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
     quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
-    within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the file
-    ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``,
-    which answers change a ``changed-KEY.json``. An empty ``begun-KEY`` stands for each
+    within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the
+    file ``deployed-KEY.onnx``; what is recommended is a ``recommendation-KEY.json``, which answers change a
+    ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``. An empty ``begun-KEY`` stands for each
     that was asked for and has not ended.
 
     Raises:

@@ -18,6 +18,7 @@ from senseapp.runs.backend import Backend
 from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.service import Service
 from senseapp.runs.tasks import (
+    DiagnosisTask,
     DropLimit,
     HistogramTask,
     HistogramWall,
@@ -47,6 +48,7 @@ TASKS = {
     "proof": lambda run_id: Verification(run_id=run_id, schedule=SCHEDULE),
     "search": lambda run_id: StrongestSearch(run_id=run_id, drop=DROP),
     "recommendation": lambda run_id: RecommendationTask(run_id=run_id),
+    "diagnosis": lambda run_id: DiagnosisTask(run_id=run_id, layer="stem", level=0.5),
     "answers": lambda run_id: LayerAnswers(run_id=run_id, layer="stem", level=0.5),
     "histogram": lambda run_id: HistogramTask(run_id=run_id, spec=HISTOGRAM),
     "wall": lambda run_id: HistogramWall(run_id=run_id, spec=HISTOGRAM, layers=("stem",)),

@@ -22,9 +22,12 @@ from senseapp.app.frames.results import apart_frame, at_level
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.metrics import METRICS
+from senseapp.records.diagnosis import shares_of_damage
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile
-from senseapp.runs.tasks import LayerAnswers
+from senseapp.runs.tasks import DiagnosisTask, LayerAnswers
+from senseapp.schedules.curve_set import damage_metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,7 @@ def layer_panel(view: RunView) -> None:
         _facts(layer, view.result)
         if view.picked_row:
             _curve(view)
+            _why(view)
             _answers(view)
         else:
             _no_value(view)
@@ -215,4 +219,28 @@ def _answers(view: RunView) -> None:
         elif label := start_label(task, "Which answers change?", "these pictures", cancel="panel.answers_stop"):
             about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
             if st.button(label, key=f"panel.answers.{view.run_id}", icon=":material/compare:", help=about):
+                begin(task)
+
+
+def _why(view: RunView) -> None:
+    """Show why the layer is fragile and what was measured to help, or the button that finds out."""
+    metric = damage_metric(view.result)
+    shares = shares_of_damage(view.result, view.picked_row, metric)
+    if shares:
+        scale = view.compression.scale
+        parts = ", ".join(f"{fmt.percent(share)} at {scale.text(level)}" for level, share in shares.items())
+        st.caption(f"Its share of what all layers lose alone: {parts}.", help=METRICS[metric].label)
+    if view.result.spec.data.kind == "imported":
+        return
+    task = DiagnosisTask(run_id=view.run_id, layer=view.picked_row, level=view.level)
+    with errors_here():
+        found = backend.service().work.outcome(task)
+        if found is not None:
+            st.markdown(f"### Why this layer at {view.level_text}?")
+            reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
+            st.markdown("\n".join(f"- {reason}" for reason in reasons))
+            st.markdown(f":material/healing: {found.remedy}")
+        elif label := start_label(task, "Why this layer?", "a look at this layer", cancel="panel.why_stop"):
+            about = "Looks at its weights, its input and its norm, and measures what would help."
+            if st.button(label, key=f"panel.why.{view.run_id}", icon=":material/help:", help=about):
                 begin(task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
@@ -80,6 +80,21 @@ class QuantizationConfig(CompressionConfig):
                 "Measured with the input of each layer rounded to as many bits as its weight; target files set the "
                 "bits of weights only."
             )
+        return tuple(found)
+
+    @property
+    def variants(self) -> tuple[tuple[str, CompressionConfig], ...]:
+        """A scale for each channel; other ranges of the input; the input left alone."""
+        found: list[tuple[str, CompressionConfig]] = []
+        if self.granularity == "tensor":
+            found.append(("One scale per channel", replace(self, granularity="channel")))
+        if self.activations:
+            found += [
+                (f"Range of the input: {title.lower()}", replace(self, observer=name))
+                for name, title in _OBSERVERS.items()
+                if name != self.observer
+            ]
+            found.append(("Leave its input in float", replace(self, activations=False)))
         return tuple(found)
 
     @property

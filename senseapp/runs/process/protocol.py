@@ -20,6 +20,7 @@ from senseapp.runs.execution import Measurement
 from senseapp.runs.session import open_local_session
 from senseapp.runs.tasks import (
     DeployTask,
+    DiagnosisTask,
     HistogramTask,
     HistogramWall,
     LayerAnswers,
@@ -34,7 +35,7 @@ from senseapp.store.run_folder import RunFolder
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(Measurement, HistogramTask, HistogramWall, LayerAnswers, RecommendationTask),
+        *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
         *(StrongestSearch, Verification, DeployTask),
     )
 }

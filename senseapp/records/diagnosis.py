@@ -1,0 +1,81 @@
+"""Why a layer is fragile: what stands out in its weights, its input and its norm, and what was measured to help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from senseapp.core.codec import register
+from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.measurement import SensitivityResult, Status
+
+FindingKind = Literal["scaled channel", "outlier weight", "dead filter", "outlier input", "tiny norm", "large norm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that stands out, in a sentence with its figure; ``times`` is how far, above 1."""
+
+    kind: FindingKind
+    sentence: str
+    times: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One change of how the layer is compressed, and what the layer alone loses with it."""
+
+    label: str
+    change: MetricChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was found of one layer at one level.
+
+    Attributes:
+        level: fraction or bits.
+        findings: the one that stands out most first; empty where nothing does.
+        change: what the layer alone loses as the run compressed it.
+        remedies: what was tried, measured on the same images, the best first.
+    """
+
+    layer: str
+    level: float
+    findings: tuple[Finding, ...]
+    change: MetricChange
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def remedy(self) -> str:
+        """The remedy with the largest measured gain; where none gains anything, that it is best left as it is."""
+        view, lost = METRICS[self.change.metric], self.change
+        best = self.remedies[0] if self.remedies else None
+        if best is None or not best.change.delta < lost.delta:
+            return f"Nothing that was tried helps: leave it as it is, or give it a milder level ({self._images})."
+        return (
+            f"{best.label}: {view.change_inside} {view.change_text(best.change.delta)} instead of "
+            f"{view.change_text(lost.delta)} (measured, {self._images})."
+        )
+
+    @property
+    def _images(self) -> str:
+        return f"{self.change.num_samples} images"
+
+
+def shares_of_damage(result: SensitivityResult, layer: str, metric: str) -> dict[float, float]:
+    """Return by level the share of ``layer`` in what all layers lose alone; levels at which none loses are left out."""
+    found = {}
+    for level in result.compression.scale.sorted(result.levels):
+        losses = {
+            item.layer: max(0.0, change.delta)
+            for item in result.at(level)
+            if item.status is Status.MEASURED and (change := item.change(metric)) is not None
+        }
+        total = sum(losses.values())
+        if total > 0 and layer in losses:
+            found[level] = losses[layer] / total
+    return found
+
+
+register(Diagnosis)
