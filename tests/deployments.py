@@ -52,7 +52,7 @@ def a_deployment(**parts: Any) -> Deployment:
             "preparation": "images, float32, is (N, 3, 224, 224).",
             "machine": "Some CPU with VNNI, onnxruntime 1.32.0",
             "findings": ("Measured on 200 images: 95.5 % of the answers stay as they were.",),
-            "notes": ("Measured on 200 images that no curve has seen.",),
+            "notes": ("Measured on 200 images not used above.",),
         }
         | parts
     )

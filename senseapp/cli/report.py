@@ -9,6 +9,7 @@ from senseapp.cli.run_arguments import schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.runs.leaderboard import headline
 from senseapp.store.run_folder import RunFolder
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         validations=folder.records(ValidationResult),
         histograms=folder.records(QuantizationHistogram),
         changed=folder.records(ChangedAnswers),
+        recommendation=next(reversed(folder.records(Recommendation)), None),
     )
     report = build_report(contents)
     with storage_errors(f"the folder of {arguments.out.name}"):

@@ -298,7 +298,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
         weights = folder.compressed_model(self.key)
         if self.outcome(folder) is None or not weights.is_file():
-            raise NotFound("This schedule is not proven yet, so there is no compressed model. Verify it first.")
+            raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
         return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
 
 

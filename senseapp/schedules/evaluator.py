@@ -62,7 +62,7 @@ def load_proof_images(result: SensitivityResult, model: LoadedModel, data_roots:
         curves = _load(result, model, data_roots, wanted)
         proof = _others(_more(result, model, data_roots, wanted), curves)
     if len(proof) >= LEAST_HELD_OUT:
-        return ProofImages(curves=curves, proof=proof, note=f"Measured on {len(proof)} images that no curve has seen.")
+        return ProofImages(curves=curves, proof=proof, note=f"Checked on {len(proof)} images not used above.")
     note = (
         f"Measured on the {len(curves)} images that the curves were measured on, since fewer than {LEAST_HELD_OUT} "
         "others are left: expect slightly more damage on new images."

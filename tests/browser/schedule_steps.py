@@ -49,7 +49,7 @@ def lock_the_first_layer(page: Page) -> None:
 
 def verify(page: Page) -> None:
     """Let the schedule be measured, and see it beside the prediction."""
-    page.get_by_role("button", name="Verify").click()
+    page.get_by_role("button", name="Check the whole schedule").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible(timeout=PROOF_MILLISECONDS)
     proof = page.locator(".st-key-schedule_proof_predicted")

@@ -47,7 +47,7 @@ def a_validation(schedule, **parts) -> ValidationResult:
         predicted=0.25,
         sizes={"file_bytes": (4000.0, 4000.0), "latency_seconds": (0.002, 0.001)},
         files={".safetensors": 4000, ".sparse.safetensors.gz": 1500},
-        notes=("Measured on 269 images that no curve has seen.",),
+        notes=("Checked on 269 images not used above.",),
         **parts,
     )
 
@@ -128,7 +128,7 @@ def test_adapted_weights_are_a_proof_of_their_own_and_say_what_each_step_gained(
     verification = Verification(run_id=finished_run, schedule=shown_schedule, adapting="minutes")
     backend.store.folder(finished_run).save(verification.key, validation)
     open_page(app, PAGE, run=finished_run)
-    assert app.button(key=f"schedule.verify.{finished_run}").label == "Verify"
+    assert app.button(key=f"schedule.verify.{finished_run}").label == "Check the whole schedule"
     assert "**0.100 nats after adapting**" in texts(app)
     app.segmented_control(key=f"schedule.adapt.{finished_run}").set_value("minutes").run()
     assert not app.exception
@@ -142,7 +142,7 @@ def test_another_schedule_has_no_proof_yet(app, finished_run, backend: Backend, 
     open_page(app, PAGE, run=finished_run)
     assert "0.300 nats" in texts(app)
     app.slider(key=f"schedule.target.{finished_run}").set_value(30).run()
-    assert app.button(key=f"schedule.verify.{finished_run}").label == "Verify"
+    assert app.button(key=f"schedule.verify.{finished_run}").label == "Check the whole schedule"
     assert ":gray[not yet]" in texts(app)
 
 

@@ -134,7 +134,7 @@ def test_spared_layers_are_named_with_the_reason(schedule: AppTest, finished_run
 
 
 def test_the_trade_off_shows_every_method(schedule: AppTest, finished_run: str) -> None:
-    chart = next(spec for spec in specs(schedule) if "Classic rule" in spec)
+    chart = next(spec for spec in specs(schedule) if "Proportional rule" in spec)
     assert "Least damage" in chart
     assert "Uniform" in chart
     assert '"pick"' in chart

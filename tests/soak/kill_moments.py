@@ -182,7 +182,7 @@ class OfFinishedRun(Moment):
 class InProof(OfFinishedRun):
     """The proof of the schedule that the page shows."""
 
-    kind, pattern, button = "proof", "validation-*.json", "Verify"
+    kind, pattern, button = "proof", "validation-*.json", "Check the whole schedule"
 
     async def open(self, page: Visitor) -> None:
         await page.go("schedule", f"run={self.scene.run_id}")

@@ -142,7 +142,7 @@ def test_the_chart_has_a_line_for_each_method_and_picks_figures():
     (selection,) = (param for param in chart["params"] if "select" in param)
     assert selection["select"]["fields"] == ["figure"]
     text = json.dumps(chart)
-    assert "Classic rule" not in text
+    assert "Proportional rule" not in text
     assert "Tried in a search" not in text
     assert '"type": "symlog"' in text
 

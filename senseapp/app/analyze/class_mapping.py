@@ -139,7 +139,7 @@ def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
         "own order": "by the set's own order",
     }
     how = f", {ways[proposal.how]}" if proposal.how in ways else ""
-    return f"Which class does each name mean? {matched:,} of {total:,} matched{how}"
+    return f"Folder names → classes: {matched:,} of {total:,} matched{how}"
 
 
 def _class_column(class_names: tuple[str, ...]) -> Any:

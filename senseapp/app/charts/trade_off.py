@@ -11,8 +11,8 @@ import pandas as pd
 from senseapp.app.charts.axes import PICK
 from senseapp.app.palette import ACCENT, CATEGORIES, INK
 
-_LINES = {"Least damage": ACCENT, "Uniform": CATEGORIES[1], "Classic rule": CATEGORIES[3]}
-_DASHES = {"Least damage": [1, 0], "Uniform": [6, 3], "Classic rule": [2, 2]}
+_LINES = {"Least damage": ACCENT, "Uniform": CATEGORIES[1], "Proportional rule": CATEGORIES[3]}
+_DASHES = {"Least damage": [1, 0], "Uniform": [6, 3], "Proportional rule": [2, 2]}
 _HEIGHT = 380  # legends included
 _STRAIGHT = 0.1  # of the notable damage: below this the scale is straight
 _MEASURED = {"Measured": "circle", "Measured after repair": "diamond", "Tried in a search": "cross"}

@@ -19,6 +19,7 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.service import Service
+from senseapp.runs.tasks import RecommendationTask
 
 
 def require_run(what: str) -> RunRecord:
@@ -125,6 +126,7 @@ def make_report(
         validations=service.validations(record.run_id),
         histograms=service.histograms(record.run_id),
         changed=service.changed_answers(record.run_id),
+        recommendation=service.work.outcome(RecommendationTask(run_id=record.run_id)),
         finished=record.state.finished,
     )
     return build_report(contents).encode()

@@ -19,6 +19,7 @@ from senseapp.app.charts.axes import chart_parts
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, ValidationResult
 
 _DECIMALS = 10
@@ -101,5 +102,6 @@ class ReportContents:
     validations: tuple[ValidationResult, ...] = ()
     histograms: tuple[QuantizationHistogram, ...] = ()
     changed: tuple[ChangedAnswers, ...] = ()
+    recommendation: Recommendation | None = None
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)

@@ -19,7 +19,7 @@ from senseapp.records.schedule import Schedule, ValidationResult
 
 _METHODS = {
     "optimal": "Least damage for the budget",
-    "gamma": "Classic rule",
+    "gamma": "Proportional rule",
     "uniform": "The same level everywhere",
     "manual": "Chosen by hand",
 }
@@ -58,7 +58,7 @@ def _section(
     predicted = validation.predicted if validation else schedule.predicted_damage
     facts = {
         "Method": _METHODS.get(schedule.method, schedule.method),
-        "Budget": _budget(schedule),
+        "Goal": _budget(schedule),
         f"Predicted {metric.change_inside}": metric.change_text(predicted),
     }
     if validation is None:

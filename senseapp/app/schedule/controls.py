@@ -17,11 +17,11 @@ from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.tasks import DropLimit
 
-_METHODS = {"optimal": "Budget", "strongest": "Largest loss", "gamma": "Classic rule"}
+_METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional rule"}
 _METHOD_HELP = (
-    "**Budget** chooses one level per layer so that the summed measured damage is smallest. "
+    "**Goal** chooses one level per layer so that the summed measured damage is smallest. "
     "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
-    "**Classic rule** takes a layer the further down, the less it suffers; gamma says how much more."
+    "**Proportional rule** takes a layer the further down, the less it suffers; its strength says how much more."
 )
 _BUDGETS: dict[str, str] = {
     "params": "Weights removed",
@@ -89,7 +89,7 @@ def _choose_method(run_id: str, scale: LevelScale) -> str:
 def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
     kinds = result.compression.description.budgets
     chosen = st.selectbox(
-        "Budget",
+        "Goal",
         kinds,
         format_func=_BUDGETS.__getitem__,
         **kept(f"schedule.budget.{run_id}"),
@@ -176,7 +176,7 @@ def _with_edits(run_id: str, low: float, high: float) -> Limits:
 
 def _choose_gamma(run_id: str) -> float:
     found = st.slider(
-        "Gamma",
+        "Proportional rule · strength",
         0.0,
         5.0,
         1.5,

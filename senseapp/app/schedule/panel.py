@@ -124,7 +124,7 @@ def _figures(
     figures = {
         **changed,
         f"Predicted {metric.change_inside}": metric.change_text(schedule.predicted_damage),
-        "Verified": measured or ":gray[not yet]",
+        "Checked": measured or ":gray[not yet]",
     }
     if settings.partner is not None:
         figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
@@ -138,7 +138,7 @@ def _figures(
     helps = {
         f"Predicted {metric.change_inside}": "Sum of what the layers lose alone, each measured at its level. "
         "Layers together may lose more or less: measure the compressed model before you rely on it.",
-        "Verified": "The same, measured on the whole compressed model: press Verify below.",
+        "Checked": "The same, measured on the whole compressed model: press Check the whole schedule below.",
         compact: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
         "and what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
         "MACs": "Of a kernel that skips what is zero or gone.",

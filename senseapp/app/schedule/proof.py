@@ -103,7 +103,7 @@ def proof_block(
     ``partner`` holds the results of the second run, where the schedule was made from two.
     """
     with st.container(border=True):
-        st.markdown("## Proof by measurement")
+        st.markdown("## Measured, not predicted")
         repair = st.toggle(
             "Repair without training",
             value=True,
@@ -133,7 +133,9 @@ def proof_block(
                     with st.expander("Pictures that change", icon=":material/compare:"):
                         changed_answers(changed, key=f"proof.{run_id}")
                 _compressed_model(proof)
-            elif label := start_label(proof, "Verify", "a proof of this schedule", cancel="schedule.stop"):
+            elif label := start_label(
+                proof, "Check the whole schedule", "a proof of this schedule", cancel="schedule.stop"
+            ):
                 st.markdown(
                     "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
                     "it."
@@ -187,7 +189,7 @@ def _model_file(owned: Service, proof: Verification, name: str) -> Path:
     for path in owned.work.compressed_model(proof):
         if path.name == name:
             return path
-    raise NotFound("This file of the compressed model is gone. Verify the schedule again.")
+    raise NotFound("This file of the compressed model is gone. Check the schedule again.")
 
 
 def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
@@ -199,8 +201,8 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
             st.success(_sentence(found, drop), icon=":material/check_circle:")
         elif label := start_label(search, "Search", "this search", cancel="schedule.search_stop"):
             st.markdown(
-                "Whole schedules are compressed and measured on the images of the run, each halfway between what still "
-                "held and what lost too much."
+                "Tries up to 7 schedules and keeps the smallest that stays within your limit: each is compressed whole "
+                "and measured on the images of the run."
             )
             if st.button(label, key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
                 begin(search)
@@ -219,5 +221,5 @@ def _sentence(found: StrongestFound, drop: DropLimit) -> str:
         f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.change_inside} "
         f"{view.change_text(best.delta)} ({view.interval_text(best.ci_low, best.ci_high)}) measured{repaired} on "
         f"{best.num_samples} images of the run, the strongest of {len(found.tried)} schedules tried. "
-        "Verify measures it on other images."
+        "Check the whole schedule to measure it on other images."
     )

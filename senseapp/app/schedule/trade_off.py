@@ -75,7 +75,7 @@ def _row(source: str, kind: BudgetKind, figure: float, ends: tuple[float, float,
     }
 
 
-_NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Classic rule"}
+_NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Proportional rule"}
 _POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
 _KEPT = 32
 

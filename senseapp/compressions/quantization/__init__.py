@@ -72,12 +72,12 @@ class QuantizationConfig(CompressionConfig):
         """What files take for granted: integers, one scale per output channel, and inputs that are left alone."""
         found = []
         if self.number_format != "int":
-            found.append(f"Measured in {self.number_format}; target files say 8 bits and mean integers.")
+            found.append(f"Measured in {self.number_format}; schedule files say 8 bits and mean integers.")
         if self.granularity == "tensor":
-            found.append("Measured with one scale per tensor; target files ask for one per output channel.")
+            found.append("Measured with one scale per tensor; schedule files ask for one per output channel.")
         if self.activations:
             found.append(
-                "Measured with the input of each layer rounded to as many bits as its weight; target files set the "
+                "Measured with the input of each layer rounded to as many bits as its weight; schedule files set the "
                 "bits of weights only."
             )
         return tuple(found)

@@ -65,7 +65,7 @@ class SparsityConfig(CompressionConfig):
         """The pattern, where it is not single weights."""
         if self.granularity == "weight":
             return ()
-        return (f"Measured with {self.granularity} granularity, which most target files do not state.",)
+        return (f"Measured with {self.granularity} granularity, which most schedule files do not state.",)
 
     @property
     def whole_units(self) -> str:

@@ -1,0 +1,64 @@
+"""The words on the way from Analyze to the file: few that a reader of newspapers has to look up, each explained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Block, Element, Node
+
+from senseapp.runs.backend import Backend
+from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.test_recommendation import RESULTS, recommend
+
+TERMS = (
+    *("sparsity", "quantization", "pruning", "metric", "top-1", "KL", "nats", "divergence", "SQNR", "agreement"),
+    *("MACs", "checkpoint", "calibration", "tensor", "layer type", "baseline", "granularity", "BatchNorm", "logits"),
+    *("precision", "seed", "fp32", "gamma", "target file", "timm", "torchvision", "epoch", "interval", "Bonferroni"),
+)
+"""Terms of art of the field, whether or not a page uses them."""
+ALLOWED = {"sparsity", "top-1", "interval", "precision", "seed"}
+"""Those that may be met without opening anything: what was done, what was counted, and where the numbers come from."""
+
+
+def seen(node: Node, *, until: str = "") -> Iterator[str]:
+    """Yield the texts in sight, in the order of the page: nothing in folded blocks, closed popovers and expanders."""
+    if isinstance(node, Block):
+        name = getattr(node.proto, "id", "") if node.proto is not None else ""
+        if node.type in ("expander", "popover") or "_folded" in str(name):
+            return
+        for child in node.children.values():
+            yield from seen(child)
+    elif isinstance(node, Element):
+        yield from (str(text) for text in (getattr(node, "label", ""), getattr(node, "value", "")) if text)
+
+
+def looked_up(texts: list[str]) -> set[str]:
+    words = " ".join(texts)
+    return {term for term in TERMS if re.search(rf"\b{re.escape(term)}", words, re.IGNORECASE)}
+
+
+def test_few_words_have_to_be_looked_up_between_analyze_and_the_file(app: AppTest, service, backend: Backend) -> None:
+    from senseapp.records.spec import RunSpec
+
+    wait_for_card(app.run())
+    path = list(seen(app.main))
+    run_id = finish(service, backend, RunSpec())
+    recommend(backend, run_id)
+    results = list(seen(open_page(app, RESULTS, run=run_id).main))
+    answer = next(place for place, text in enumerate(results) if text.startswith("Measured on "))
+    path += results[: answer + 1]  # the button to the file stands before it
+    assert any(text.startswith("## You can remove") for text in path)
+    assert looked_up(path) <= ALLOWED
+    assert len(ALLOWED) <= 5
+
+
+def test_each_of_them_is_explained_in_sight(app: AppTest, finished_run, backend: Backend) -> None:
+    recommend(backend, finished_run)
+    open_page(app, RESULTS, run=finished_run)
+    helps = [str(getattr(element.proto, "help", "")) for kind in ("caption", "selectbox", "markdown", "button_group")
+             for element in app.get(kind)]  # fmt: skip
+    explained = " ".join(helps).lower()
+    for words in ("interval says where the true change lies", "first guess is right", "set to zero"):
+        assert words in explained
