@@ -195,7 +195,8 @@ def provenance(result: SensitivityResult, *, about: str = "") -> None:
             help=f"{about}\n\n"
             * bool(about)
             + "A 95 % interval says where the true change lies, had all images been measured that are like these. "
-            "Baseline and compressed model see the same images.",
+            "Baseline and compressed model see the same images. fp32: the network computes with numbers of 32 bits. "
+            "With the same seed, the same numbers come out.",
             width="content",
         )
         if notes:
