@@ -66,7 +66,7 @@ def _section(
     else:
         facts |= size_changes(validation)
     return ScheduleSection(
-        title=f"{facts['Method']}, {facts['Budget']}",
+        title=f"{facts['Method']}, {facts['Goal']}",
         facts=facts,
         figure=_figure(schedule, result, data),
         proof=_proof(validation) if validation else None,
