@@ -71,11 +71,16 @@ NETWORKS = {
 }
 
 
-def trained(name: str, *, seed: int = 1) -> nn.Module:
-    """Return the network called ``name``, in ``eval()`` mode; on one thread, so that a machine repeats itself."""
-    known = NETWORKS[name]
+def trained(name: str, *, seed: int = 1, known: Network | None = None) -> nn.Module:
+    """Return the network called ``name``, in ``eval()`` mode; on one thread, so that a machine repeats itself.
+
+    It is one of :data:`NETWORKS`, or ``known``.
+    """
+    known = NETWORKS[name] if known is None else known
     recipe = replace(known.recipe, seed=seed)
-    key = hashlib.sha256((repr(recipe) + inspect.getsource(known.build)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(
+        (repr(recipe) + inspect.getsource(getattr(known.build, "func", known.build))).encode()
+    ).hexdigest()[:12]
     path = CACHE / f"{name}-{key}.safetensors"
     if not path.is_file():
         _train(known, recipe, path)

@@ -1,4 +1,4 @@
-"""One line of the table that ``python -m benchmarks.real`` prints and records."""
+"""Lines of the tables that ``benchmarks.real`` and ``benchmarks.deploy`` print and record."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.deployment import Deployment, DeploySettings, RuntimeFigures
 from senseapp.records.model_files import ONNX
+from senseapp.records.rounding import LayerRounding, RoundingSettings
 from senseapp.store.run_folder import RunFolder
 
 NAME = "deploy"
@@ -28,7 +29,8 @@ schedule do so too. --all-int8 and --float do without that choice. One JSON line
 float, for all-int8 and for onnxruntime's own default: every metric with its interval, on images that nothing was made
 from where there are enough, the milliseconds of a call on this machine with the interval of their median, made in
 turns, and the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load it, prepare a
-picture and run it.
+picture and run it. --explain adds, for each layer of the uncompressed network, the damage of rounding its
+weights alone, its input alone and its output alone, to bits of their own.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -48,8 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
     parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
     parser.add_argument(
-        "--reduce-range", action="store_true", help="7 bits for weights, for processors without VNNI, which saturate"
+        "--reduce-range", action="store_true", help="7 bits for weights, for runtimes that saturate on more"
     )
+    parser.add_argument(
+        "--explain", action="store_true", help="measure weights, input and output of each layer rounded alone too"
+    )
+    parser.add_argument("--weight-bits", type=int, default=8, help="of --explain, 2 to 8")
+    parser.add_argument("--activation-bits", type=int, default=8, help="of --explain, 8 or 16")
     add_adapting(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
 
@@ -72,19 +79,22 @@ def run(arguments: argparse.Namespace) -> None:
         reduce_range=arguments.reduce_range,
         adapting=arguments.adapt,
     )
-    from senseapp.schedules.deploy import deploy  # torch loads here
+    apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
+    from senseapp.schedules.deploy import deploy, explain  # torch loads here
     from senseapp.schedules.evaluator import ScheduleEvaluator
 
     with phases() as progress:
         other = partner.compression if partner is not None else None
         evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
         deployed = deploy(evaluator, schedule, settings)
+        roundings = explain(evaluator, apart) if arguments.explain else []
     beside = out.with_suffix(".README.txt")
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, deployed.content)
     replace_file(beside, deployed.record.readme(out.name).encode())
-    print(json.dumps(_report(deployed.record, (out, beside)), allow_nan=False))
+    explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
+    print(json.dumps(_report(deployed.record, (out, beside)) | explained, allow_nan=False))
 
 
 def _report(deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
@@ -98,6 +108,15 @@ def _report(deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
         "machine": deployed.machine,
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes],
+    }
+
+
+def _explained(rounding: LayerRounding) -> dict[str, Any]:
+    parts = {"weight": rounding.weight, "input": rounding.given, "output": rounding.made}
+    return {
+        "layer": rounding.layer,
+        **{name: _changes([change]) if change is not None else None for name, change in parts.items()},
+        "finding": rounding.finding(),
     }
 
 

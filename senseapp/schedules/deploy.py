@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from senseapp.compressions import Effect
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.metrics import METRICS, change_of, divergence_among
+from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
+from senseapp.records.rounding import LayerRounding, RoundingSettings
 from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
@@ -22,6 +23,7 @@ from senseapp.schedules.findings import findings
 from senseapp.schedules.int8 import Int8Writer, Mixed, layers_of_nodes, mixed
 from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.rounding.choice import chosen_rounding
+from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
 from senseapp.schedules.write import onnx_model
 
@@ -30,6 +32,10 @@ _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
+_SATURATES_NOWHERE = (
+    "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
+    "so the file does the same on processors without VNNI, where onnxruntime's own default may saturate."
+)
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
@@ -81,6 +87,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
         notes=(
             evaluator.images.note,
             *_on_bits(applied, int8=settings.kind != "float"),
+            *((_SATURATES_NOWHERE,) if settings.kind != "float" else ()),
             *(applied.notes if applied else ()),
             *((adapted.reason, *adapted.notes) if adapted is not None and adapted.reason else ()),
         ),
@@ -112,14 +119,8 @@ def _int8_files(
     """Return the files by name, and which nodes stay in float."""
     network = files["file"]
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
-    names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
-    baseline = BaselineOutputs(RuntimeModel(network).outputs(others), None, names)
-    judged_by = divergence_among(names) or names[0]
-
-    def damage_of(content: bytes) -> float:
-        outputs = RuntimeModel(content, threads=settings.threads).outputs(others)
-        delta = change_of(judged_by, baseline.moments_of(judged_by, outputs, 0, len(outputs))).delta
-        return delta if delta == delta else float("inf")
+    judge = _Judge(evaluator, network, others, settings.threads)
+    damage_of, judged_by = judge.damage_of, judge.metric
 
     with Int8Writer(network, fitted, reduce_range=settings.reduce_range) as writer:
         writer.rounding = chosen_rounding(writer, fitted, damage_of=damage_of, progress=evaluator.progress)
@@ -148,6 +149,47 @@ def _int8_files(
     if not kept and damage_of(default) < damage_of(found.content):
         found = replace(found, content=default, in_float=())
     return {**files, "file": found.content, "int8": all_int8, "default": default}, found
+
+
+class _Judge:
+    """Tells how far the outputs of files are from those of ``network``, by the metric that tells most."""
+
+    def __init__(
+        self, evaluator: ScheduleEvaluator, network: bytes, images: Sequence[Tensor], threads: int = 1
+    ) -> None:
+        names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
+        self._images, self._threads = images, threads
+        self._baseline = BaselineOutputs(RuntimeModel(network).outputs(images), None, names)
+        self.metric = divergence_among(names) or names[0]
+
+    def change_of(self, content: bytes) -> MetricChange:
+        """Return the change of :attr:`metric`."""
+        outputs = RuntimeModel(content, threads=self._threads).outputs(self._images)
+        return change_of(self.metric, self._baseline.moments_of(self.metric, outputs, 0, len(outputs)))
+
+    def damage_of(self, content: bytes) -> float:
+        """Return the change of :attr:`metric` as a number; infinite where it is none."""
+        delta = self.change_of(content).delta
+        return delta if delta == delta else float("inf")
+
+
+def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings) -> list[LayerRounding]:
+    """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
+
+    Half of the images of the curves fit ranges and weights, on the others damage is measured.
+    """
+    network = _exported(evaluator.dense.model, evaluator.dense.batches(0, 1)[0].cpu())
+    fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
+    return list(
+        layer_roundings(
+            network,
+            fitted,
+            settings,
+            layers={layer.name for layer in evaluator.profile.layers},
+            change_of=_Judge(evaluator, network, others).change_of,
+            progress=evaluator.progress,
+        )
+    )
 
 
 def _fitted_and_others(evaluator: ScheduleEvaluator) -> tuple[list[Tensor], ...]:

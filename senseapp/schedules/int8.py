@@ -26,7 +26,7 @@ PRODUCTS_WITH_FLOAT_OUTPUT = ("Gemm", "MatMul")
 """What onnxruntime computes in int8 also where the output is not rounded."""
 _PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
-_FUSED = ("Clip", "Relu")
+FUSED = ("Clip", "Relu")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TRIED = 24  # nodes, the most harmful first: what follows hardly counts, and each costs a file and its measurement
 _TOGETHER = 2  # of those that gained nothing alone: a tensor stays in int8 while the node on its other end does
@@ -96,7 +96,7 @@ class Int8Writer:
         model = onnx.load_from_string(self.network)
         in_float = {node.name for node in model.graph.node if (only and node.name not in only) or node.name in but}
         for node in model.graph.node:  # in order, so that what follows what follows is reached too
-            if node.op_type in _FUSED and self._makers.get(node.input[0]) in in_float:
+            if node.op_type in FUSED and self._makers.get(node.input[0]) in in_float:
                 in_float.add(node.name)
         overrides = _apply(self.rounding, model, in_float) if self.rounding else {}
         self._path.write_bytes(model.SerializeToString())  # a model in memory would be changed by the quantizer

@@ -52,8 +52,11 @@ def test_the_file_does_what_the_line_says(folder, capsys):
 
 
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
-    assert deploy(folder, "--float", out="float.onnx") == 0
+    assert deploy(folder, "--float", "--explain", "--weight-bits", "3", out="float.onnx") == 0
     report = json.loads(capsys.readouterr().out)
+    stem = report["explained"][0]
+    assert stem["weight"]["kl"]["delta"] > stem["input"]["kl"]["delta"]
+    assert stem["layer"] == "conv1"
     assert set(report) & {"file", "original", "int8", "default"} == {"file", "original"}
     assert report["file"]["changes"]["agreement"]["delta"] == 0
 

@@ -53,7 +53,12 @@ class RoundedProduct:
 
 
 def ranges(
-    network: bytes, batches: Sequence[Tensor], tensors: Sequence[str], observers: Sequence[ActivationObserver]
+    network: bytes,
+    batches: Sequence[Tensor],
+    tensors: Sequence[str],
+    observers: Sequence[ActivationObserver],
+    *,
+    bits: int = _BITS,
 ) -> dict[ActivationObserver, dict[str, Range]]:
     """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite."""
     generator = torch.Generator().manual_seed(0)
@@ -66,7 +71,7 @@ def ranges(
                 flat = flat[torch.randint(len(flat), (most,), generator=generator)]
             for name in observers:
                 watching[name][tensor].update(given if name == "minmax" else flat)
-    rounding = partial(fake_quantize_input, bits=_BITS)
+    rounding = partial(fake_quantize_input, bits=bits)
     found = {
         name: {tensor: observer.value_range(rounding) for tensor, observer in each.items()}
         for name, each in watching.items()

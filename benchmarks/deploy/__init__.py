@@ -1,0 +1,1 @@
+"""What files that onnxruntime runs do: ``python -m benchmarks.deploy``."""
