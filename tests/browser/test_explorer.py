@@ -153,7 +153,7 @@ def test_histograms_alone_and_on_a_wall(results: Page) -> None:
 
 def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:
     for label, ending in (("PNG image", "png"), ("SVG drawing", "svg"), ("CSV data", "csv")):
-        results.get_by_role("button", name="Save").first.click()
+        results.get_by_role("button", name=re.compile(r"\bSave\b")).first.click()
         with results.expect_download() as download:
             results.get_by_role("button", name=label).first.click()
         assert download.value.suggested_filename.endswith(f".{ending}")

@@ -75,7 +75,7 @@ def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(
 
     server.start()
     resume(page, address, server)
-    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(page.get_by_role("link", name="Make a schedule")).to_be_visible(timeout=RUN_MILLISECONDS)
     assert states(server) == ["done"]
     assert stored(server) == TOTAL
 

@@ -82,7 +82,7 @@ class Visitor:
         await self._socket.close()
 
     def element(self, kind: str, label: str) -> Any:
-        """Return the element of that kind whose label holds ``label``.
+        """Return the element of that kind whose label is ``label``, else one whose label holds it.
 
         Raises:
             PageBroke: there is none.
@@ -224,10 +224,9 @@ class Visitor:
         return dict(urllib.parse.parse_qsl(self._query))
 
     def _find(self, kind: str, label: str) -> Any:
-        for element in self._elements.values():
-            if element.WhichOneof("type") == kind and label in getattr(element, kind).label:
-                return getattr(element, kind)
-        return None
+        of_kind = [getattr(each, kind) for each in self._elements.values() if each.WhichOneof("type") == kind]
+        holding = [each for each in of_kind if label in each.label]
+        return next((each for each in holding if each.label == label), next(iter(holding), None))
 
     async def _rerun(self, trigger: WidgetState | None = None, *, fragment_id: str = "") -> float:
         started = time.perf_counter()
