@@ -80,7 +80,7 @@ async def _full_in_a_run(server: Served) -> None:
         await page.wait_until(lambda shown: "Try again" in shown.labels(), seconds=_RUN_SECONDS)
         assert any(_FULL in sentence for sentence in page.alerts()), page.alerts()
         await page.click("Try again")
-        await page.wait_until(lambda shown: shown.page == "results", seconds=_RUN_SECONDS)
+        await page.wait_until(lambda shown: shown.has_finished, seconds=_RUN_SECONDS)
         assert len(folder.load_result().measurements) >= kept
 
 
@@ -200,7 +200,7 @@ async def _measure_beside_another(server: Served) -> None:
             await asyncio.sleep(0.005)
         await asyncio.to_thread(_second_is_refused, server)
         assert RunStore(server.home).record(run_id).state in (RunState.RUNNING, RunState.DONE)
-        await page.wait_until(lambda shown: shown.page == "results", seconds=_RUN_SECONDS)
+        await page.wait_until(lambda shown: shown.has_finished, seconds=_RUN_SECONDS)
         assert RunStore(server.home).record(run_id).state is RunState.DONE
 
 

@@ -73,7 +73,7 @@ async def start_run(visitor: Visitor, *, images: int, seed: int, more_levels: st
 async def time_run(visitor: Visitor) -> float:
     """Wait until the run of this page is done, and return the seconds from its first moment."""
     started = time.perf_counter()
-    await visitor.wait_until(lambda page: page.page == "results", seconds=RUN_SECONDS)
+    await visitor.wait_until(lambda page: page.has_finished, seconds=RUN_SECONDS)
     return time.perf_counter() - started
 
 

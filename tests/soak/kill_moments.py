@@ -130,7 +130,7 @@ class InRun(Moment):
         assert now >= self.kept, f"{self.kept - now} of {self.kept} measurements were lost"
         await page.go("results", f"run={self.run_id}")
         await self.press_again(page, says=self.sentence)
-        await page.wait_until(lambda shown: shown.page == "results", seconds=_DONE_SECONDS)
+        await page.wait_until(lambda shown: shown.has_finished, seconds=_DONE_SECONDS)
 
     def check(self, reference: Path) -> None:
         found = self.scene.folder(self.run_id).load_result()
@@ -246,7 +246,7 @@ class InUpload(Moment):
         if self.run_id:
             await page.go("results", f"run={self.run_id}")
             await self.press_again(page, says=STOPPED)
-            await page.wait_until(lambda shown: shown.page == "results", seconds=_DONE_SECONDS)
+            await page.wait_until(lambda shown: shown.has_finished, seconds=_DONE_SECONDS)
         elif self.scene.victim == "server":
             await _ask_for_pictures(page)
             await page.upload("Images", "pictures.zip", _pictures(self.scene), keep=True)
@@ -357,7 +357,7 @@ class _WritingImport(Moment):
             begun = next(record for record in records if record.run_id != self.scene.run_id)
             await page.go("results", f"run={begun.run_id}")
             await self.press_again(page, says=STOPPED)
-            await page.wait_until(lambda shown: shown.page == "results", seconds=_DONE_SECONDS)
+            await page.wait_until(lambda shown: shown.has_finished, seconds=_DONE_SECONDS)
         elif self._what == "download":
             await page.go("runs")
             await page.address_of("Download run (")

@@ -127,6 +127,11 @@ class Visitor:
         _put(self._url, path, name, content, self.cookies)
         return path, file_id
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether this is the page of a run that is done."""
+        return self.page == "results" and "Finished]" in self.text()
+
     def alerts(self) -> list[str]:
         """Return what the page warns of."""
         return [element.alert.body for element in self._elements.values() if element.WhichOneof("type") == "alert"]
