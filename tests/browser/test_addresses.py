@@ -17,7 +17,8 @@ def open_tab(page: Page, name: str) -> None:
 
 
 def at_rest(page: Page) -> None:
-    """Wait until the page has run: only then it listens to keys."""
+    """Wait until the page has run and its buttons are there: only then it listens to keys."""
+    expect(page.get_by_role("button", name="Next")).to_be_enabled()
     page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
 
 
