@@ -21,7 +21,8 @@ from senseapp.cli.main import main
 from senseapp.compressions import BudgetKind
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import ResourceBudget, ValidationResult
-from senseapp.runs.tasks import RunObserver, TaskContext, Verification
+from senseapp.runs.schedule_tasks import Verification
+from senseapp.runs.tasks import RunObserver, TaskContext
 from senseapp.schedules.methods import make_schedule
 from senseapp.store.run_folder import RunFolder
 

@@ -16,7 +16,7 @@ from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
-from senseapp.runs.tasks import HistogramTask
+from senseapp.runs.layer_tasks import HistogramTask
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:

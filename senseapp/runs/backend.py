@@ -25,9 +25,10 @@ from senseapp.runs.model_cards import ModelCards
 from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
+from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.runs.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
-from senseapp.runs.tasks import FinishedRunTask, RecommendationTask, RunTask, TaskContext
+from senseapp.runs.tasks import FinishedRunTask, RunTask, TaskContext
 from senseapp.runs.time_estimate import (
     MachineSpeed,
     RuntimePredictor,

@@ -18,9 +18,10 @@ from senseapp.runs.backend import Backend
 from senseapp.runs.disk_space import check_run_room, disk_use
 from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
+from senseapp.runs.schedule_tasks import DeployTask, Verification
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths
-from senseapp.runs.tasks import DeployTask, FinishedRunTask, Verification
+from senseapp.runs.tasks import FinishedRunTask
 from senseapp.store.run_folder import RunFolder
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."

@@ -15,8 +15,8 @@ from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import DeployTask
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import DeployTask
 from senseapp.schedules.methods import make_schedule
 from tests.deployments import a_change, a_deployment, some_figures, usual_figures
 from tests.pages.conftest import open_page

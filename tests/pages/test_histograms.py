@@ -10,8 +10,9 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import MeasurementFailed
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.runs.backend import Backend
+from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import HistogramTask, HistogramWall, TaskContext
+from senseapp.runs.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_page

@@ -16,8 +16,8 @@ from senseapp.app.common import backend as ui_backend
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import StrongestFound
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import Verification
 from senseapp.schedules.export.plain import read_schedule
 from senseapp.store.run_file_reading import read_run_file
 from senseapp.store.run_store import RunStore

@@ -23,8 +23,8 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.outputs import default_targets
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import Verification
 from senseapp.schedules.export.plain import read_schedule
 from senseapp.schedules.export.registry import FORMATS
 from senseapp.schedules.methods import make_schedule

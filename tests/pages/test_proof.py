@@ -9,8 +9,8 @@ from senseapp.metrics import MetricChange
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, RepairStep, ResourceBudget, ValidationResult
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import Verification
 from senseapp.schedules.methods import make_schedule
 from tests.pages.conftest import open_page
 

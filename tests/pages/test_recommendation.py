@@ -15,8 +15,8 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ResourceBudget, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import RecommendationTask
 from senseapp.schedules.recommend import usual_limits
 from senseapp.schedules.trade_off import schedule_for
 from tests.pages.conftest import finish, open_page

@@ -13,8 +13,8 @@ from senseapp.records.profile import CoupledAxis, CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import DropLimit, StrongestSearch
 from senseapp.schedules.export.registry import FORMATS
 from senseapp.schedules.methods import make_schedule
 from tests.pages.conftest import finish, open_page, wait_for_card

@@ -16,10 +16,11 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.layer_tasks import HistogramTask
 from senseapp.runs.process.processes import JobProcesses
+from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
-from senseapp.runs.tasks import DropLimit, HistogramTask, StrongestSearch, Verification
 from senseapp.schedules.methods import make_schedule
 from tests.fake_session import fake_calibration
 

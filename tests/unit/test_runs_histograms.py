@@ -12,8 +12,9 @@ from senseapp.core.errors import MeasurementFailed, NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import HistogramTask, HistogramWall, TaskContext
+from senseapp.runs.tasks import TaskContext
 from tests.fake_session import fake_calibration
 from tests.unit.test_app_histograms import a_histogram
 

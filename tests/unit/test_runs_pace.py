@@ -9,9 +9,9 @@ import pytest
 from senseapp.core.errors import RateLimited
 from senseapp.records.spec import HistogramSpec, RunSpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.layer_tasks import HistogramTask
 from senseapp.runs.service import Service
 from senseapp.runs.settings import RateLimiter, ServerSettings
-from senseapp.runs.tasks import HistogramTask
 from tests.fake_session import FakeEngine, fake_calibration
 
 

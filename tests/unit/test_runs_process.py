@@ -26,6 +26,7 @@ from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityRe
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.runs.execution import Measurement, cluster_for
+from senseapp.runs.layer_tasks import HistogramTask
 from senseapp.runs.process import processes
 from senseapp.runs.process.processes import (
     JobProcess,
@@ -36,16 +37,8 @@ from senseapp.runs.process.processes import (
     process_lost,
 )
 from senseapp.runs.process.protocol import AppObserver, Line, decode_task
-from senseapp.runs.tasks import (
-    DropLimit,
-    EarlierRuns,
-    HistogramTask,
-    NoEarlierRuns,
-    RunTask,
-    StrongestSearch,
-    TaskContext,
-    Verification,
-)
+from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.runs.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
 from senseapp.runs.worker import JobCancelled
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result

@@ -21,9 +21,9 @@ from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
-from senseapp.runs.tasks import Verification
 from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
 
 KEY = "0123456789abcdef"

@@ -18,8 +18,8 @@ from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, Tr
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.model_cards import require_same_model
+from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import DropLimit, StrongestSearch
 from senseapp.schedules.methods import make_schedule
 from tests.fake_session import FakeEngine, fake_calibration
 from tests.pages.records import change, measurement

@@ -16,17 +16,9 @@ from senseapp.records.schedule import Limits, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.finished_runs import Scheduling, Work
+from senseapp.runs.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
+from senseapp.runs.schedule_tasks import DropLimit, RecommendationTask, StrongestSearch, Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import (
-    DiagnosisTask,
-    DropLimit,
-    HistogramTask,
-    HistogramWall,
-    LayerAnswers,
-    RecommendationTask,
-    StrongestSearch,
-    Verification,
-)
 from tests.fake_session import SPEC, FakeEngine, fake_calibration
 
 SCHEDULE = Schedule(

@@ -13,8 +13,8 @@ from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.schedule_tasks import DeployTask, Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import DeployTask, Verification
 from senseapp.schedules import write
 from senseapp.schedules.methods import make_schedule
 

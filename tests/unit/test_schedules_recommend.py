@@ -18,9 +18,10 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.layer_tasks import LayerAnswers
+from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
-from senseapp.runs.tasks import LayerAnswers, RecommendationTask
 from senseapp.schedules import recommend
 from senseapp.schedules.evaluator import load_proof_images
 from tests.pages import records
@@ -105,7 +106,7 @@ def test_the_strongest_schedule_that_both_sets_of_images_let_pass(config, curves
     failed = [target for target in ours if stronger(config, target, edges[0])]
     if failed:  # what lies between the last that held and the first that did not is an eighth of a step of the range
         gap = abs(min(failed, key=lambda each: abs(each - order[0])) - order[0])
-        assert gap <= abs(high - low) / 5 / 8 + (0.1 if config is QuantizationConfig else 0.01)
+        assert gap <= abs(high - low) / 5 / 8 + (0.1 if config is QuantizationConfig else 0.01) + 1e-9  # of rounding
 
 
 def test_the_words_say_what_was_measured() -> None:

@@ -26,8 +26,8 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.leaderboard import LeaderboardRow
 from senseapp.runs.model_cards import CheckpointReport
+from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.service import LOCAL_OWNER, Service
-from senseapp.runs.tasks import RecommendationTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

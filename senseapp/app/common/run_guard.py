@@ -18,8 +18,8 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
 from senseapp.runs.leaderboard import headline
+from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import RecommendationTask
 
 
 def require_run(what: str) -> RunRecord:

@@ -17,7 +17,7 @@ from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
-from senseapp.runs.tasks import HistogramWall
+from senseapp.runs.layer_tasks import HistogramWall
 
 _AT_ONCE = 24
 _WIDTH = 250

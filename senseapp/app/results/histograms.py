@@ -18,7 +18,7 @@ from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
-from senseapp.runs.tasks import HistogramTask, HistogramWall
+from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
 
 _TENSORS: dict[HistogramTensor, str] = {

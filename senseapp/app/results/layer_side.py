@@ -26,7 +26,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.diagnosis import shares_of_damage
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import LayerProfile
-from senseapp.runs.tasks import DiagnosisTask, LayerAnswers
+from senseapp.runs.layer_tasks import DiagnosisTask, LayerAnswers
 from senseapp.schedules.curve_set import damage_metric
 
 

@@ -20,7 +20,7 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.runs.leaderboard import headline
-from senseapp.runs.tasks import RecommendationTask
+from senseapp.runs.schedule_tasks import RecommendationTask
 
 _TO_COME = "Results finds by itself how much can be saved, or offers to; once it has, {what} stands here."
 

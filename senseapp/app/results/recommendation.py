@@ -24,8 +24,8 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import model_file
 from senseapp.records.recommendation import Recommendation
 from senseapp.runs.leaderboard import headline
+from senseapp.runs.schedule_tasks import RecommendationTask, Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import RecommendationTask, Verification
 
 _STEM = "compressed"
 

@@ -15,7 +15,7 @@ from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.runs.tasks import DropLimit
+from senseapp.runs.schedule_tasks import DropLimit
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional rule"}
 _METHOD_HELP = (

@@ -20,7 +20,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
-from senseapp.runs.tasks import DeployTask
+from senseapp.runs.schedule_tasks import DeployTask
 
 _KINDS: dict[DeployKind, str] = {
     "mixed": "Int8 where it does little harm",

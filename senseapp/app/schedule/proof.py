@@ -24,8 +24,8 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
+from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.runs.service import Service
-from senseapp.runs.tasks import DropLimit, StrongestSearch, Verification
 
 
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:

@@ -16,7 +16,7 @@ from senseapp.core.errors import NotFound
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.runs.tasks import DropLimit
+from senseapp.runs.schedule_tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.methods import mixed_schedule
 from senseapp.schedules.problem import budget_of

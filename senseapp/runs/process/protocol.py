@@ -17,19 +17,10 @@ from typing import IO, Any, NamedTuple
 from senseapp.core.codec import decode, encode, register
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.runs.execution import Measurement
+from senseapp.runs.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
+from senseapp.runs.schedule_tasks import DeployTask, RecommendationTask, StrongestSearch, Verification
 from senseapp.runs.session import open_local_session
-from senseapp.runs.tasks import (
-    DeployTask,
-    DiagnosisTask,
-    HistogramTask,
-    HistogramWall,
-    LayerAnswers,
-    RecommendationTask,
-    RunTask,
-    StrongestSearch,
-    TaskContext,
-    Verification,
-)
+from senseapp.runs.tasks import RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
 
 _KINDS: dict[str, type[Any]] = {
