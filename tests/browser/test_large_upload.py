@@ -16,7 +16,7 @@ from tests.browser.analyze_steps import open_block
 from tests.browser.servers import Server
 from tests.pictures import class_files, write_zip
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.wide]
 
 FILLER_BYTES = 100_000_000
 ALLOWED_BYTES = 50_000_000

@@ -57,6 +57,7 @@ def test_the_first_visitor_of_a_fresh_server_may_come_by_a_link(visitor: Callabl
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(
     visitor: Callable[[], Page], server: Server
 ) -> None:

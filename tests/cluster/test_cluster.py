@@ -63,7 +63,9 @@ def opened(
     )
 
 
-@pytest.mark.parametrize("name", list(SETTINGS))
+@pytest.mark.parametrize(
+    "name", ["sparsity", *(pytest.param(each, marks=pytest.mark.wide) for each in list(SETTINGS)[1:])]
+)
 def test_two_nodes_find_what_one_machine_finds(name: str, joined: Offer) -> None:
     images = images_for(70)
     local, shared = opened(None, images, SETTINGS[name]), opened(joined, images, SETTINGS[name])

@@ -72,6 +72,7 @@ def asking() -> list[int]:
     return [child.pid for child in psutil.Process().children() if "distributed.child" in " ".join(child.cmdline())]
 
 
+@pytest.mark.wide
 def test_the_head_dies_and_the_run_goes_on_here(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,12 @@ def sample(count, seed):
     return random.Random(seed).sample(names, count)
 
 
+def first_of(cases, count):
+    """Return the cases for a test, of which ``make test`` runs ``count`` and ``make soak`` the others."""
+    cases = list(cases)
+    return [*cases[:count], *(pytest.param(case, marks=pytest.mark.wide) for case in cases[count:])]
+
+
 def test_the_index_describes_the_installed_versions():
     installed = {"timm": timm.__version__, "torchvision": torchvision.__version__.split("+")[0]}
     assert library_versions() == installed, REBUILD
@@ -40,7 +46,7 @@ def test_every_installed_architecture_is_in_the_index():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", sample(10, seed=1), ids="/".join)
+@pytest.mark.parametrize("architecture", first_of(sample(10, seed=1), 4), ids="/".join)
 def test_a_sample_recomputed_gives_the_same_figures(architecture):
     survey, entry = survey_architecture(*architecture), find_entry(*architecture)
     assert entry is not None
@@ -61,7 +67,7 @@ def test_the_figures_agree_with_a_real_forward_pass(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(range(4), 1))
 def test_a_sample_is_recognised_with_any_number_of_classes(seed):
     for library, name in sample(10, seed=100 + seed):
         outcome = measure_one(library, name)

@@ -25,6 +25,9 @@ from senseapp.schedules.export.registry import FORMATS
 from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"
+NETWORKS = [pytest.param("chain", marks=pytest.mark.wide), "lite0"]
+NNI2 = pytest.param("nni2", marks=pytest.mark.wide)  # an environment of its own, as has the next
+SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)
 LEVELS = {
     "sparsity": {"conv1": 0.25, "conv2": 0.8, "fc": 0.07},
     "pruning": {"conv1": 0.25, "conv2": 0.5},
@@ -135,8 +138,8 @@ def zeros(network: str) -> dict[str, int]:
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("network", ["chain", "lite0"])
-@pytest.mark.parametrize("target", ["fasterai-sparsifier", "nni2", "nni3", "sparseml"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("target", ["fasterai-sparsifier", NNI2, "nni3", SPARSEML])
 def test_the_same_number_of_weights_is_zeroed(network, target, theirs):
     """Ours zeroes the smallest floor(s n); fasterai keeps the weight at its threshold, so it zeroes one fewer."""
     found = theirs(network, "sparsity", target)
@@ -145,7 +148,7 @@ def test_the_same_number_of_weights_is_zeroed(network, target, theirs):
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("network", ["chain", "lite0"])
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("target", ["fasterai-pruner", "torch-pruning"])
 def test_as_many_channels_are_removed(network, target, theirs):
     model = ours(network, "pruning").model
@@ -156,8 +159,8 @@ def test_as_many_channels_are_removed(network, target, theirs):
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("network", ["chain", "lite0"])
-@pytest.mark.parametrize("target", ["torchao", "modelopt", "nni2", "nni3"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("target", ["torchao", "modelopt", NNI2, "nni3"])
 def test_every_layer_gets_the_same_bits_or_is_named(network, target, theirs):
     applied, schedule = ours(network, "quantization"), a_schedule(network, "quantization")
     names = LAYERS if network == "chain" else [layer.name for layer in profile(network).layers]
@@ -170,6 +173,7 @@ def test_every_layer_gets_the_same_bits_or_is_named(network, target, theirs):
 
 
 @pytest.mark.peer
+@pytest.mark.wide  # an environment of its own
 @pytest.mark.parametrize(("network", "layers"), [("chain", 3), ("lite0", 50)])
 def test_model_explorer_knows_every_node_that_is_coloured(network, layers, theirs):
     found = theirs(network, "sparsity", "model-explorer")

@@ -90,7 +90,7 @@ def built(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("spec", [SPARSITY, ROUNDED_INPUTS], ids=["sparsity", "activations"])
-@each_of(SPREAD, kept=("mobilenetv3_small_050", "tv_vit", "swin_tiny"))
+@each_of(SPREAD, kept=("mobilenetv3_small_050", "tv_vit"))
 def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, passes: list[int]) -> None:
     model, x = built(name), example_input(ARCHITECTURES[name], 6)  # a full micro-batch and half of one
     layers = sampled([layer.name for layer in profile_model(model, x[:1]).layers if layer.runs], 4)

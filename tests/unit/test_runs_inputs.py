@@ -226,6 +226,7 @@ def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
     assert bool(CLASSIFICATION.preview_warning(correct / max(scored, 1), scored, num_classes)) is warned
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_many_first_questions_at_once_load_the_engine_once():
     program = """

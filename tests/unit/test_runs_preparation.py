@@ -58,6 +58,7 @@ def test_the_result_says_what_was_chosen_and_a_resumed_run_keeps_it(spec, monkey
     assert again.notes == result.notes
 
 
+@pytest.mark.wide
 def test_a_preview_shows_what_was_tried(spec):
     report = preview_images(spec, num_images=None)
     assert report.choice is not None
