@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
     measurement.add_argument("--mode", default="exact", help="exact measures, quick only estimates (default: exact)")
     measurement.add_argument(
+        "--adapt",
+        action="store_true",
+        help="give each layer weights that make up, in closed form, for what compression takes from it, and measure "
+        "those: for schedules that are applied or deployed with --adapt",
+    )
+    measurement.add_argument(
         "--until-settled",
         action="store_true",
         help="start with few images, and go on only with layers that cannot yet be told apart",

@@ -198,6 +198,7 @@ def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
         mode=arguments.mode,
         precision=arguments.precision,
         device=arguments.device,
+        adapted=arguments.adapt,
         until_settled=arguments.until_settled,
         seed=arguments.seed,
     )

@@ -9,10 +9,11 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions.base import CompressionRequest, Compressor, build_compressor
+from senseapp.compressions.base import CompressionRequest, Compressor
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import ImageSet, draw
 from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator
+from senseapp.engine.adapted import AdaptedCompressor, compressor_for
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.executor import Executor, LocalExecutor
 from senseapp.engine.layout import Layout, usual_layout
@@ -119,6 +120,9 @@ class Sweep:
             context.check_replay(representative_positions(planned))
         if spec.precision == "auto" and layout is None:
             notes.append(choose_precision(context, compressor, planned, spec))
+        if isinstance(compressor, AdaptedCompressor) and compressor.left:
+            name, reason = next(iter(compressor.left.items()))
+            notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
         if context.replay_obstacle:
             notes.append(plain_note(context.replay_obstacle))
         levels_per_pass = levels_that_fit(
@@ -257,7 +261,7 @@ def bind_compression(
         seed=spec.seed,
         trace=context.trace,
     )
-    compressor = build_compressor(spec.compression, request)
+    compressor = compressor_for(spec, request)
     return compressor, plan_targets(compressor.targets, context.trace)
 
 

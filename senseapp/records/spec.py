@@ -159,6 +159,7 @@ class SensitivitySpec:
         layer_types: class names (``Conv2d``); empty means all.
         mode: ``exact`` measures, ``quick`` only estimates.
         precision: of the forward passes; ``auto`` takes bfloat16 where it is fast and ranks layers alike.
+        adapted: measure each layer with weights that make up, in closed form, for what compression takes from it.
         until_settled: spend images only where neighbours in the ranking cannot yet be told apart.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
     """
@@ -172,6 +173,7 @@ class SensitivitySpec:
     layer_types: tuple[str, ...] = ()
     mode: Mode = "exact"
     precision: Precision = "fp32"
+    adapted: bool = False
     until_settled: bool = False
     seed: int = 0
     device: str = "auto"
@@ -183,6 +185,11 @@ class SensitivitySpec:
         if len(set(self.levels)) != len(self.levels):
             raise InvalidSpec(f"Each level may be given once, got {self.levels}.")
         self.compression.check_levels(self.levels)
+        if self.adapted and self.compression.description.removes_channels:
+            raise InvalidSpec(
+                f"Layers cannot be measured with adapted weights under {self.compression.kind}, which leaves fewer "
+                "weights rather than other ones. Leave it out; whole schedules can be adapted."
+            )
         for value, allowed, what in (
             (self.mode, Mode, "Mode"),
             (self.precision, Precision, "Precision"),

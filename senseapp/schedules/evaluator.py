@@ -27,9 +27,10 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
 from senseapp.schedules.adapt.blocks import TunedBlocks
 from senseapp.schedules.adapt.pruned import Reconstruction
-from senseapp.schedules.adapt.walk import UPDATES, Adaptation
+from senseapp.schedules.adapt.walk import Walk
+from senseapp.schedules.adapt.weights import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
-from senseapp.schedules.repair import Matching, Reference, matching_of, sentences_on
+from senseapp.schedules.repair import Matching, Reference, matching_of
 from senseapp.tasks import task_named
 
 _CALIBRATION_IMAGES = 64  # as many as the run looked at
@@ -255,18 +256,14 @@ class ScheduleEvaluator:
         """Return what repairs ``applied``."""
         return matching_of(applied, self.reference, scale=self.scales_per_channel)
 
-    def adaptations(
-        self, applied: AppliedModel, adapting: Adapting
-    ) -> tuple[Adaptation | TunedBlocks | Reconstruction, ...]:
+    def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[Walk | TunedBlocks, ...]:
         """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
         if adapting == "off":
             return ()
         batches, seed = self.reference.batches, self.result.spec.sensitivity.seed
         if applied.kept_channels:
-            reconstruction = Reconstruction(
-                applied, self.dense.model, batches, self.matching(applied), progress=self.progress
-            )
-            return (reconstruction,) if reconstruction.readers else ()
+            fitted = Reconstruction(self.dense, applied, batches, self.matching(applied), progress=self.progress)
+            return (fitted,) if fitted.readers else ()
         found = [
             Adaptation(self.dense, applied, batches, update, seed=seed, progress=self.progress) for update in UPDATES
         ]
@@ -279,7 +276,7 @@ class ScheduleEvaluator:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""
         matching = self.matching(applied)
         with applied.active():
-            return sentences_on(matching, fitted=matching.fit(), count=len(self.repair_images))
+            return matching.sentences(fitted=matching.fit())
 
     def measure(self, applied: AppliedModel, images: ImageSet | None = None) -> tuple[MetricChange, ...]:
         """Return the change of every metric, image by image, on ``images``, by default those for proofs."""

@@ -16,11 +16,11 @@ from senseapp.compressions.base import (
     Compressor,
     Prepared,
     WeightCompressor,
-    build_compressor,
 )
 from senseapp.compressions.pruning.graph import restored
 from senseapp.core.errors import MeasurementFailed, SenseError
 from senseapp.engine.accumulation import BaselineOutputs
+from senseapp.engine.adapted import compressor_for
 from senseapp.engine.context import MeasurementContext
 from senseapp.metrics import METRICS, MetricChange, change_of
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, change_in
@@ -129,7 +129,7 @@ def _compressor(evaluator: ScheduleEvaluator) -> Compressor:
         calibration=tuple(evaluator.calibration()),
         seed=spec.seed,
     )
-    return build_compressor(spec.compression, request)
+    return compressor_for(spec, request)
 
 
 class _Weights:

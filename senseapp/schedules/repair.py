@@ -11,6 +11,7 @@ difference.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,7 +58,37 @@ class Reference:
         _pass(model, sites, self.batches, range(len(self.batches)), note)
 
 
-class Matching:
+class Repair(ABC):
+    """Makes up, in place, for what compression took from a network, and can be undone.
+
+    Attributes:
+        title: what is done, as a person reads it.
+    """
+
+    title: str
+
+    @abstractmethod
+    def fit(self, batches: Sequence[int] | None = None) -> bool:
+        """Repair the network as it was at first, by all or some batches; if not finite, undo and return False."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Put the network back as it was."""
+
+    @abstractmethod
+    def sentences(self, *, fitted: bool) -> tuple[str, ...]:
+        """Return sentences on what was done, and on what was not."""
+
+    @contextmanager
+    def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
+        """Repair the network inside only; yields whether every value is finite, see :meth:`fit`."""
+        try:
+            yield self.fit(batches)
+        finally:
+            self.undo()
+
+
+class Matching(Repair):
     """Matches a compressed network, in ``eval()`` mode, to a :class:`Reference`, and undoes it.
 
     Args:
@@ -66,8 +97,12 @@ class Matching:
         scale: whether each output channel of a layer may have a scale of its own.
 
     Attributes:
+        sites: what is matched, by name.
+        kept: as it was given.
         skipped: norms whose channels went, without it being known which.
     """
+
+    title = "Statistics matched"
 
     def __init__(
         self,
@@ -78,13 +113,13 @@ class Matching:
         kept: Mapping[str, Sequence[int]] | None = None,
         scale: bool = True,
     ) -> None:
-        self._model, self._reference, self._kept = model, reference, kept or {}
+        self._model, self._reference, self.kept = model, reference, kept or {}
         found: dict[str, Site] = {name: NormSite(module) for name, module in batch_norms(model).items()}
         for name, may_scale in correctable_layers(model).items():
             if name in layers or _weight_shape(model, name) != reference.shapes.get(name):
                 found[name] = LayerSite(model.get_submodule(name), scale=scale and may_scale)
-        self._sites = {name: site for name, site in found.items() if self._is_comparable(name, site)}
-        self.skipped = tuple(name for name in reference.norms if name not in self._sites)
+        self.sites = {name: site for name, site in found.items() if self._is_comparable(name, site)}
+        self.skipped = tuple(name for name in reference.norms if name not in self.sites)
 
     @property
     def norms(self) -> tuple[str, ...]:
@@ -100,22 +135,22 @@ class Matching:
         """Match the network as it was at first on all or some batches; if not finite, undo and return False."""
         chosen = range(len(self._reference.batches)) if batches is None else batches
         self.undo()
-        found: dict[str, dict[Part, Moments]] = {name: {} for name in self._sites}
+        found: dict[str, dict[Part, Moments]] = {name: {} for name in self.sites}
         images = sum(len(self._reference.batches[index]) for index in chosen)
 
         def match(name: str, part: Part, values: Tensor) -> Tensor:
-            wanted, site = self._reference.moments[name], self._sites[name]
+            wanted, site = self._reference.moments[name], self.sites[name]
             if part not in wanted:
                 return values
             found[name][part] = site.moments(values)
             goal = pooled([wanted[seen] for seen in found[name]])
-            kept = self._kept.get(name)
+            kept = self.kept.get(name)
             goal = goal if kept is None else goal.kept(kept)
             return site.match(goal, pooled(list(found[name].values())), values, images)
 
         for _ in range(self._passes(chosen)):
-            _pass(self._model, self._sites, self._reference.batches, chosen, match)
-        finite = all(site.is_finite() for site in self._sites.values())
+            _pass(self._model, self.sites, self._reference.batches, chosen, match)
+        finite = all(site.is_finite() for site in self.sites.values())
         if not finite:
             self.undo()
         return finite
@@ -123,31 +158,40 @@ class Matching:
     def undo(self) -> None:
         """Put the network back as it was."""
         with torch.no_grad():
-            for site in self._sites.values():
+            for site in self.sites.values():
                 site.undo()
 
-    def start_from(self, name: str) -> None:
-        """Correct the layer called ``name`` from the weight and bias that it has now, if it is corrected at all."""
-        if isinstance(site := self._sites.get(name), LayerSite):
-            site.start_from_now()
-
-    @contextmanager
-    def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
-        """Match the network inside only; yields whether every value is finite, see :meth:`fit`."""
-        try:
-            yield self.fit(batches)
-        finally:
-            self.undo()
+    def sentences(self, *, fitted: bool) -> tuple[str, ...]:
+        """Return sentences on what was matched, and on norms that were not."""
+        if not fitted:
+            return (_NOT_FINITE,)
+        done = []
+        if self.norms:
+            done.append(f"the statistics of {len(self.norms)} BatchNorms")
+        if self.layers:
+            done.append(f"the outputs of {plural(len(self.layers), 'compressed layer')}")
+        if not done:
+            return ("Nothing could be repaired: no BatchNorm runs, and no compressed layer has a bias.",)
+        notes = [
+            f"Repair matched {' and '.join(done)} to the uncompressed network's on the same "
+            f"{sum(map(len, self._reference.batches))} unlabelled images."
+        ]
+        if self.skipped:
+            notes.append(
+                f"{len(self.skipped)} BatchNorms were left as they are, since which of their channels went is not "
+                f"known (first: {self.skipped[0]})."
+            )
+        return tuple(notes)
 
     def _used(self) -> Iterator[str]:
-        return (name for name in self._sites if self._reference.moments[name])
+        return (name for name in self.sites if self._reference.moments[name])
 
     def _is_comparable(self, name: str, site: Site) -> bool:
         width = self._reference.widths.get(name)
-        return width is not None and (len(self._kept[name]) if name in self._kept else width) == site.width
+        return width is not None and (len(self.kept[name]) if name in self.kept else width) == site.width
 
     def _passes(self, chosen: Sequence[int]) -> int:
-        repeated = any(call for name in self._sites for _, call in self._reference.moments[name])
+        repeated = any(call for name in self.sites for _, call in self._reference.moments[name])
         small = len(chosen) > 1 and min(len(self._reference.batches[index]) for index in chosen) < _SETTLED_IMAGES
         return 2 if repeated or small else 1
 
@@ -201,25 +245,3 @@ def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> 
     """Return what matches the norms and the compressed layers of ``applied`` to ``reference``."""
     members = {member for entry in applied.reached for member in entry.members}
     return Matching(applied.model, reference, layers=members, kept=applied.kept_channels, scale=scale)
-
-
-def sentences_on(matching: Matching, *, fitted: bool, count: int) -> tuple[str, ...]:
-    """Return sentences on what ``matching`` did with ``count`` images."""
-    if not fitted:
-        return (_NOT_FINITE,)
-    done = []
-    if matching.norms:
-        done.append(f"the statistics of {len(matching.norms)} BatchNorms")
-    if matching.layers:
-        done.append(f"the outputs of {plural(len(matching.layers), 'compressed layer')}")
-    if not done:
-        return ("Nothing could be repaired: no BatchNorm runs, and no compressed layer has a bias.",)
-    notes = [
-        f"Repair matched {' and '.join(done)} to the uncompressed network's on the same {count} unlabelled images."
-    ]
-    if matching.skipped:
-        notes.append(
-            f"{len(matching.skipped)} BatchNorms were left as they are, since which of their channels went is not "
-            f"known (first: {matching.skipped[0]})."
-        )
-    return tuple(notes)

@@ -1,7 +1,7 @@
 """Measure a compressed model with and without repair, and keep the better one.
 
 There may be several repairs: of the statistics alone (:mod:`senseapp.schedules.repair`), and with new weights for the
-compressed layers (:mod:`senseapp.schedules.adapt.walk`), or for those that read removed channels
+compressed layers (:mod:`senseapp.schedules.adapt.weights`), or for those that read removed channels
 (:mod:`senseapp.schedules.adapt.pruned`). The best of them on held-out images is the one that is meant
 here. It is fitted to at most :data:`~senseapp.schedules.evaluator.REPAIR_IMAGES` of the curves' images. Which of the
 two is better is measured on images that the fit has not seen: one half of them is judged with a repair fitted to the
@@ -19,19 +19,15 @@ from senseapp.data.images import ImageSet
 from senseapp.metrics import METRICS, MetricChange, add_moments, change_of
 from senseapp.records.measurement import change_in, loss_with_interval
 from senseapp.records.schedule import Adapting, Delivered, RepairStep
-from senseapp.schedules.adapt.blocks import TunedBlocks
-from senseapp.schedules.adapt.pruned import Reconstruction
-from senseapp.schedules.adapt.walk import Adaptation
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.repair import Matching, sentences_on
+from senseapp.schedules.repair import Matching, Repair
 
 _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
-_UNREPAIRED, _MATCHED = "As compression leaves it", "Statistics matched"
+_UNREPAIRED = "As compression leaves it"
 
 Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
-Repair = Matching | Adaptation | TunedBlocks | Reconstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ def measured(
     repairs: list[Repair] = [matching] if repair and (matching.norms or matching.layers) else []
     repairs += evaluator.adaptations(applied, adapting)
     if not repairs:
-        notes = sentences_on(matching, fitted=True, count=count)
+        notes = matching.sentences(fitted=True)
         return Measured(changes=evaluator.measure(applied, images), reason=f"Delivered without repair. {notes[0]}")
     return _better(evaluator, applied, repairs, metric, images)
 
@@ -105,7 +101,7 @@ def _better(
     repair, held_out = min(tried, key=lambda each: math.inf if each[1] is None else _loss(metric, each[1]))
     with applied.active():
         fitted = held_out is not None and repair.fit()
-    notes = _sentences(repair, fitted=fitted, count=len(evaluator.repair_images))
+    notes = repair.sentences(fitted=fitted)
     if held_out is None or not fitted:
         return Measured(changes=changes, reason=f"Delivered without repair. {notes[0]}")
     if others is not None:
@@ -118,7 +114,7 @@ def _better(
         reason = _verdict(metric, changes, repaired, "proof images", form)[1] + " On held-out images it was better."
     if not better:
         repair.undo()
-    forms = [(_title(each), sums, better and each is repair) for each, sums in tried]
+    forms = [(each.title, sums, better and each is repair) for each, sums in tried]
     return Measured(
         changes=changes,
         repaired=repaired,
@@ -131,16 +127,6 @@ def _better(
             if adapted and sums is not None
         ),
     )
-
-
-def _title(repair: Repair) -> str:
-    return _MATCHED if isinstance(repair, Matching) else repair.title
-
-
-def _sentences(repair: Repair, *, fitted: bool, count: int) -> tuple[str, ...]:
-    if isinstance(repair, Matching):
-        return sentences_on(repair, fitted=fitted, count=count)
-    return repair.sentences(fitted=fitted)
 
 
 def _loss(metric: str, sums: Sums) -> float:

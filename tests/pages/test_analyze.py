@@ -141,6 +141,15 @@ def test_a_quick_estimate_is_asked_for_with_one_switch(analyze: AppTest, service
     assert started(service).sensitivity.mode == "quick"
 
 
+def test_adapted_weights_are_asked_for_where_weights_stay(analyze: AppTest, service: Service) -> None:
+    analyze.toggle(key="analyze.options.adapted").set_value(True).run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.adapted
+    analyze.switch_page("pages/analyze.py").run()
+    analyze.radio(key="analyze.compression.kind").set_value("pruning").run()
+    assert not any(toggle.key == "analyze.options.adapted" for toggle in analyze.toggle)
+
+
 def pick_architecture(analyze: AppTest, text: str, title: str) -> AppTest:
     analyze.text_input(key="analyze.model.library.search").set_value(text).run()
     analyze.radio(key="analyze.model.library.entry").set_value(title).run()

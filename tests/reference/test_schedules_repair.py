@@ -15,7 +15,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.repair import Matching, Reference, matching_of, sentences_on
+from senseapp.schedules.repair import Matching, Reference, matching_of
 from senseapp.schedules.repair_sites import batch_norms, correctable_layers, moments_of, pooled
 from tests.architectures import each_of
 
@@ -294,7 +294,7 @@ def applied_to(dense: nn.Module, images: torch.Tensor, entries: tuple[ScheduleEn
 def repair(applied, dense, batches, *, config):
     matching = matching_of(applied, Reference(dense, batches), scale=config.scales_per_channel)
     with applied.active():
-        return sentences_on(matching, fitted=matching.fit(), count=sum(len(batch) for batch in batches))
+        return matching.sentences(fitted=matching.fit())
 
 
 def pruned_entry(layer: str, level: float) -> ScheduleEntry:

@@ -125,7 +125,7 @@ def test_every_option_reaches_the_settings(engine, out, tmp_path):
         *("--in-chans", "1", "--img-size", "64", "--data", str(photos), "--compression", "sparsity"),
         *("--levels", "30", "--metric", "kl", "--samples", "12", "--batch-size", "4", "--mean", "0.1,0.2,0.3"),
         *("--std", "1,2,3", "--crop-pct", "0.9", "--granularity", "filter", "--criterion", "random"),
-        *("--layers", "layer1.*, fc", "--mode", "quick", "--precision", "auto", "--seed", "5"),
+        *("--layers", "layer1.*, fc", "--mode", "quick", "--precision", "auto", "--seed", "5", "--adapt"),
         out=out,
     )
     assert status == 0
@@ -138,7 +138,7 @@ def test_every_option_reaches_the_settings(engine, out, tmp_path):
     assert (settings.compression.granularity, settings.compression.criterion) == ("filter", "random")
     assert (settings.levels, settings.metric, settings.num_samples, settings.batch_size) == ((0.3,), "kl", 12, 4)
     assert (settings.layers, settings.mode, settings.precision) == (("layer1.*", "fc"), "quick", "auto")
-    assert settings.seed == 5
+    assert (settings.seed, settings.adapted) == (5, True)
 
 
 def test_an_unknown_checkpoint_is_left_to_recognition(engine, out, tmp_path):

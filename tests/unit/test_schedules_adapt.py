@@ -11,16 +11,15 @@ import torch
 from timm.layers import Conv2dSame
 from torch import nn
 
-from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.compressions import QuantizationConfig, SparsityConfig, obs
 from senseapp.compressions.base import WeightGrid
 from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.engine.context import MeasurementContext
+from senseapp.layers.layer_product import LayerProduct
 from senseapp.models.loaded import LoadedModel, Preprocessing
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.adapt import obs
-from senseapp.schedules.adapt.product import LayerProduct
 from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.prove import prove
 from senseapp.schedules.sizes import as_integers
@@ -148,8 +147,10 @@ def test_rows_times_the_matrix_are_the_layers_outputs(module):
     product = LayerProduct(module, tuple(module.weight.shape))
     rows = product.rows(given, 6, torch.Generator().manual_seed(0))
     outputs = (rows @ product.matrix(module.weight).transpose(1, 2)).transpose(0, 1).flatten(1) + module.bias
-    wanted = product.outputs(module(given), 6, torch.Generator().manual_seed(0)).flatten(0, 1)
-    torch.testing.assert_close(outputs, wanted, rtol=1e-4, atol=1e-5)
+    every = module(given) if isinstance(module, nn.Linear) else module(given).flatten(2).transpose(1, 2)
+    distances = (outputs.view(3, 6, 1, -1) - every.reshape(3, 1, -1, every.shape[-1])).abs().amax(3)
+    assert float(distances.amin(2).max()) < 1e-5  # each is the output somewhere in its image
+    assert len(distances.argmin(2).unique()) >= 6
 
 
 class _Network(nn.Module):

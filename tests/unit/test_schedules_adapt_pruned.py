@@ -12,6 +12,8 @@ from timm.layers import Conv2dSame
 from torch import nn
 
 from senseapp.compressions import PruningConfig
+from senseapp.data.images import TensorImages
+from senseapp.engine.context import MeasurementContext
 from senseapp.engine.session import Session
 from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
@@ -74,7 +76,8 @@ def halved(dense: nn.Module) -> AppliedModel:
 def reconstruction(applied: AppliedModel, dense: nn.Module, parts: int = 1) -> Reconstruction:
     batches = IMAGES.chunk(parts)
     matching = Matching(applied.model, Reference(dense, batches), kept=applied.kept_channels, scale=False)
-    return Reconstruction(applied, dense, batches, matching)
+    context = MeasurementContext.prepare(dense, TensorImages(IMAGES), own=True)
+    return Reconstruction(context, applied, batches, matching)
 
 
 @pytest.mark.parametrize("norm", [False, True])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
+from senseapp.compressions.obs import squared_error
 from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
@@ -22,7 +23,7 @@ from senseapp.schedules.rounding.calibration import ranges, rounded_products
 from senseapp.schedules.rounding.choice import chosen_rounding, rounded_tensors
 from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.rounding.products import products
-from senseapp.schedules.rounding.weights import rounded, squared_error
+from senseapp.schedules.rounding.weights import rounded
 from senseapp.schedules.runtime import RuntimeModel
 from senseapp.schedules.write import onnx_model
 

@@ -67,7 +67,7 @@ def choose_sensitivity(
     with st.expander("More options"):
         other_levels = _other_levels(compression)
         config = choose_config(draft.compression, compression)
-        measuring = choose_measuring(draft, profile)
+        measuring = choose_measuring(draft, profile, compression)
     with levels_place:
         levels = _choose_levels(draft, compression, config, other_levels)
     with metric_place:

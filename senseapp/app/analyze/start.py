@@ -13,6 +13,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.words import format as fmt
+from senseapp.compressions import CompressionDescription
 from senseapp.core.errors import SenseError
 from senseapp.core.site import SITE
 from senseapp.engine.cluster.cluster import cluster_address
@@ -36,7 +37,9 @@ _PRECISION_HELP = "Of the numbers inside the network while measuring. What was u
 _DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
 
 
-def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> dict[str, Any] | None:
+def choose_measuring(
+    draft: SensitivitySpec, profile: ModelProfile | None, compression: CompressionDescription
+) -> dict[str, Any] | None:
     """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong."""
     layers = _layers(draft, profile)
     left, right = st.columns(2)
@@ -76,6 +79,14 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
         help="Start with few images, and go on only with layers that cannot yet be told apart.",
         persist_state="session",
     )
+    adapted = not compression.removes_channels and st.toggle(
+        "Measure with adapted weights",
+        value=draft.adapted,
+        key="analyze.options.adapted",
+        help="Give each layer weights that make up, in closed form, for what compression takes from it, and measure "
+        "those. For schedules whose weights are adapted when they are checked or deployed.",
+        persist_state="session",
+    )
     if layers is None:
         return None
     names, types = layers
@@ -86,6 +97,7 @@ def choose_measuring(draft: SensitivitySpec, profile: ModelProfile | None) -> di
         "batch_size": batch_size,
         "precision": precision,
         "device": device,
+        "adapted": adapted,
         "until_settled": until_settled,
         "seed": int(seed),
     }

@@ -116,7 +116,7 @@ def proof_block(
             "Adapt weights",
             list(_ADAPTING),
             format_func=lambda each: _ADAPTING[each],
-            default="off",
+            default="minutes" if result.spec.sensitivity.adapted else "off",
             required=True,
             **kept(f"schedule.adapt.{run_id}"),
             help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "

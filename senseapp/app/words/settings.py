@@ -78,6 +78,7 @@ def settings_of(result: SensitivityResult) -> dict[str, str]:
     return facts | {
         "Layers": ", ".join(chosen) if chosen else "All",
         "Mode": "Quick estimate only" if settings.mode == "quick" else "Measured",
+        **({"Weights": "Adapted to what was taken"} if settings.adapted else {}),
         "Images per layer": "As many as the ranking needs" if settings.until_settled else "The same for every layer",
         "Precision": result.precision,
         "Seed": str(settings.seed),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +18,16 @@ from torch.nn import functional
 
 from senseapp.layers.profile import BATCH_NORMS
 from senseapp.layers.trace import Call
-from senseapp.schedules.adapt.walk import Adaptation, Stream
+from senseapp.schedules.adapt.walk import Stream
+from senseapp.schedules.adapt.weights import Adaptation
+from senseapp.schedules.repair import Repair
 
 _STEPS, _IMAGES = 80, 16  # for each block, and of each step
 _RATE = 3e-3  # of the mean size of the block's parameters, at first
 _NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 
 
-class TunedBlocks:
+class TunedBlocks(Repair):
     """Fits an :class:`Adaptation`, then tunes its network block by block, and undoes both; a form of repair."""
 
     def __init__(self, adaptation: Adaptation, progress: Callable[[str], None]) -> None:
@@ -44,13 +45,13 @@ class TunedBlocks:
         if not self._adaptation.fit(batches):
             return False
         generator = torch.Generator().manual_seed(0)
-        original, changed = self._adaptation.streams(batches)
-        for number, call in enumerate(self._blocks, start=1):
-            self._progress(f"Tuning {call.module}, block {number} of {len(self._blocks)}")
-            inputs = [torch.cat(stream.inputs(call.module, call.start)).clone() for stream in (original, changed)]
-            with torch.no_grad():
-                wanted = original.module(call.module)(inputs[0])
-            self._tune(changed, call, inputs[1], wanted, generator)
+        with self._adaptation.streams(batches) as (original, changed):
+            for number, call in enumerate(self._blocks, start=1):
+                self._progress(f"Tuning {call.module}, block {number} of {len(self._blocks)}")
+                inputs = [torch.cat(stream.inputs(call.module, call.start)).clone() for stream in (original, changed)]
+                with torch.no_grad():
+                    wanted = original.module(call.module)(inputs[0])
+                self._tune(changed, call, inputs[1], wanted, generator)
         finite = all(bool(parameter.isfinite().all()) for parameter, _ in self._old)
         if not finite:
             self.undo()
@@ -61,14 +62,6 @@ class TunedBlocks:
         for parameter, old in self._old:
             parameter.data.copy_(old)
         self._adaptation.undo()
-
-    @contextmanager
-    def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
-        """Adapt and tune the network inside only; yields whether every value is finite."""
-        try:
-            yield self.fit(batches)
-        finally:
-            self.undo()
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on what was done."""
@@ -125,7 +118,7 @@ def _blocks(adaptation: Adaptation) -> Iterator[Call]:
 
 def _tunable(block: nn.Module, adaptation: Adaptation) -> list[nn.Parameter]:
     """Return the affine parts of the norms of ``block``, and the biases of its adapted layers."""
-    adapted = {id(adaptation.module(name)) for name in adaptation.layers}
+    adapted = {id(adaptation.model.get_submodule(name)) for name in adaptation.layers}
     found: dict[int, nn.Parameter] = {}
     for module in block.modules():
         norm = isinstance(module, _NORMS)

@@ -2,9 +2,8 @@
 
 A layer that lost input channels gets the weights with which its outputs come nearest to those of the uncompressed
 network on the same images, by least squares with ridge towards its own weights: what the removed channels contributed
-is predicted from those kept, and what earlier layers got wrong is made up for. Layers follow one another in forward
-order within one pass, so each is fitted to the inputs that it will have, and the norms and biases behind it are matched
-in between (:class:`~senseapp.schedules.repair.Matching`): least squares takes spread away, which they give back.
+is predicted from those kept, and what earlier layers got wrong is made up for. Norms and biases are matched in between
+(:class:`~senseapp.schedules.repair.Matching`): least squares takes spread away, which they give back.
 
 Source: Luo et al. 2017, "ThiNet", eq. 7, and He et al. 2017, "Channel Pruning", eq. 1 without its mask; here towards
 the outputs of the uncompressed network, and with the strength of the ridge found on images that it is not fitted to.
@@ -14,25 +13,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compressions import get
+from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.wording import plural
-from senseapp.schedules.adapt.product import LayerProduct
+from senseapp.engine.context import MeasurementContext
+from senseapp.layers.layer_product import LayerProduct
+from senseapp.schedules.adapt.walk import NormStop, Walk
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.repair import Matching, Part, sentences_on
+from senseapp.schedules.repair import Matching
+from senseapp.schedules.repair_sites import LayerSite, NormSite, pooled
 
 # Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, photographs
 # that nothing was fitted to lost .28 nats so, .39 from 10 on, and .47 from .1 on: layers alone ask for too much ridge.
 _RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 _ROWS = 4096  # of inputs, that a layer is fitted to
-_ROW_BYTES = 512 * 2**20  # of all rows of all layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +134,109 @@ def readers(applied: AppliedModel, dense: nn.Module) -> dict[str, LayerProduct]:
     return found
 
 
-class Reconstruction:
-    """Gives the readers of removed channels new weights, matches norms and biases in between, and undoes it.
+@dataclass(slots=True)
+class _ReaderStop:
+    """A layer that reads removed channels gets new weights, and a bias, so that it puts out what ``dense`` did.
+
+    Attributes:
+        module, product: the layer as it is.
+        dense: the layer in the uncompressed network.
+        kept: its output channels that stayed, where some went.
+        intercept: whether a mean that is off does not matter, since a bias or a norm makes up for it.
+    """
+
+    name: str
+    module: nn.Module
+    product: LayerProduct
+    dense: nn.Module
+    kept: Sequence[int] | None
+    intercept: bool
+    weight: Tensor = field(init=False)
+    bias: Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight, bias = self.module.get_parameter("weight").detach().clone(), self._bias
+        self.bias = None if bias is None else bias.detach().clone()
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
+        images = sum(map(len, inputs))
+        positions = max(1, _ROWS // images)
+        given = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
+        before = self.dense.get_parameter("weight")
+        reading = LayerProduct(self.dense, tuple(before.shape))
+        wanted = torch.bmm(
+            _rows(reading, original, positions, layer_generator(0, self.name)), reading.matrix(before).transpose(1, 2)
+        )  # (G, S, O/G)
+        wanted = wanted.transpose(0, 1).reshape(images, -1, len(before))
+        if (bias := _bias_of(self.dense)) is not None:
+            wanted = wanted + bias
+        wanted = wanted if self.kept is None else wanted[..., list(self.kept)]
+        parts = wanted.split(self.weight.shape[0] // self.product.groups, dim=2)
+        found = [
+            taken_over(rows.view(images, -1, rows.shape[1]), part, matrix, intercept=self.intercept)
+            for rows, part, matrix in zip(given, parts, self.product.matrix(self.weight), strict=True)
+        ]
+        self._store(
+            self.product.weight(torch.stack([weight for weight, _ in found]), self.weight),
+            torch.cat([offset for _, offset in found]),
+        )
+
+    def undo(self) -> None:
+        """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
+        self._store(self.weight, self.bias)
+
+    def is_finite(self) -> bool:
+        """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
+        return bool(self.module.get_parameter("weight").isfinite().all())
+
+    @property
+    def _bias(self) -> Tensor | None:
+        return _bias_of(self.module)
+
+    def _store(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.module.get_parameter("weight").data.copy_(weight)
+        if bias is not None and (own := self._bias) is not None:
+            own.data.copy_(bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _CorrectedStop:
+    """The outputs of a layer with a bias get back the mean, and the spread, that they had in ``dense``."""
+
+    module: nn.Module
+    site: LayerSite
+    dense: nn.Module
+    kept: Sequence[int] | None
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
+        self.site.start_from_now()
+        before = LayerSite(self.dense, scale=False)
+        goal = pooled([before.moments(self.dense(part)) for part in original])
+        outputs = [self.module(part) for part in inputs]
+        found = pooled([self.site.moments(part) for part in outputs])
+        goal = goal if self.kept is None else goal.kept(self.kept)
+        self.site.match(goal, found, outputs[0], sum(map(len, inputs)))
+
+    def undo(self) -> None:
+        """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
+        self.site.undo()
+
+    def is_finite(self) -> bool:
+        """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
+        return self.site.is_finite()
+
+
+class Reconstruction(Walk):
+    """Gives the readers of removed channels new weights, and matches norms and biases in between.
 
     Args:
+        dense: the network before, watched.
         applied: the pruned network.
-        dense: the network before.
-        batches: the images (N, C, H, W) that ``matching`` knows.
-        matching: of the statistics of the same network; used by nobody else meanwhile.
-        progress: is told each layer; may stop the work by raising, since the network is a copy.
+        batches: images (N, C, H, W) to fit to.
+        matching: knows the norms and the layers of the pruned network that are matched.
+        progress: is told each stop; may stop the work by raising, since the network is a copy.
 
     Attributes:
         readers: the layers that get new weights, by name.
@@ -152,141 +246,40 @@ class Reconstruction:
 
     def __init__(
         self,
+        dense: MeasurementContext,
         applied: AppliedModel,
-        dense: nn.Module,
         batches: Sequence[Tensor],
         matching: Matching,
         *,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._model, self._matching, self._progress = applied.model, matching, progress
-        self.readers = readers(applied, dense)
-        images, width = sum(map(len, batches)), sum(math.prod(p.weight_shape[1:]) for p in self.readers.values())
-        self._images = images
-        rows = min(_ROWS, _ROW_BYTES // (4 * max(1, width)))
-        self._positions = max(1, rows // max(1, images))
-        self._old = {name: self._stored(name) for name in self.readers}
-        self._wanted = self._outputs_of(dense, batches, applied.kept_channels) if self.readers else {}
-        self._inputs: dict[str, dict[Part, Tensor]] = {}
+        super().__init__(dense, applied.model, batches, progress=progress)
+        self._matching = matching
+        calls = Counter(call.module for call in self.trace.calls)
+        found = readers(applied, dense.model)
+        self.readers = {name: product for name, product in found.items() if calls[name] == 1}
+        for name, product in self.readers.items():
+            module, intercept = applied.model.get_submodule(name), bool(matching.norms)
+            intercept = intercept or _bias_of(module) is not None
+            kept, before = applied.kept_channels.get(name), dense.model.get_submodule(name)
+            self.stop(name, _ReaderStop(name, module, product, before, kept, intercept))
+        for name, site in matching.sites.items():
+            kept = applied.kept_channels.get(name)
+            if isinstance(site, NormSite):
+                self.stop(name, NormStop(site, kept))
+            elif calls[name] == 1:
+                before, module = dense.model.get_submodule(name), applied.model.get_submodule(name)
+                self.stop(name, _CorrectedStop(module, site, before, kept))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on what was done."""
         own = f"The weights of {plural(len(self.readers), 'layer')} that read removed channels were fitted anew."
-        return (*((own,) if fitted else ()), *sentences_on(self._matching, fitted=fitted, count=self._images))
-
-    def fit(self, batches: Sequence[int] | None = None) -> bool:
-        """Fit the network as it was at first on all or some batches; if not finite, undo and return False."""
-        self.undo()
-        self._inputs = {name: {} for name in self.readers}
-        with self._watched(batches):
-            fitted = self._matching.fit(batches)
-        self._inputs.clear()
-        finite = fitted and all(bool(self._weight(name).isfinite().all()) for name in self.readers)
-        if not finite:
-            self.undo()
-        return finite
-
-    def undo(self) -> None:
-        """Put the network back as it was."""
-        self._matching.undo()
-        for name, (weight, bias) in self._old.items():
-            self._store(name, weight, bias)
-
-    @contextmanager
-    def fitted(self, batches: Sequence[int] | None = None) -> Iterator[bool]:
-        """Fit the network inside only; yields whether every value is finite, see :meth:`fit`."""
-        try:
-            yield self.fit(batches)
-        finally:
-            self.undo()
-
-    def _outputs_of(
-        self, dense: nn.Module, batches: Sequence[Tensor], kept: Mapping[str, Sequence[int]]
-    ) -> dict[str, dict[Part, Tensor]]:
-        """Return what the readers put out in ``dense``, (N, P, O) of each batch and call, of channels kept."""
-        wanted: dict[str, dict[Part, Tensor]] = {name: {} for name in self.readers}
-
-        def note(name: str, part: Part, output: Tensor) -> None:
-            rows = self.readers[name].outputs(output, self._positions, _generator(part))
-            wanted[name][part] = rows[..., list(kept[name])] if name in kept else rows
-
-        with _calls(dense, self.readers, range(len(batches)), after=note), torch.no_grad():
-            for batch in batches:
-                dense(batch.clone())
-        return wanted
-
-    @contextmanager
-    def _watched(self, batches: Sequence[int] | None) -> Iterator[None]:
-        every = next(iter(self._wanted.values()), {})
-        chosen = sorted({batch for batch, _ in every}) if batches is None else list(batches)
-        with _calls(self._model, self.readers, chosen, before=self._renew):
-            yield
-
-    def _renew(self, name: str, part: Part, given: Tensor) -> None:
-        """Give a layer new weights just before it computes, from all inputs that it has had so far."""
-        product, wanted, seen = self.readers[name], self._wanted[name], self._inputs[name]
-        if part not in wanted:
-            return
-        self._progress(f"{self.title}: {name}, {list(self.readers).index(name) + 1} of {len(self.readers)}")
-        seen[part] = product.rows(given.detach(), self._positions, _generator(part))  # (G, N P, K)
-        old, bias = self._old[name]
-        matrices = product.matrix(old)  # (G, O/G, K)
-        count = {known: len(wanted[known]) for known in seen}
-        new, offsets = [], []
-        for group, matrix in enumerate(matrices):
-            each = slice(group * len(matrix), (group + 1) * len(matrix))
-            inputs = torch.cat([rows[group].reshape(count[known], -1, rows.shape[2]) for known, rows in seen.items()])
-            goal = torch.cat([wanted[known][..., each] for known in seen])
-            weight, offset = taken_over(inputs, goal, matrix, intercept=bias is not None or bool(self._matching.norms))
-            new.append(weight)
-            offsets.append(offset)
-        self._store(name, product.weight(torch.stack(new), old), None if bias is None else torch.cat(offsets).to(bias))
-
-    def _weight(self, name: str) -> nn.Parameter:
-        return self._model.get_submodule(name).get_parameter("weight")
-
-    def _stored(self, name: str) -> tuple[Tensor, Tensor | None]:
-        bias = dict(self._model.get_submodule(name).named_parameters(recurse=False)).get("bias")
-        return self._weight(name).detach().clone(), None if bias is None else bias.detach().clone()
-
-    def _store(self, name: str, weight: Tensor, bias: Tensor | None) -> None:
-        module = self._model.get_submodule(name)
-        module.get_parameter("weight").data.copy_(weight)
-        if bias is not None:
-            module.get_parameter("bias").data.copy_(bias)
-        self._matching.start_from(name)
+        return (*((own,) if fitted else ()), *self._matching.sentences(fitted=fitted))
 
 
-def _generator(part: Part) -> torch.Generator:
-    """Return what draws positions: the same ones of a batch's call in both networks."""
-    return torch.Generator().manual_seed(1000 * part[0] + part[1])
+def _rows(product: LayerProduct, batches: Sequence[Tensor], positions: int, generator: torch.Generator) -> Tensor:
+    return torch.cat([product.rows(given, positions, generator) for given in batches], dim=1)
 
 
-@contextmanager
-def _calls(
-    model: nn.Module, layers: Mapping[str, object], batches: Sequence[int], *, before: Any = None, after: Any = None
-) -> Iterator[None]:
-    """Report each call of ``layers`` with its input or output; passes of ``model`` are ``batches`` in turn, again."""
-    passes, calls = 0, Counter[str]()
-
-    def start(_module: nn.Module, _inputs: object) -> None:
-        nonlocal passes
-        passes += 1
-        calls.clear()
-
-    def part_of(name: str) -> Part:
-        calls[name] += 1
-        return batches[(passes - 1) % len(batches)], calls[name] - 1
-
-    def watch(name: str, module: nn.Module) -> Any:
-        if before is not None:
-            return module.register_forward_pre_hook(lambda _m, given: before(name, part_of(name), given[0]))
-        return module.register_forward_hook(lambda _m, _given, output: after(name, part_of(name), output))
-
-    handles = [model.register_forward_pre_hook(start)]
-    try:
-        handles += [watch(name, model.get_submodule(name)) for name in layers]
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _bias_of(module: nn.Module) -> Tensor | None:
+    return dict(module.named_parameters(recurse=False)).get("bias")

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from senseapp.compressions import obs
+
 LARGEST = 127
 MOST_OF_A_PAIR = 128
 """What two neighbouring weights of one sign add up to at most: 255 · 128 fits in the 16 bits of ``VPMADDUBSW``."""
-_DAMPING = 0.01  # of the mean diagonal of second moments
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
 _FEWER_BITS = (1, 3, 7, 15, 31, 63)  # the largest integers of 2 to 7 bits: weights that hold no more stay as they are
 _ROUNDS = 2
@@ -23,14 +24,14 @@ def rounded(
 
     Both make the squared error (w − q) H (w − q)ᵀ small, where H, ``second`` (G, K, K), is the second moment, or the
     covariance where a bias takes up the mean, of what the rows are multiplied with. Of several scales the best is
-    taken, then columns are rounded in turn, each to what is best beside all others (Behdin et al. 2023, "QuantEase",
-    eq. 9). Integers are at most ``largest``; with ``paired``, columns 2i and 2i + 1 of one sign add up to at most
-    :data:`MOST_OF_A_PAIR`, in the order that the runtime multiplies in. Scales are at least ``least_scale``, (G, O, 1).
+    taken, then columns are rounded in turn (:func:`~senseapp.compressions.obs.in_turn`). Integers are at most
+    ``largest``; with ``paired``, columns 2i and 2i + 1 of one sign add up to at most :data:`MOST_OF_A_PAIR`, in the
+    order that the runtime multiplies in. Scales are at least ``least_scale``, (G, O, 1).
 
     On processors with AVX2 or AVX-512 but without VNNI, onnxruntime adds two products of 8 bits in 16, with
     saturation; its depthwise kernels do not.
     """
-    moments, least_scale = _damped(second), least_scale.clamp_min(_LEAST_SCALE)
+    moments, least_scale = obs.damped(second), least_scale.clamp_min(_LEAST_SCALE)
     highest = weight.abs().amax(2, keepdim=True)
     full = torch.maximum(highest / largest, _largest_pair(weight) / MOST_OF_A_PAIR) if paired else highest / largest
     steps, scale = torch.zeros_like(weight), torch.maximum(full, least_scale)
@@ -38,24 +39,14 @@ def rounded(
     for candidate in (*(share * full for share in _SHARES), *(highest / most for most in _FEWER_BITS)):
         tried = torch.maximum(candidate, least_scale)
         found = _nearest(weight / tried, largest, paired)
-        error = squared_error(weight - found * tried, moments)
+        error = obs.squared_error(weight - found * tried, moments)[..., None]
         better = error < least
         least, scale = torch.where(better, error, least), torch.where(better, tried, scale)
         steps = torch.where(better, found, steps)
+    wanted, columns = weight.permute(2, 0, 1), steps.permute(2, 0, 1)
     for _ in range(_ROUNDS):
-        _round_in_turn(weight, moments, steps, scale, largest, paired)
-    return steps, scale
-
-
-def squared_error(difference: Tensor, second: Tensor) -> Tensor:
-    """Return the squared error (G, O, 1) of outputs that ``difference`` (G, O, K) of weights makes."""
-    return ((difference @ second) * difference).sum(2, keepdim=True)
-
-
-def _damped(second: Tensor) -> Tensor:
-    diagonal = second.diagonal(dim1=1, dim2=2)
-    added = (_DAMPING * diagonal.mean(1, keepdim=True)).clamp_min(_LEAST_SCALE)
-    return second + torch.diag_embed(added.expand_as(diagonal))
+        columns = obs.in_turn(wanted, moments, columns, scale[..., 0], _allowed(wanted, largest, paired))
+    return columns.permute(1, 2, 0).contiguous(), scale
 
 
 def _pairs(weight: Tensor) -> Tensor:
@@ -82,20 +73,15 @@ def _nearest(values: Tensor, largest: int, paired: bool) -> Tensor:
     return (positive + negative).flatten(2)[:, :, : values.shape[2]]
 
 
-def _round_in_turn(weight: Tensor, second: Tensor, steps: Tensor, scale: Tensor, largest: int, paired: bool) -> None:
-    """Change ``steps``, column by column, to what is best for all others as they are; never worse."""
-    slope = (weight - steps * scale) @ second  # half the negative gradient, (G, O, K)
-    width = weight.shape[2]
-    for column in range(width):
-        row = second[:, column, None, :]  # (G, 1, K)
-        best = steps[:, :, column] + slope[:, :, column] / (row[:, :, column] * scale[:, :, 0])
-        low, high = -float(largest), torch.full_like(best, largest)
-        floor = torch.full_like(best, low)
-        if paired and (column ^ 1) < width:
-            beside = steps[:, :, column ^ 1]
+def _allowed(weight: Tensor, largest: int, paired: bool) -> obs.Nearest:
+    """Return what gives the nearest integers that are allowed beside the others; a weight of 0 stays as it is."""
+
+    def nearest(column: int, values: Tensor, steps: Tensor) -> Tensor:
+        low, high = torch.full_like(values, -largest), torch.full_like(values, largest)
+        if paired and (column ^ 1) < len(steps):
+            beside = steps[column ^ 1]
+            low = low.maximum(-MOST_OF_A_PAIR - beside.clamp_max(0))
             high = high.minimum(MOST_OF_A_PAIR - beside.clamp_min(0))
-            floor = floor.maximum(-MOST_OF_A_PAIR - beside.clamp_max(0))
-        change = best.round().maximum(floor).minimum(high) - steps[:, :, column]
-        change = change * (weight[:, :, column] != 0)
-        steps[:, :, column] += change
-        slope -= (change * scale[:, :, 0])[:, :, None] * row
+        return torch.where(weight[column] != 0, values.round().maximum(low).minimum(high), steps[column])
+
+    return nearest

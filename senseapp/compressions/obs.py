@@ -11,12 +11,13 @@ turn); Meng et al. 2024, "ALPS", algorithms 1 and 2 (ADMM for the mask, then con
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from senseapp.compressions.base import KeptWeights, WeightGrid
+from senseapp.compressions.base import Freedom, KeptWeights, WeightGrid
 
 _DAMPING = 0.01  # of the mean diagonal
 _BLOCK = 64  # columns whose changes reach the others in one product
@@ -57,12 +58,10 @@ def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | 
     second = second.gather(1, order[:, :, None].expand_as(second)).gather(2, order[:, None, :].expand_as(second))
     allowed = None if kept is None else kept.permute(2, 0, 1).gather(0, columns)
     rows = _Rows(weight.permute(2, 0, 1).gather(0, columns), grid, allowed)
-    factor = inverse_factor(second)
-    scale = rows.best_scale(factor)
-    steps, _ = rows.in_order(factor, scale)
+    steps, scale = rows.with_best_scale(inverse_factor(second))
     for _ in range(_ROUNDS):
         scale = rows.fitted_scale(second, steps, scale)
-        steps = rows.in_turn(second, steps, scale)
+        steps = in_turn(rows.wanted, second, steps, scale, rows.nearest)
     found = steps * rows.fitted_scale(second, steps, scale)
     return torch.empty_like(found).scatter_(0, columns, found).permute(1, 2, 0)
 
@@ -70,6 +69,30 @@ def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | 
 def _times(values: Tensor, matrices: Tensor) -> Tensor:
     """Return the product of rows, ``values`` (K, G, R), with ``matrices`` (G, K, L), as (L, G, R)."""
     return torch.bmm(matrices.transpose(1, 2), values.transpose(0, 1)).transpose(0, 1).contiguous()
+
+
+Nearest = Callable[[int, Tensor, Tensor], Tensor]
+"""Returns, for a column, the allowed steps nearest to values (G, R), beside all steps (K, G, R) as they are by then."""
+
+
+def in_turn(wanted: Tensor, second: Tensor, steps: Tensor, scale: Tensor, nearest: Nearest) -> Tensor:
+    """Return ``steps`` (K, G, R) with each column rounded, in turn, to what is best for all others as they are.
+
+    Rows are ``steps`` times ``scale`` (G, R), ``wanted`` is (K, G, R) and ``second`` (G, K, K). Never worse.
+    """
+    steps = steps.clone(memory_format=torch.contiguous_format)
+    slope = _times(wanted - steps * scale, second)  # half the gradient downwards, (K, G, R)
+    for low in range(0, len(steps), _BLOCK):
+        high = min(low + _BLOCK, len(steps))
+        inner = second[:, low:high, low:high].permute(1, 2, 0)[..., None].contiguous()
+        changes = torch.empty_like(slope[low:high])
+        for place, column in enumerate(range(low, high)):
+            best = nearest(column, steps[column] + slope[column] / (inner[place, place] * scale), steps)
+            changes[place] = (best - steps[column]) * scale
+            steps[column] = best
+            slope[column + 1 : high].addcmul_(changes[place], inner[place, place + 1 :], value=-1)
+        slope[high:] -= _times(changes, second[:, low:high, high:])
+    return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +103,9 @@ class _Rows:
     grid: WeightGrid
     kept: Tensor | None
 
-    def best_scale(self, factor: Tensor) -> Tensor:
-        """Return the scale, of several, under which :meth:`in_order` does the least squared error."""
-        _, groups, rows = self.wanted.shape
+    def with_best_scale(self, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the steps of :meth:`in_order` with the scale, of several, that does the least squared error."""
+        columns, groups, rows = self.wanted.shape
         largest = self.wanted.abs().amax(0)
         if self.grid.shared:
             largest = largest.amax().expand_as(largest)
@@ -90,13 +113,16 @@ class _Rows:
         scales = (largest[:, None] * largest.new_tensor(_SHARES)[:, None]).reshape(groups, -1)  # (G, shares * R)
         times = (1, 1, len(_SHARES))
         kept = None if self.kept is None else self.kept.repeat(times)
-        _, error = _Rows(self.wanted.repeat(times), self.grid, kept).in_order(factor, scales)
+        steps, error = _Rows(self.wanted.repeat(times), self.grid, kept).in_order(factor, scales)
         error = error.view(groups, -1, rows)
         if self.grid.shared:
             error = error.sum((0, 2), keepdim=True).expand_as(error)
-        return scales.view(groups, -1, rows).gather(1, error.argmin(1, keepdim=True))[:, 0]
+        best = error.argmin(1, keepdim=True)  # (G, 1, R)
+        steps = steps.view(columns, groups, -1, rows).gather(2, best.expand(columns, -1, -1, -1))[:, :, 0]
+        return steps, scales.view(groups, -1, rows).gather(1, best)[:, 0]
 
-    def _nearest(self, column: int, values: Tensor) -> Tensor:
+    def nearest(self, column: int, values: Tensor, _steps: Tensor) -> Tensor:
+        """Return what is nearest to ``values`` on the grid; 0 where weights are not kept."""
         nearest = self.grid.nearest(values)
         return nearest if self.kept is None else nearest * self.kept[column]
 
@@ -113,7 +139,7 @@ class _Rows:
             inner = factor[:, low:high, low:high].permute(1, 2, 0)[..., None].contiguous()  # (k, k, G, 1)
             spread = torch.empty_like(left[low:high])
             for place, column in enumerate(range(low, high)):
-                steps[column] = self._nearest(column, left[column] / scale)
+                steps[column] = self.nearest(column, left[column] / scale, steps)
                 spread[place] = (left[column] - steps[column] * scale) / inner[place, place]
                 error += spread[place].square()
                 left[column + 1 : high].addcmul_(spread[place], inner[place, place + 1 :], value=-1)
@@ -128,22 +154,6 @@ class _Rows:
             above, below = above.sum().expand_as(scale), below.sum().expand_as(scale)
         fits = (above > 0) & (below > 0)
         return torch.where(fits, above / below.clamp_min(torch.finfo(below.dtype).tiny), scale)
-
-    def in_turn(self, second: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
-        """Round each column to what is best for all others as they are."""
-        steps = steps.clone()
-        slope = _times(self.wanted - steps * scale, second)  # half the gradient downwards, (K, G, R)
-        for low in range(0, len(steps), _BLOCK):
-            high = min(low + _BLOCK, len(steps))
-            inner = second[:, low:high, low:high].permute(1, 2, 0)[..., None].contiguous()
-            changes = torch.empty_like(slope[low:high])
-            for place, column in enumerate(range(low, high)):
-                nearest = self._nearest(column, steps[column] + slope[column] / (inner[place, place] * scale))
-                changes[place] = (nearest - steps[column]) * scale
-                steps[column] = nearest
-                slope[column + 1 : high].addcmul_(changes[place], inner[place, place + 1 :], value=-1)
-            slope[high:] -= _times(changes, second[:, low:high, high:])
-        return steps
 
 
 _ADMM_STEPS = 24
@@ -196,3 +206,14 @@ def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
         free = (goal + sparse - dual) @ inverse
     kept = choose((free + dual).square(), 1.0)
     return least_squares(wanted, moments, kept, start=free) / unit
+
+
+def adapted(weight: Tensor, second: Tensor, freedom: Freedom) -> Tensor:
+    """Return the weights (G, O, K) that ``freedom`` allows and that make up best for not being ``weight``.
+
+    ``second`` is as for :func:`rounded`; zeros are chosen first, then what is kept is rounded.
+    """
+    found = weight if freedom.kept is None else zeroed(weight, second, freedom.kept)
+    if freedom.grid is None:
+        return found
+    return rounded(found, second, freedom.grid, kept=None if freedom.kept is None else found != 0)

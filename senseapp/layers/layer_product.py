@@ -6,6 +6,7 @@ A convolution multiplies, at each position, the patch under its kernel; with G g
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from timm.layers import Conv2dSame
 from torch import Tensor, nn
 from torch.nn import functional
 
+_ROWS_PER_INPUT = 32  # of a layer: what its weights are fitted to
+_ROWS = (512, 8192)
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _FORWARDS = (
     *(nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, Conv2dSame.forward),
@@ -41,6 +44,15 @@ class LayerProduct:
         """The number of matrices."""
         return int(getattr(self.module, "groups", 1))
 
+    @property
+    def width(self) -> int:
+        """The number of inputs that each output is a sum over."""
+        return math.prod(self.weight_shape[1:])
+
+    def positions(self, images: int) -> int:
+        """Return at how many positions of each of so many images to look, to tell how inputs go together."""
+        return math.ceil(min(max(_ROWS_PER_INPUT * self.width, _ROWS[0]), _ROWS[1]) / images)
+
     def matrix(self, weight: Tensor) -> Tensor:
         """Return ``weight``, as the module holds it, as (G, O/G, K)."""
         return weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
@@ -57,13 +69,6 @@ class LayerProduct:
         images, chosen = _chosen(len(flat), flat.shape[1], positions, generator)
         return flat[images, chosen].reshape(1, -1, given.shape[-1])
 
-    def outputs(self, output: Tensor, positions: int, generator: torch.Generator) -> Tensor:
-        """Return what the layer puts out where :meth:`rows` draws with an equal generator: (N, P, O)."""
-        convolved = isinstance(self.module, _Convolution)
-        flat = output.flatten(2).transpose(1, 2) if convolved else output.reshape(len(output), -1, output.shape[-1])
-        images, chosen = _chosen(len(flat), flat.shape[1], positions, generator)
-        return flat[images, chosen]
-
     def _patches(self, module: _Convolution, given: Tensor, positions: int, generator: torch.Generator) -> Tensor:
         windows = _padded(module, given)  # (N, C, H, W)
         for axis, (kernel, stride, dilation) in enumerate(
@@ -78,6 +83,46 @@ class LayerProduct:
         places: tuple[Any, ...] = (images, slice(None), *torch.unravel_index(chosen, sizes))
         picked = windows[places]  # (N, P, C, *kernel)
         return picked.reshape(picked.shape[0] * picked.shape[1], self.groups, -1).transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSums:
+    """Over rows x of a layer's inputs and x₀ of those in another network, for each group.
+
+    Attributes:
+        second: Σ x xᵀ, (G, K, K).
+        cross: Σ (x₀ − x) xᵀ, (G, K, K), where it was asked for.
+        mean, original: of x and x₀, (G, K).
+    """
+
+    second: Tensor
+    cross: Tensor
+    mean: Tensor
+    original: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        product: LayerProduct,
+        original: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        generator: Callable[[], torch.Generator],
+        *,
+        cross: bool,
+    ) -> InputSums:
+        """Add up over batches; ``generator`` returns a fresh one, which draws the positions."""
+        positions, draws = product.positions(sum(map(len, inputs))), (generator(), generator())
+        shape = product.groups, product.width, product.width
+        second, crossed = (inputs[0].new_zeros(shape) for _ in range(2))
+        mean, before = (inputs[0].new_zeros(shape[:2]) for _ in range(2))
+        count = 0
+        for was, given in zip(original, inputs, strict=True):
+            wanted, rows = product.rows(was, positions, draws[0]), product.rows(given, positions, draws[1])
+            second.baddbmm_(rows.transpose(1, 2), rows)
+            if cross:
+                crossed.baddbmm_((wanted - rows).transpose(1, 2), rows)
+            mean, before, count = mean + rows.sum(1), before + wanted.sum(1), count + rows.shape[1]
+        return cls(second=second, cross=crossed, mean=mean / count, original=before / count)
 
 
 def _chosen(images: int, available: int, wanted: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
