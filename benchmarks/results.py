@@ -44,3 +44,21 @@ def write_section(title: str, lines: Sequence[str]) -> None:
     """Replace one section of ``RESULTS.md``."""
     before = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
     RESULTS.write_text(with_section(before, title, lines), encoding="utf-8")
+
+
+def write_row(title: str, head: Sequence[str], row: str, *, named_by: int = 1) -> None:
+    """Put ``row`` of a table in its section, in place of the one whose first ``named_by`` cells are the same.
+
+    ``head`` is what comes before the rows, the table's own two lines at its end; the machine's line follows them.
+    """
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
+    _, found, after = f"\n{text}".partition(f"\n{_HEADING}{title}\n")
+    before = after.partition(f"\n{_HEADING}")[0].partition(f"\n{head[-1]}\n")[2] if found else ""
+    rows = [line for line in before.splitlines() if line.startswith("| ")]
+
+    def name(line: str) -> list[str]:
+        return line.split("|")[1 : 1 + named_by]
+
+    place = next((index for index, line in enumerate(rows) if name(line) == name(row)), len(rows))
+    rows[place : place + 1] = [row]
+    write_section(title, [*head, *rows, "", machine()])

@@ -17,7 +17,7 @@ from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import truly_sized
 
 _ADAPTED_TO, _PROOFS, _SCORED = 64, 56, 112  # images
-_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 _REMOVED = 0.3  # of the multiply-accumulates
 _SHARE = 0.6
 
@@ -25,9 +25,9 @@ _SHARE = 0.6
 def rows() -> Iterator[Row]:
     """Yield the KL of a pruned network as it is delivered with adapted weights, beside that of the best repair."""
     curves, proof = TensorImages(tensors(_ADAPTED_TO, MADE_FROM)), TensorImages(tensors(_PROOFS, MADE_FROM, seed=1))
-    run = Run(PruningConfig(), _LEVELS, "macs", {})
+    run = Run(PruningConfig(), LEVELS, "macs", {})
     bench = opened(run, ProofImages(curves=curves, proof=proof, note=""))
-    unseen, schedule = TensorImages(tensors(_SCORED, SCORED_ON)), _schedule(bench)
+    unseen, schedule = TensorImages(tensors(_SCORED, SCORED_ON)), pruned_schedule(bench, target=_REMOVED)
     plain = kl(bench.measure(bench.apply(schedule), unseen))
     repaired, adapted = (_delivered(bench, schedule, unseen, adapting) for adapting in ("off", "minutes"))
     before = min(plain, repaired)
@@ -40,12 +40,14 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _schedule(bench: ScheduleEvaluator) -> Schedule:
-    def make(target: float) -> Schedule:
-        return make_schedule(bench.result, budget=ResourceBudget(kind="macs", target=target), metric="kl")
+def pruned_schedule(bench: ScheduleEvaluator, *, target: float) -> Schedule:
+    """Return the best schedule that truly removes ``target`` of the multiply-accumulates."""
+
+    def make(asked: float) -> Schedule:
+        return make_schedule(bench.result, budget=ResourceBudget(kind="macs", target=asked), metric="kl")
 
     groups = couplings_of(bench.dense.model, bench.result)
-    return truly_sized(make, bench.result.profile, groups, ResourceBudget(kind="macs", target=_REMOVED))
+    return truly_sized(make, bench.result.profile, groups, ResourceBudget(kind="macs", target=target))
 
 
 def _delivered(bench: ScheduleEvaluator, schedule: Schedule, unseen: TensorImages, adapting: Adapting) -> float:

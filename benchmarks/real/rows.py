@@ -24,9 +24,15 @@ class Row:
     found: str
     holds: bool
 
+    @property
+    def line(self) -> str:
+        """The row in Markdown."""
+        return f"| {self.what} | {self.wanted} | {self.found} | {'yes' if self.holds else 'no'} |"
+
+
+HEAD = ("| what | wanted | found | holds |", "|---|---|---|---|")
+
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as lines of Markdown."""
-    lines = ["| what | wanted | found | holds |", "|---|---|---|---|"]
-    lines += [f"| {row.what} | {row.wanted} | {row.found} | {'yes' if row.holds else 'no'} |" for row in rows]
-    return [*lines, "", machine()]
+    return [*HEAD, *(row.line for row in rows), "", machine()]

@@ -20,19 +20,30 @@ from torch import Tensor
 from senseapp.compressions.base import Freedom, KeptWeights, WeightGrid
 
 _DAMPING = 0.01  # of the mean diagonal
+_MOST_SHRUNK = 0.95  # towards moments that are equal and apart
 _BLOCK = 64  # columns whose changes reach the others in one product
 _SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale under which nothing is clipped
 _ROUNDS = 3  # of columns in turn, each with the best scale for the integers before
 
 
-def damped(second: Tensor, share: float = _DAMPING) -> Tensor:
-    """Return ``second`` (G, K, K) with ``share`` of its mean diagonal added to the diagonal, so that it has an inverse.
+def damped(second: Tensor, rows: int | None = None, *, least: float = _DAMPING) -> Tensor:
+    """Return ``second`` (G, K, K) with a share of its mean diagonal added to the diagonal, so that it has an inverse.
 
-    That draws new weights towards the old ones where the inputs say little. Inputs that are always 0 leave theirs.
+    That draws new weights towards the old ones where the inputs say little. Inputs that are always 0 leave theirs. The
+    share is ``least``, or, where ``second`` is a sum over no more ``rows`` than there are inputs, what comes nearest to
+    the moments of all inputs (Chen et al. 2010, "Shrinkage algorithms for MMSE covariance estimation", eq. 23).
     """
-    diagonal = second.diagonal(dim1=1, dim2=2)
-    added = share * diagonal.mean(1, keepdim=True)
-    return second + torch.diag_embed(torch.where(added > 0, added, 1.0).expand_as(diagonal))
+    mean = second.diagonal(dim1=1, dim2=2).mean(1, keepdim=True)  # (G, 1)
+    share = torch.full_like(mean, least)
+    width = second.shape[1]
+    if rows is not None and rows <= width:
+        squares, trace = second.square().sum((1, 2))[:, None], (width * mean).square()
+        above = (1 - 2 / width) * squares + trace
+        below = (rows + 1 - 2 / width) * (squares - trace / width)
+        weight = (above / below.clamp_min(torch.finfo(below.dtype).tiny)).clamp(0, _MOST_SHRUNK)
+        share = share.maximum(weight / (1 - weight))
+    added = share * mean
+    return second + torch.diag_embed(torch.where(added > 0, added, 1.0).expand(-1, width))
 
 
 def squared_error(difference: Tensor, second: Tensor) -> Tensor:

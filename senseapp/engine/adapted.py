@@ -60,21 +60,21 @@ class AdaptedCompressor(WeightCompressor):
         self.left = {
             target.layer: reason for target in self.targets if (reason := _obstacle(self._weights[target.layer]))
         }
-        self._seconds: dict[str, Tensor] = {}
+        self._seconds: dict[str, tuple[Tensor, int]] = {}
 
     def prepare(self, target: Target, level: float) -> Prepared:
         """Compress, and adapt the weights; MeasurementFailed where they cannot be compressed."""
         prepared, weight = self._plain.prepare(target, level), self._weights[target.layer]
         if target.layer in self.left or prepared.freedom == Freedom():
             return prepared
-        second = self._second(target.layer)
-        if second is None:  # it is never called on these images
+        second, rows = self._second(target.layer)
+        if not rows:  # it is never called on these images
             return prepared
         parameter = weight.parameter
         with ordinary_tensors():
             product = LayerProduct(weight.module, tuple(parameter.shape))
             dense = product.matrix(parameter.detach()).float()
-            found = obs.adapted(dense, obs.damped(second.to(dense.device)), prepared.freedom)
+            found = obs.adapted(dense, obs.damped(second.to(dense.device), rows), prepared.freedom)
             if not bool(found.isfinite().all()):
                 return prepared
             adapted = product.weight(found, parameter.detach())
@@ -95,13 +95,14 @@ class AdaptedCompressor(WeightCompressor):
 
         return replace(prepared, active=active, release=lambda: None)
 
-    def _second(self, layer: str) -> Tensor | None:
+    def _second(self, layer: str) -> tuple[Tensor, int]:
+        """Return the second moments of the inputs of ``layer``, (G, K, K), and over how many rows: a sum."""
         if layer not in self._seconds:
             self._seconds = self._gathered(layer)
-        return self._seconds.get(layer)
+        return self._seconds[layer]
 
-    def _gathered(self, first: str) -> dict[str, Tensor]:
-        """Return the second moments of the inputs of ``first`` and of those layers after it that memory allows."""
+    def _gathered(self, first: str) -> dict[str, tuple[Tensor, int]]:
+        """Return what :meth:`_second` does, of ``first`` and of those layers after it that memory allows."""
         names = [target.layer for target in self.targets if target.layer not in self.left]
         products, left = {}, _HELD_BYTES
         for name in names[names.index(first) :]:
@@ -111,13 +112,15 @@ class AdaptedCompressor(WeightCompressor):
             if products and left < 0:
                 break
             products[name] = product
-        images, found = sum(map(len, self._request.calibration)), dict[str, Tensor]()
+        images = sum(map(len, self._request.calibration))
+        found = {name: (torch.zeros(each.groups, each.width, each.width), 0) for name, each in products.items()}
         draws = {name: layer_generator(self._request.seed, name) for name in products}
 
         def observe(name: str, inputs: tuple[Tensor, ...]) -> None:
             product = products[name]
             rows = product.rows(inputs[0].float(), product.positions(images), draws[name])
-            found[name] = found.get(name, 0) + torch.bmm(rows.transpose(1, 2), rows)
+            second, count = found[name]
+            found[name] = torch.baddbmm(second.to(rows), rows.transpose(1, 2), rows), count + rows.shape[1]
 
         watchers = [(self._weights[name].module, partial(observe, name)) for name in products]
         with ordinary_tensors():

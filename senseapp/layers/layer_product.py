@@ -90,11 +90,13 @@ class InputSums:
     """Over rows x of a layer's inputs and x₀ of those in another network, for each group.
 
     Attributes:
+        count: how many rows.
         second: Σ x xᵀ, (G, K, K).
         cross: Σ (x₀ − x) xᵀ, (G, K, K), where it was asked for.
         mean, original: of x and x₀, (G, K).
     """
 
+    count: int
     second: Tensor
     cross: Tensor
     mean: Tensor
@@ -122,7 +124,7 @@ class InputSums:
             if cross:
                 crossed.baddbmm_((wanted - rows).transpose(1, 2), rows)
             mean, before, count = mean + rows.sum(1), before + wanted.sum(1), count + rows.shape[1]
-        return cls(second=second, cross=crossed, mean=mean / count, original=before / count)
+        return cls(count=count, second=second, cross=crossed, mean=mean / count, original=before / count)
 
 
 def _chosen(images: int, available: int, wanted: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -97,8 +97,7 @@ def _better(
     changes = _changes(without) if on_curves else evaluator.measure(applied, images)
     adapted = any(not isinstance(each, Matching) for each in repairs)
     form = "adapted weights" if adapted else "repair"
-    tried = [(each, _held_out(evaluator, applied, each)) for each in repairs]
-    repair, held_out = min(tried, key=lambda each: math.inf if each[1] is None else _loss(metric, each[1]))
+    tried, (repair, held_out) = _tried(evaluator, applied, repairs, metric)
     with applied.active():
         fitted = held_out is not None and repair.fit()
     notes = repair.sentences(fitted=fitted)
@@ -129,21 +128,42 @@ def _better(
     )
 
 
-def _loss(metric: str, sums: Sums) -> float:
-    delta = _of(metric, _changes(sums)).delta
+Tried = tuple[Repair, Sums | None]
+"""A repair, with what the network loses with it on images that it was not fitted to; None where it is not finite."""
+
+
+def _tried(
+    evaluator: ScheduleEvaluator, applied: AppliedModel, repairs: Sequence[Repair], metric: str
+) -> tuple[list[Tried], Tried]:
+    """Return what was measured of each repair, and which is best.
+
+    Each image is measured with a repair fitted to the other half of them. New weights that do worse than others on the
+    first half are not fitted again for the second: a fit is most of the time.
+    """
+    first, second = evaluator.repair_halves
+    halves = [_judged(evaluator, applied, each, fit_to=second, judge_on=first) for each in repairs]
+    least = min(_loss(metric, sums) for sums in halves)
+    tried, whole = list[Tried](), list[Tried]()
+    for each, sums in zip(repairs, halves, strict=True):
+        if sums is None or not (isinstance(each, Matching) or _loss(metric, sums) <= least):
+            tried.append((each, sums))
+            continue
+        other = _judged(evaluator, applied, each, fit_to=first, judge_on=second)
+        whole.append((each, None if other is None else _added(sums, other)))
+        tried.append(whole[-1])
+    return tried, min(whole or tried, key=lambda each: _loss(metric, each[1]))
+
+
+def _loss(metric: str, sums: Sums | None) -> float:
+    delta = math.nan if sums is None else _of(metric, _changes(sums)).delta
     return math.inf if math.isnan(delta) else delta
 
 
-def _held_out(evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair) -> Sums | None:
-    """Return sums over the calibration images, each measured with a repair fitted to the other half of them."""
-    first, second = evaluator.repair_halves
-    found: list[Sums] = []
-    for fit_to, judge_on in ((second, first), (first, second)):
-        with applied.active(), repair.fitted(fit_to) as finite:
-            if not finite:
-                return None
-            found.append(evaluator.sums(applied, evaluator.repair_images, *evaluator.span_of(judge_on)))
-    return _added(*found)
+def _judged(
+    evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair, *, fit_to: range, judge_on: range
+) -> Sums | None:
+    with applied.active(), repair.fitted(fit_to) as finite:
+        return evaluator.sums(applied, evaluator.repair_images, *evaluator.span_of(judge_on)) if finite else None
 
 
 def _added(first: Sums, second: Sums) -> Sums:

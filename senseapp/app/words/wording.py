@@ -146,11 +146,15 @@ STEPS = "What each step gained, on images of the run that it was not fitted to:"
 def step_lines(validation: ValidationResult) -> tuple[str, ...]:
     """Return a line for each form of the model that was tried, in the order in which they build on one another."""
     found, before = [], None
+    images = max((step.change.num_samples for step in validation.steps), default=0)
     for step in validation.steps:
         view, change = METRICS[step.change.metric], step.change
         interval = view.interval_text(change.ci_low, change.ci_high)
+        line = f"{step.title}: {view.change_inside} {view.change_text(change.delta)} ({interval})"
+        if change.num_samples < images:  # given up when others did better on these
+            found.append(f"{line}, on {change.num_samples} images")
+            continue
         gained = "" if before is None else f", {view.change_text(change.delta - before)}"
-        line = f"{step.title}: {view.change_inside} {view.change_text(change.delta)} ({interval}){gained}"
-        found.append(f"{line}: kept" if step.kept else line)
+        found.append(f"{line}{gained}{': kept' if step.kept else ''}")
         before = change.delta
     return tuple(found)

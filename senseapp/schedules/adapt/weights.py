@@ -81,7 +81,7 @@ class _LayerStop:
         draw = partial(layer_generator, self.seed, self.name)
         sums = InputSums.of(self.product, original, inputs, draw, cross=self.aimed)
         dense = self.product.matrix(self.dense).float()
-        wanted, second = _aimed(dense, sums) if self.aimed else dense, obs.damped(sums.second)
+        wanted, second = _aimed(dense, sums) if self.aimed else dense, obs.damped(sums.second, sums.count)
         found = obs.adapted(wanted, second, self.freedom)
         parameter = self.weight.parameter
         parameter.data.copy_(self.product.weight(found, parameter))
@@ -179,7 +179,7 @@ def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
 
 def _aimed(dense: Tensor, sums: InputSums) -> Tensor:
     """Return weights (G, O, K) whose outputs come nearest to the uncompressed network's; ridge towards ``dense``."""
-    ridged = obs.damped(sums.second, _RIDGE)
+    ridged = obs.damped(sums.second, sums.count, least=_RIDGE)
     change: Tensor = torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2))
     return dense + change.transpose(1, 2)
 
