@@ -21,7 +21,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """All schedules of one case; ``ours`` is the optimal one as it is proven, solved again where that was needed."""
+    """All schedules of one case.
+
+    ``ours`` is the optimal one as it is proven, solved again where that was needed; ``adapted`` are the scores of the
+    uniform and of the optimal one with adapted weights, (N, classes).
+    """
 
     case: Case
     labels: Tensor
@@ -29,6 +33,7 @@ class Row:
     rivals: dict[str, Outcome | None]
     optimal: Outcome
     ours: Outcome
+    adapted: tuple[Tensor | None, Tensor | None]
     rounds: tuple[int, int]
     cost: float
 
@@ -43,9 +48,13 @@ class Row:
     def comparisons(self) -> list[tuple[str, MetricChange]]:
         """Return how ours compares with each rival, without and with repair."""
         met = {name: rival for name, rival in self.rivals.items() if rival is not None}
-        return [(name, self.gain(rival.plain, self.ours.plain)) for name, rival in met.items()] + [
+        found = [(name, self.gain(rival.plain, self.ours.plain)) for name, rival in met.items()] + [
             (f"{name}, repaired", self.gain(rival.repaired, self.ours.repaired)) for name, rival in met.items()
         ]
+        uniform, ours = self.adapted
+        if uniform is not None and ours is not None:
+            found.append(("uniform, adapted", self.gain(uniform, ours)))
+        return found
 
     def misses(self) -> list[str]:
         """Return what the case demands and does not get; losses are read to one image."""
@@ -70,6 +79,7 @@ class Row:
         name, worst = max(self.comparisons(), key=lambda named: named[1].delta)
         cells = [str(self.case), f"{self.top1(self.dense):.3f}", shown(self.rivals["uniform"]), max(gammas)]
         cells += [shown(self.optimal), f"{shown(self.ours)} ({self.rounds[0]}, {self.rounds[1]})", f"{self.cost:.3f}"]
+        cells.insert(-1, " / ".join("–" if each is None else f"{self.top1(each):.3f}" for each in self.adapted))
         gain, low, high = (f"{-figure + 0.0:+.3f}" for figure in (worst.delta, worst.ci_high, worst.ci_low))
         cells += [f"{gain} ({low} to {high}; {name})"]
         cells += [str(self.case.demand), "; ".join(self.misses()) or "holds"]
@@ -83,6 +93,7 @@ COLUMNS = (
     "gamma (best)",
     "optimal",
     "proven (rounds)",
+    "adapted: uniform / optimal",
     "true cost",
     "least gain over another",
     "demand",

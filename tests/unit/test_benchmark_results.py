@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.results import RESULTS, machine, with_section
+from benchmarks import results
+from benchmarks.results import RESULTS, machine, with_section, write_row
 
 titles = st.sampled_from(["Speed", "Growth", "Schedules (`make bench-schedule`)", "Quick scan"])
 bodies = st.lists(st.sampled_from(["| a | b |", "", "One sentence.", "### smaller heading", "1 < 2 # no heading"]))
@@ -38,3 +39,16 @@ def test_the_file_of_this_project_survives_a_rewrite_of_one_section():
 def test_the_machine_is_described_with_versions():
     assert "torch" in machine()
     assert "cores" in machine()
+
+
+def test_a_row_takes_the_place_of_the_one_of_its_name_and_leaves_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "RESULTS.md")
+    head = ("Figures.", "", "| network | kind | found |", "|---|---|---|")
+    for row in ("| a | bits | 1 |", "| a | zeros | 2 |", "| a | bits | 3 |"):
+        write_row("Pairs", head, row, named_by=2)
+    write_row("Other", head, "| b | bits | 4 |")
+    text = results.RESULTS.read_text()
+    assert [line for line in text.splitlines() if line.startswith(("| a", "| b"))] == [
+        *("| a | bits | 3 |", "| a | zeros | 2 |", "| b | bits | 4 |")
+    ]
+    assert text.count("Figures.") == 2

@@ -34,6 +34,7 @@ def _row(demand: Demand, *, ours: tuple[int, int], uniform: tuple[int, int] | No
         rivals=rivals,
         optimal=found,
         ours=found,
+        adapted=(None, None),
         rounds=(1, 1),
         cost=0.5,
     )
@@ -57,6 +58,12 @@ def test_worse_than_a_simpler_schedule_counts_only_beyond_the_interval():
     assert _row(Demand(), ours=(3, 0), uniform=(1, 0), gamma=(9, 9)).misses() == []
     found = _row(Demand(), ours=(30, 0), uniform=(1, 0), gamma=(31, 9)).misses()
     assert found == ["worse than uniform"]
+
+
+def test_adapted_schedules_are_compared_with_each_other():
+    row = replace(_row(Demand(), ours=(3, 3), uniform=(9, 9), gamma=(9, 9)), adapted=(_scores(2), _scores(40)))
+    assert row.misses() == ["worse than uniform, adapted"]
+    assert "| 0.995 / 0.900 |" in str(row)
 
 
 def test_a_method_without_a_schedule_is_no_rival():

@@ -164,8 +164,9 @@ def test_rows_times_the_matrix_are_the_layers_outputs(module):
     given = torch.randn(3, *((*sizes, 5) if isinstance(module, nn.Linear) else (4, *sizes)))
     product = LayerProduct(module, tuple(module.weight.shape))
     rows = product.rows(given, 6, torch.Generator().manual_seed(0))
-    outputs = (rows @ product.matrix(module.weight).transpose(1, 2)).transpose(0, 1).flatten(1) + module.bias
-    every = module(given) if isinstance(module, nn.Linear) else module(given).flatten(2).transpose(1, 2)
+    outputs = ((rows @ product.matrix(module.weight).transpose(1, 2)).transpose(0, 1).flatten(1) + module.bias).detach()
+    given = module(given).detach()
+    every = given if isinstance(module, nn.Linear) else given.flatten(2).transpose(1, 2)
     distances = (outputs.view(3, 6, 1, -1) - every.reshape(3, 1, -1, every.shape[-1])).abs().amax(3)
     assert float(distances.amin(2).max()) < 1e-5  # each is the output somewhere in its image
     assert len(distances.argmin(2).unique()) >= 6
