@@ -104,7 +104,7 @@ class AdaptedCompressor(WeightCompressor):
     def _gathered(self, first: str) -> dict[str, tuple[Tensor, int]]:
         """Return what :meth:`_second` does, of ``first`` and of those layers after it that memory allows."""
         names = [target.layer for target in self.targets if target.layer not in self.left]
-        products, left = {}, _HELD_BYTES
+        products, left = dict[str, LayerProduct](), _HELD_BYTES
         for name in names[names.index(first) :]:
             weight = self._weights[name]
             product = LayerProduct(weight.module, tuple(weight.parameter.shape))
