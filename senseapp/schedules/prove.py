@@ -74,10 +74,13 @@ def prove(
 
     Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
-    images have no part in that.
+    images have no part in that. If the run measured layers with adapted weights, so is that damage.
     """
     evaluator.progress("Compressing all layers at once")
-    final, used, notes = refine(evaluator, schedule, rounds=rounds, repair=repair)
+    predicts_adapted = evaluator.result.spec.sensitivity.adapted and adapting != "off"
+    final, used, notes = refine(
+        evaluator, schedule, rounds=rounds, repair=repair, adapting="minutes" if predicts_adapted else "off"
+    )
     applied = evaluator.apply(final)
     evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
     proof = evaluator.images.proof
@@ -107,7 +110,7 @@ def prove(
             notes=(
                 evaluator.images.note,
                 *notes,
-                *_disagreement(final, found.changes),
+                *_disagreement(final, found.best if predicts_adapted else found.changes),
                 *_short_of_budget(evaluator, final, applied),
                 *applied.notes,
                 *found.notes,

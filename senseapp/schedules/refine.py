@@ -25,7 +25,7 @@ from senseapp.engine.context import MeasurementContext
 from senseapp.metrics import METRICS, MetricChange, change_of
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status, change_in
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
@@ -177,22 +177,23 @@ class _Channels:
 
 
 def refine(
-    evaluator: ScheduleEvaluator, schedule: Schedule, *, rounds: int, repair: bool
+    evaluator: ScheduleEvaluator, schedule: Schedule, *, rounds: int, repair: bool, adapting: Adapting = "off"
 ) -> tuple[Schedule, int, tuple[str, ...]]:
     """Return the best schedule found in at most ``rounds`` rounds, how many were made, and sentences on them.
 
     A round measures, for each layer and level, the damage of the whole compressed model with only that layer changed,
     less its damage with that layer untouched: the layer's own share around this schedule. The schedule solved from
-    these shares takes over if it does less damage on the curves' images, repaired or not, whichever is better, where
-    repair is asked for; shares are measured with repair where the schedule is better with it. There is no round where
-    the damage is no more than predicted, or too little to be worth one. Only optimal schedules are solved again.
+    these shares takes over if it does less damage on the curves' images, in the better form of repaired and not where
+    repair is asked for, and with adapted weights unless ``adapting`` is off; shares are measured with repair where the
+    schedule is better with it. There is no round where the damage is no more than predicted, or too little to be worth
+    one. Only optimal schedules are solved again.
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     solvable = schedule.method == "optimal" and schedule.budget is not None
     if rounds < 2 or not solvable or kinds != {evaluator.result.compression.kind}:
         return schedule, 1, ()
     best, used = schedule, 1
-    first, repairs = _damage(evaluator, schedule, repair)
+    first, repairs = _damage(evaluator, schedule, repair, adapting)
     damage = first
     while used < rounds and damage is not None:
         if not (best.predicted_damage < damage.ci_low and damage.delta > _NEGLIGIBLE):
@@ -202,7 +203,7 @@ def refine(
         if again is None:
             break
         used += 1
-        found, does = _damage(evaluator, again, repair)
+        found, does = _damage(evaluator, again, repair, adapting)
         if found is None or not found.delta < damage.delta:
             break
         best, damage, repairs = again, found, does
@@ -224,11 +225,13 @@ def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: Metric
     return start + f"the schedule solved from that loses {found} on the same images."
 
 
-def _damage(evaluator: ScheduleEvaluator, schedule: Schedule, repair: bool) -> tuple[MetricChange | None, bool]:
+def _damage(
+    evaluator: ScheduleEvaluator, schedule: Schedule, repair: bool, adapting: Adapting
+) -> tuple[MetricChange | None, bool]:
     """Return the damage on the curves' images, of the better of repaired and not, and whether that is the repaired."""
-    curves = evaluator.images.curves
-    found = measured(evaluator, evaluator.apply(schedule), schedule.metric, repair=repair, images=curves)
-    return change_in(found.best, schedule.metric), found.delivered == "repaired"
+    curves, applied = evaluator.images.curves, evaluator.apply(schedule)
+    found = measured(evaluator, applied, schedule.metric, repair=repair, images=curves, adapting=adapting)
+    return change_in(found.best, schedule.metric), found.delivered != "compressed"
 
 
 def _solved_again(

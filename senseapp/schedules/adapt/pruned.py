@@ -155,7 +155,7 @@ class _ReaderStop:
     bias: Tensor | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.weight, bias = self.module.get_parameter("weight").detach().clone(), self._bias
+        self.weight, bias = self.module.get_parameter("weight").detach().clone(), _bias_of(self.module)
         self.bias = None if bias is None else bias.detach().clone()
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -190,13 +190,9 @@ class _ReaderStop:
         """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
         return bool(self.module.get_parameter("weight").isfinite().all())
 
-    @property
-    def _bias(self) -> Tensor | None:
-        return _bias_of(self.module)
-
     def _store(self, weight: Tensor, bias: Tensor | None) -> None:
         self.module.get_parameter("weight").data.copy_(weight)
-        if bias is not None and (own := self._bias) is not None:
+        if bias is not None and (own := _bias_of(self.module)) is not None:
             own.data.copy_(bias)
 
 
