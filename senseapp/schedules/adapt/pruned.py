@@ -172,7 +172,7 @@ class _ReaderStop:
         if (bias := _bias_of(self.dense)) is not None:
             wanted = wanted + bias
         wanted = wanted if self.kept is None else wanted[..., list(self.kept)]
-        parts = wanted.split(self.weight.shape[0] // self.product.groups, dim=2)
+        parts = torch.split(wanted, self.weight.shape[0] // self.product.groups, dim=2)
         found = [
             taken_over(rows.view(images, -1, rows.shape[1]), part, matrix, intercept=self.intercept)
             for rows, part, matrix in zip(given, parts, self.product.matrix(self.weight), strict=True)
