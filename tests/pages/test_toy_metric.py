@@ -74,6 +74,7 @@ def test_analyze_offers_it_and_results_are_shown_in_it(app: AppTest, service: Se
     app.selectbox(key="analyze.metric").set_value("margin").run()
     assert not app.exception
     assert MARGIN.label in app.selectbox(key="analyze.metric").options
+    app.number_input(key="analyze.options.samples").set_value(24).run()
     app.button(key="analyze.run").click().run()
     assert service.runs()[0].spec.sensitivity.metric == "margin"
     while backend.runner.run_next():
