@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.compressions.levels import FRACTIONS, FractionScale, LevelScale
 
-PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "random"]
+PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "least_error", "random"]
 
 _CRITERIA: dict[PruningCriterion, str] = {
     "magnitude": "Magnitude (L2)",
@@ -16,6 +16,7 @@ _CRITERIA: dict[PruningCriterion, str] = {
     "lamp": "LAMP",
     "fpgm": "FPGM: distance to the median filter",
     "bn_scale": "BatchNorm scale",
+    "least_error": "Least error left: what other channels tell of goes first",
     "random": "Random (for comparison)",
 }
 
@@ -25,8 +26,8 @@ class PruningConfig(CompressionConfig):
     """Remove the least important output channels of a coupled group. A level is the fraction removed.
 
     ``criterion`` names an importance of torch-pruning: L2 (``magnitude``) or L1 norm of the group, LAMP, FPGM (distance
-    to the geometric median), the scale of the BatchNorm that follows, or seeded random. Attention heads are removed
-    whole.
+    to the geometric median), the scale of the BatchNorm that follows, or seeded random; or ``least_error``, what is
+    left when the layers that read a channel make up for it. Attention heads are removed whole.
     """
 
     kind: ClassVar[str] = "pruning"
