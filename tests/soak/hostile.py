@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,10 +100,10 @@ def _checkpoint() -> bytes:
     return file.getvalue()
 
 
-async def bring(server: Served, files: list[HostileFile], report: Report) -> None:
+async def bring(server: Served, files: Iterator[HostileFile], report: Report) -> None:
     """Bring each file to its page, as a person would, and note what came of it."""
     watching = asyncio.create_task(_watch_health(server, report))
-    for file in files:
+    while file := await asyncio.to_thread(next, files, None):  # some take a second to be made
         began = time.perf_counter()
         try:
             await asyncio.wait_for(_bring(server, file), 4 * MOST_SECONDS)
@@ -114,7 +115,7 @@ async def bring(server: Served, files: list[HostileFile], report: Report) -> Non
         if seconds > MOST_SECONDS:
             report.wrong[f"{file.family}: {seconds:.1f} s ({file.name})"] += 1
         if not report.files % _TOLD_EVERY:
-            sys.stderr.write(f"{report.files} of {len(files)}: {report.wrong or 'nothing wrong'}\n")
+            sys.stderr.write(f"{report.files}: {report.wrong or 'nothing wrong'}\n")
     watching.cancel()
 
 
@@ -136,24 +137,24 @@ async def _bring(server: Served, file: HostileFile) -> None:
 
 async def _watch_health(server: Served, report: Report) -> None:
     while True:
-        began = time.perf_counter()
-        await asyncio.to_thread(_health, server.url)
-        report.health_seconds = max(report.health_seconds, time.perf_counter() - began)
+        report.health_seconds = max(report.health_seconds, await asyncio.to_thread(_health, server.url))
         await asyncio.sleep(0.2)
 
 
-def _health(url: str) -> None:
+def _health(url: str) -> float:
+    began = time.perf_counter()
     with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
         answer.read()
+    return time.perf_counter() - began
 
 
 def hostile(server: Served, sound: Sound, number: int, after: int = 0) -> Report:
     """Bring ``number`` files, those from ``after`` on, after a few that warm the server up."""
     report = Report()
-    run_async(bring(server, list(hostile_files(sound, _WARMING)), Report()))
+    run_async(bring(server, hostile_files(sound, _WARMING), Report()))
     time.sleep(_SETTLING_SECONDS)
     report.before = server.held()
-    run_async(bring(server, list(hostile_files(sound, after + number, seed=1))[after:], report))
+    run_async(bring(server, hostile_files(sound, number, after=after, seed=1), report))
     time.sleep(_SETTLING_SECONDS)
     report.after = server.held()
     if report.after.memory_bytes - report.before.memory_bytes > MOST_GROWN_BYTES:

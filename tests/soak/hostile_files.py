@@ -11,11 +11,14 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import count, islice
 from typing import Literal
 
 _LARGEST_STEP = 24  # then the sizes begin anew: hundreds of megabytes take longer to make than to refuse
 Kind = Literal["checkpoint", "images", "run file", "table"]
+Family = tuple[str, Kind, str]
+Maker = Callable[[int, random.Random], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +49,27 @@ class Sound:
     table: bytes
 
 
-def hostile_files(sound: Sound, number: int, seed: int = 0) -> Iterator[HostileFile]:
-    """Yield ``number`` files, of all families in turn, each larger or deeper than the one of its family before."""
-    chance = random.Random(seed)
-    makers = (*_FAMILIES.items(), *_mutations(sound).items())
-    made = (
-        HostileFile(
+def hostile_files(sound: Sound, number: int, *, after: int = 0, seed: int = 0) -> Iterator[HostileFile]:
+    """Yield ``number`` files, those from ``after`` on: all families in turn, each larger or deeper than its one before.
+
+    Each depends on its place and the seed alone, and is made when it is asked for.
+    """
+    mutations = _mutations(sound)
+    places = ((step, family) for step in count() for family in (*_FAMILIES, *mutations))
+    for step, (family, kind, suffix) in islice(places, after, after + number):
+        key, size = (family, kind, suffix), 1 + step % _LARGEST_STEP
+        changed = mutations.get(key)
+        yield HostileFile(
             kind=kind,
             name=f"{family.replace(' ', '-')}-{step}{suffix}",
             family=family,
-            content=make(1 + step % _LARGEST_STEP, chance),
+            content=changed(size, random.Random(f"{seed} {family} {step}")) if changed else _of_size(key, size, seed),
         )
-        for step in count()
-        for (family, kind, suffix), make in makers
-    )
-    yield from islice(made, number)
+
+
+@cache
+def _of_size(key: Family, size: int, seed: int) -> bytes:
+    return _FAMILIES[key](size, random.Random(f"{seed} {key[0]} {size}"))
 
 
 def torch_zip(body: bytes, **others: bytes) -> bytes:
@@ -171,8 +180,6 @@ def broken_table(step: int, chance: random.Random) -> bytes:
     return "\n".join(["parameter,sparsity,top1,top5,loss", *rows]).encode()
 
 
-Family = tuple[str, Kind, str]
-Maker = Callable[[int, random.Random], bytes]
 _FAMILIES: dict[Family, Maker] = {
     ("doubled tuples", "checkpoint", ".pth"): doubled_tuples,
     ("shared dicts", "checkpoint", ".pth"): shared_dicts,
