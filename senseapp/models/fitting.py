@@ -206,15 +206,18 @@ def load_from_checkpoint(
     )
 
 
-def propose(spec: ModelSpec, checkpoint: Checkpoint) -> Proposal:
+def propose(spec: ModelSpec, checkpoint: Checkpoint, candidates: tuple[Candidate, ...] | None = None) -> Proposal:
     """Return the architecture to build for ``checkpoint``, sized as its weights say.
+
+    ``candidates`` are those that :func:`recognised` returns, where they are known already.
 
     Raises:
         InvalidCheckpoint: no known architecture fits, or the weights contradict what ``spec`` asks for.
     """
     notes: tuple[str, ...] = ()
     if spec.library == "auto":
-        spec, notes = _choose(spec, recognised(checkpoint), checkpoint.file_name)
+        found = recognised(checkpoint) if candidates is None else candidates
+        spec, notes = _choose(spec, found, checkpoint.file_name)
     fingerprint, layers = fingerprint_named(spec.library, spec.name), Layers(checkpoint.shapes)
     head = ordered = read = None
     if fingerprint is not None:

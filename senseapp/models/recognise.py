@@ -97,6 +97,7 @@ _SCORE_WITHOUT_HEAD = 0.97
 _SCORE_BY_ORDER = 0.96
 _BEST_INEXACT_SCORE = 0.95
 _LEAST_SCORE = 0.05
+_MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 T = TypeVar("T")
 
 
@@ -203,8 +204,10 @@ def recognise(
     Architectures with identical names and shapes cannot be told apart and have the same score; among them the
     one named by ``arch_hint`` comes first, then those whose name is in ``file_name`` (the longest such name first),
     then those with published weights, then shorter names. Where no names fit, those come first whose shapes fit in
-    one of ``orders``.
+    one of ``orders``. Files with more weights than any network has resemble none.
     """
+    if len(shapes) > _MOST_WEIGHTS:
+        return ()
     layers = Layers(shapes)
     sketch, found = sketch_of(layers.shapes), []
     for fingerprint in load_fingerprints():

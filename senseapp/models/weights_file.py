@@ -23,7 +23,7 @@ RESAVE_ADVICE = (
 MAX_PICKLE_BYTES = 16_000_000
 """Names and shapes of a billion weights take about one megabyte, and their optimizer two more."""
 _MAX_OPCODES = 2_000_000  # a named tensor takes about 40
-_MAX_ENTRIES = 200_000
+_MAX_ENTRIES = 30_000  # no architecture has 3,000 weights; averaged copies and an optimizer keep four more of each
 _MAX_KEY_PARTS = 16
 _SNIFFED_BYTES = 4096
 _MAX_SAFETENSORS_HEADER_BYTES = 100_000_000

@@ -167,13 +167,14 @@ def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport
 
     checkpoint = read_checkpoint(path, use_ema=use_ema)
     spec = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
+    candidates = recognised(checkpoint)
     try:
-        verdict = " ".join(propose(spec, checkpoint).notes)
+        verdict = " ".join(propose(spec, checkpoint, candidates).notes)
     except InvalidCheckpoint as error:
         verdict = str(error)
     return CheckpointReport(
         spec=spec,
-        candidates=recognised(checkpoint),
+        candidates=candidates,
         wrapping=checkpoint.wrapping,
         has_ema=checkpoint.has_ema,
         num_tensors=len(checkpoint.tensors),

@@ -7,6 +7,7 @@ import collections
 import os
 import pathlib
 import pickle
+import struct
 import sys
 import zipfile
 
@@ -287,6 +288,13 @@ def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
     assert path.stat().st_size < 100_000
     with pytest.raises(InvalidCheckpoint, match="compressed archive"):
         read_checkpoint(path)
+
+
+def test_more_tensors_than_any_checkpoint_has_are_refused_before_they_are_read(tmp_path):
+    header = ",".join(f'"t{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for n in range(30_001)).join("{}")
+    (tmp_path / "many.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    with pytest.raises(InvalidCheckpoint, match="names 30,001 tensors; a checkpoint has at most 30,000"):
+        read_checkpoint(tmp_path / "many.safetensors")
 
 
 def test_a_zip_of_other_things_is_refused(tmp_path):
