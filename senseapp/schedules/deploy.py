@@ -20,7 +20,8 @@ from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.findings import findings
-from senseapp.schedules.int8 import Int8Writer, Mixed, layers_of_nodes, mixed
+from senseapp.schedules.float_nodes import Mixed, mixed
+from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
 from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.rounding.choice import chosen_rounding
 from senseapp.schedules.rounding.explain import layer_roundings

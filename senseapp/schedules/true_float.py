@@ -17,10 +17,8 @@ _ROUNDED = ("Conv", "ConvTranspose", "Gemm")
 _CHANNELS = 1  # axis of the input of all three
 
 
-def computed_in_float(content: bytes) -> bytes:
-    """Return a QDQ file whose float products onnxruntime computes in float, with the same outputs."""
-    model = onnx.load_from_string(content)
-    graph = model.graph
+def compute_in_float(graph: onnx.GraphProto) -> None:
+    """Change a QDQ network so that onnxruntime computes its float products in float, with the same outputs."""
     constants = {each.name: each for each in graph.initializer}
     dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
     for position, node in reversed(list(enumerate(graph.node))):
@@ -40,7 +38,6 @@ def computed_in_float(content: bytes) -> bytes:
     read = {name for node in graph.node for name in node.input} | {each.name for each in graph.output}
     for unread in [node for name, node in dequantizing.items() if name not in read]:
         graph.node.remove(unread)
-    return bytes(model.SerializeToString())
 
 
 def _channels(node: onnx.NodeProto, weight: onnx.TensorProto) -> int:

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes, mixed
+from senseapp.schedules.float_nodes import mixed
+from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.schedules.runtime import Median, RuntimeModel, ratio, times
 from senseapp.schedules.write import onnx_model
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from senseapp.compressions.quantization.grid import affine_of
 from senseapp.metrics import MetricChange
 from senseapp.records.rounding import LayerRounding, RoundingSettings
-from senseapp.schedules.int8 import FUSED, layers_of_nodes
+from senseapp.schedules.int8 import layers_of_nodes
+from senseapp.schedules.partly_int8 import FUSED
 from senseapp.schedules.rounding.calibration import Range, ranges, rounded_products
 from senseapp.schedules.rounding.products import Product, products
 

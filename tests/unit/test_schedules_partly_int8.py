@@ -1,0 +1,148 @@
+"""Files of which some nodes are in float: rewired, they are what onnxruntime's quantizer writes of the same nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+from torch import nn
+from torch.nn import functional
+
+from senseapp.schedules.int8 import Int8Writer, Rounding, int8_nodes
+from senseapp.schedules.rounding.calibration import ranges
+from senseapp.schedules.rounding.choice import rounded_tensors
+from senseapp.schedules.true_float import compute_in_float
+from senseapp.schedules.write import onnx_model
+
+IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+_FUSED = ("Clip", "Relu")
+_PASSING = ("MaxPool", "AveragePool", "Reshape", "Transpose", "Slice", "Split")
+
+
+class Branches(nn.Module):
+    """Folded and kept activations, pooling, an addition, a constant factor, a product of two activations, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.depthwise = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.point, self.gate = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+        self.first, self.second = nn.Linear(8, 6), nn.Linear(6, 4)
+        self.factor = nn.Parameter(torch.rand(8, 1, 1) + 0.5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = functional.max_pool2d(self.stem(images).clamp(0, 2), 2)
+        found = self.depthwise(found).relu() + self.factor * found
+        raw = self.point(found)
+        found = raw.relu() + raw * self.gate(found.mean((2, 3), keepdim=True)).sigmoid()
+        flat = functional.avg_pool2d(found, 8).flatten(1)
+        return self.second(functional.gelu(self.first(flat)))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.norm, self.head = nn.Conv2d(3, 12, 4, stride=4), nn.LayerNorm(12), nn.Linear(12, 4)
+        self.queries, self.values = nn.Linear(12, 24), nn.Linear(12, 12)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        tokens = self.norm(self.patch(images).flatten(2).transpose(1, 2))
+        queries, keys = self.queries(tokens).chunk(2, -1)
+        scores = (queries @ keys.transpose(1, 2) / 3.5).softmax(-1)
+        return self.head((tokens + scores @ self.values(tokens)).mean(1))
+
+
+@pytest.fixture(scope="module", params=[Branches, Attention])
+def case(request):
+    torch.manual_seed(0)
+    network = onnx_model(request.param().eval(), IMAGES)
+    with Int8Writer(network, [IMAGES]) as writer:
+        int8 = writer.write()
+        nodes = int8_nodes(int8)
+        found = ranges(network, [IMAGES], rounded_tensors(int8), ["minmax"])["minmax"]
+        for node in onnx.load_from_string(network).graph.node:  # in order
+            if node.op_type in _PASSING and node.input[0] in found:
+                found |= dict.fromkeys(node.output, found[node.input[0]])
+        writer.rounding = Rounding(ranges=found)
+        yield writer, nodes
+
+
+def quantized(writer: Int8Writer, but: list[str], folder) -> onnx.ModelProto:
+    """Return what the quantizer writes, then without rounding between nodes in float."""
+    (folder / "float.onnx").write_bytes(writer.network)
+    overrides = {
+        name: [{"rmin": np.float32(low), "rmax": np.float32(high)}]
+        for name, (low, high) in writer.rounding.ranges.items()
+    }
+    quantize_static(
+        folder / "float.onnx",
+        folder / "int8.onnx",
+        None,
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        nodes_to_exclude=but,
+        calibration_cache_path=writer._folder.name + "/ranges.json",
+        extra_options={"TensorQuantOverrides": overrides},
+    )
+    model = onnx.load(folder / "int8.onnx")
+    makers = {name: node.name for node in onnx.load_from_string(writer.network).graph.node for name in node.output}
+    in_float = set(but)
+    for node in onnx.load_from_string(writer.network).graph.node:
+        if node.op_type in _FUSED and makers.get(node.input[0]) in in_float:
+            in_float.add(node.name)
+    graph, outputs = model.graph, {each.name for each in model.graph.output}
+    makers = {name: node for node in graph.node for name in node.output}
+    for last in [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in makers]:
+        source = makers.get(makers[last.input[0]].input[0])
+        readers = [node for node in graph.node if last.output[0] in node.input]
+        if source is None:
+            continue
+        if last.output[0] in outputs and source.op_type in ("Gemm", "MatMul") and not readers:
+            source.output[0] = last.output[0]
+            graph.node.remove(last)
+        for node in readers:
+            if {node.name, source.name} <= in_float:
+                node.input[:] = [source.output[0] if name == last.output[0] else name for name in node.input]
+    for kind in ("DequantizeLinear", "QuantizeLinear"):
+        read = {name for node in graph.node for name in node.input} | outputs
+        for node in [node for node in graph.node if node.op_type == kind and node.output[0] not in read]:
+            graph.node.remove(node)
+    compute_in_float(graph)
+    return model
+
+
+def wiring(model: onnx.ModelProto) -> Counter:
+    """Return kinds of nodes with the values of their constants and the kinds that their inputs come from."""
+    graph = model.graph
+    values = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    makers = {name: (node.op_type, node.name) for node in graph.node for name in node.output}
+    return Counter(
+        (node.op_type, *(repr(values[name]) if name in values else makers.get(name, name) for name in node.input))
+        for node in graph.node
+    )
+
+
+def outputs_of(content: bytes) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: IMAGES.numpy()})[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rewired_files_are_those_of_the_quantizer(case, seed, tmp_path):
+    writer, nodes = case
+    share = (0.0, 0.15, 0.3, 0.5, 0.9)[seed]
+    chosen = np.random.default_rng(seed).random(len(nodes)) < share
+    but = [node for node, out in zip(nodes, chosen, strict=True) if out]
+    expected, found = quantized(writer, but, tmp_path), writer.write(but=but)
+    onnx.checker.check_model(onnx.load_from_string(found))
+    assert wiring(onnx.load_from_string(found)) == wiring(expected)
+    assert np.array_equal(outputs_of(found), outputs_of(expected.SerializeToString()))
