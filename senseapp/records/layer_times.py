@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from senseapp.compressions import LevelScale
@@ -64,6 +65,15 @@ class LayerTimes:
                if each.layer == layer}  # fmt: skip
         gentler = [each for each in own if scale.strength(each) <= scale.strength(level)]
         return own[max(gentler, key=scale.strength)] if gentler else max(own.values(), default=0.0)
+
+    def whole(self, levels: Mapping[str, float], scale: LevelScale, *, int8: Collection[str]) -> float:
+        """Return the seconds of the network with layers at ``levels``, others as they are, and those of ``int8`` so."""
+        own = sum(self.seconds(layer, levels.get(layer, scale.untouched), scale) for layer in self.layers())
+        if not int8:
+            return own + self.other_seconds
+        inside = {INT8, *int8}
+        crossed = sum(each.seconds for each in self.conversions if (each.first in inside) != (each.second in inside))
+        return own + crossed + self.other_seconds
 
 
 register(LayerTimes)

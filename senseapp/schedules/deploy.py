@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compressions import Effect
+from senseapp.compressions.levels import BitScale
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
@@ -21,16 +22,19 @@ from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.findings import findings
 from senseapp.schedules.float_nodes import Mixed, mixed
-from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
+from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.rounding.choice import chosen_rounding
 from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
+from senseapp.schedules.timing import time_layers
 from senseapp.schedules.write import onnx_model
 
 _INT8_BITS = 8
+_BITS = BitScale(noun="rounding", axis="Bits")
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
+_SCREENING_IMAGES = 32  # of those that judge: enough to tell which nodes are worth a look
 _LEAST_IMAGES = 16  # of each; with fewer, all do both
 _SEARCH_TURNS = 15
 _SATURATES_NOWHERE = (
@@ -122,6 +126,7 @@ def _int8_files(
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
     judge = _Judge(evaluator, network, others, settings.threads)
     damage_of, judged_by = judge.damage_of, judge.metric
+    few = _of_one_size(network, [torch.cat(others)[:_SCREENING_IMAGES]])
 
     with Int8Writer(network, fitted, reduce_range=settings.reduce_range) as writer:
         writer.rounding = chosen_rounding(writer, fitted, damage_of=damage_of, progress=evaluator.progress)
@@ -137,10 +142,13 @@ def _int8_files(
         if settings.kind == "int8":
             found = Mixed(content=writer.write(but=kept), in_float=(), gain={})
         else:
+            evaluator.progress("Timing every part in float and in int8")
             found = mixed(
                 writer,
                 always_float=kept,
+                screen=_Judge(evaluator, network, few, settings.threads).damage_of,
                 damage_of=damage_of,
+                seconds_of=_seconds(network, all_int8, settings),
                 is_quick_enough=is_quick_enough,
                 enough=_UNSEEN * METRICS[judged_by].notable,
                 progress=evaluator.progress,
@@ -150,6 +158,19 @@ def _int8_files(
     if not kept and damage_of(default) < damage_of(found.content):
         found = replace(found, content=default, in_float=())
     return {**files, "file": found.content, "int8": all_int8, "default": default}, found
+
+
+def _seconds(network: bytes, int8: bytes, settings: DeploySettings) -> Callable[[Collection[str]], float]:
+    """Return a function from the nodes in float to the predicted seconds of a call."""
+    nodes = set(int8_nodes(int8))
+    batch = RuntimeModel(network).fixed_batch or settings.batch
+    found = time_layers(network, int8, {node: node for node in nodes}, threads=settings.threads, batch=batch)
+
+    def seconds_of(in_float: Collection[str]) -> float:
+        inside = nodes.difference(in_float)
+        return found.whole(dict.fromkeys(inside, float(_INT8_BITS)), _BITS, int8=inside)
+
+    return seconds_of
 
 
 class _Judge:

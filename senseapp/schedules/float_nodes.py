@@ -1,19 +1,22 @@
-"""Which nodes of an int8 file are better left in float, measured in the runtime."""
+"""Which nodes of an int8 file are better left in float: measured in the runtime, for the time that they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 
 from senseapp.schedules.int8 import PLUMBING, Int8Writer, int8_nodes
 
 _ELEMENTWISE = ("Add", "Mul", "Sub", "Div")
-_TRIED = 24  # nodes, the most harmful first: what follows hardly counts, and each costs a file and its measurement
-_TOGETHER = 2  # of those that gained nothing alone: a tensor stays in int8 while the node on its other end does
+_TRIED = 40  # files that all judging images run through, before the search takes what it has
 _BEST = 8  # nodes, that are also measured with what reads them
-_LEAST_GAIN = 0.02  # of the damage that is left; what gains less is not worth its time
+_LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time
+_FREE = 0.003  # of the time of all-int8: what costs less counts as that much
+_SWAPS = 6  # nodes, those that gain least for their time, that others are tried instead of
+
+_Group = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +37,25 @@ def mixed(
     writer: Int8Writer,
     *,
     always_float: Collection[str] = (),
+    screen: Callable[[bytes], float],
     damage_of: Callable[[bytes], float],
+    seconds_of: Callable[[Collection[str]], float],
     is_quick_enough: Callable[[bytes], bool],
     enough: float = 0.0,
-    most: int | None = None,
     progress: Callable[[str], None],
 ) -> Mixed:
     """Return the int8 file whose most harmful nodes are in float, as long as it stays quick enough.
 
-    Each node is first measured in float beside all others in int8, and so are all additions and the like together, and
-    what follows one of the best. From the most gainful on, a group of nodes goes to float where the whole file then
-    does less damage on the same images, by itself or with those tried before it, and is kept there only so. Nodes that
-    gain nothing beside those chosen later go back. The search ends at a damage of ``enough``, or with ``most`` nodes.
+    Each node is first measured in float beside all others in int8, by ``screen``, and so are all additions and the like
+    together, and what follows one of the best. Then the group of nodes that gains most for its time goes to float,
+    where ``seconds_of`` predicts the time with given nodes in float, ``damage_of`` confirms the gain beside those
+    chosen before, and the file is quick enough; gains that have shrunk meanwhile are measured again first (Minoux
+    1978, "Accelerated greedy algorithms for maximizing submodular set functions"). At last, nodes that gain nothing
+    beside those chosen later go back, and others are tried in place of those that gain least for their time. The search
+    ends at a damage of ``enough``.
     """
-    return _Search(writer, tuple(always_float), damage_of, is_quick_enough, enough, most, progress).found()
+    search = _Search(writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, enough, progress)
+    return search.found(screen)
 
 
 @dataclass
@@ -55,51 +63,98 @@ class _Search:
     writer: Int8Writer
     always_float: tuple[str, ...]
     damage_of: Callable[[bytes], float]
+    seconds_of: Callable[[Collection[str]], float]
     is_quick_enough: Callable[[bytes], bool]
     enough: float
-    most: int | None
     progress: Callable[[str], None]
+    in_float: _Group = ()
+    best: bytes = b""
+    least: float = 0.0
+    tried: int = 0
+    nodes: list[str] = field(default_factory=list)
 
-    def found(self) -> Mixed:
-        best = self._with(())
-        nodes, least = int8_nodes(best), self.damage_of(best)
-        gains: dict[tuple[str, ...], float] = {}
-        for index, node in enumerate(nodes):
-            self.progress(f"Measuring each part in float · {index} of {len(nodes)}")
-            gains[node,] = least - self.damage_of(self._with((node,)))
-        alone = {node: gains[node,] for node in nodes}
-        for group in _groups(best, nodes, alone):
-            gains[group] = least - self.damage_of(self._with(group))
-        in_float: tuple[str, ...] = ()
-        rejected: tuple[str, ...] = ()
-        ranked = sorted(gains, key=lambda group: -gains[group])[:_TRIED]
-        for index, group in enumerate(ranked):
-            self.progress(f"Choosing what stays in float · {index} of {len(ranked)}")
-            for together in (group, (*rejected[-_TOGETHER:], *group))[: 2 if rejected else 1]:
-                tried = tuple(dict.fromkeys((*in_float, *together)))
-                if least <= self.enough or len(tried) >= len(nodes) or tried == in_float:
-                    continue
-                if self.most is not None and len(tried) > self.most:
-                    continue
-                candidate = self._with(tried)
-                damage = self.damage_of(candidate)
-                if damage < (1 - _LEAST_GAIN) * least and self.is_quick_enough(candidate):
-                    best, least, in_float, rejected = candidate, damage, tried, ()
-                    break
-            else:
-                rejected = (*rejected, *(node for node in group if node not in in_float))
-        for node in in_float[:-1]:
-            fewer = tuple(each for each in in_float if each != node)
-            candidate = self._with(fewer)
-            if (damage := self.damage_of(candidate)) <= least:
-                best, least, in_float = candidate, damage, fewer
-        return Mixed(content=best, in_float=in_float, gain=alone)
+    def found(self, screen: Callable[[bytes], float]) -> Mixed:
+        self.best = self._with(())
+        self.nodes, self.least = int8_nodes(self.best), self.damage_of(self.best)
+        at_first, gains = screen(self.best), dict[_Group, float]()
+        for index, node in enumerate(self.nodes):
+            self.progress(f"Measuring each part in float · {index} of {len(self.nodes)}")
+            gains[node,] = at_first - screen(self._with((node,)))
+        alone = {node: gains[node,] for node in self.nodes}
+        for group in _groups(self.best, self.nodes, alone):
+            gains[group] = at_first - screen(self._with(group))
+        self._add(gains)
+        for _ in range(2):
+            self._drop_idle()
+            if not self._swap(gains):
+                break
+        return Mixed(content=self.best, in_float=self.in_float, gain=alone)
 
     def _with(self, in_float: Collection[str]) -> bytes:
         return self.writer.write(but=[*self.always_float, *in_float])
 
+    def _worth(self, group: _Group, gain: float) -> float:
+        """Return the gain of a group for the time that it adds to the file."""
+        now = self.seconds_of(self.in_float)
+        added = self.seconds_of({*self.in_float, *group}) - now
+        return gain / max(added, _FREE * now)
 
-def _groups(content: bytes, nodes: Sequence[str], gain: Mapping[str, float]) -> list[tuple[str, ...]]:
+    def _add(self, gains: Mapping[_Group, float]) -> None:
+        """Leave in float what gains most for its time, one group after the other."""
+        waiting = {group: gain for group, gain in gains.items() if not set(group) <= set(self.in_float)}
+        while waiting and self.tried < _TRIED and self.least > self.enough:
+            self.progress(f"Choosing what stays in float · {self.tried} of at most {_TRIED}")
+            ranked = sorted(waiting, key=lambda group: -self._worth(group, waiting[group]))
+            group = ranked[0]
+            if waiting[group] < _LEAST_GAIN * self.least:
+                del waiting[group]
+                continue
+            tried = tuple(dict.fromkeys((*self.in_float, *group)))
+            if tried == self.in_float or len(tried) >= len(self.nodes):
+                del waiting[group]
+                continue
+            candidate = self._with(tried)
+            damage = self._measured(candidate)
+            gain = self.least - damage
+            behind = len(ranked) > 1 and self._worth(group, gain) < self._worth(ranked[1], waiting[ranked[1]])
+            if gain >= _LEAST_GAIN * self.least and behind and gain < waiting[group]:
+                waiting[group] = gain  # it may be the best again later
+                continue
+            del waiting[group]
+            if gain >= _LEAST_GAIN * self.least and self.is_quick_enough(candidate):
+                self.in_float, self.best, self.least = tried, candidate, damage
+
+    def _measured(self, content: bytes) -> float:
+        self.tried += 1
+        return self.damage_of(content)
+
+    def _drop_idle(self) -> None:
+        """Put back into int8 what gains nothing beside the others."""
+        for node in self.in_float[:-1]:
+            fewer = tuple(each for each in self.in_float if each != node)
+            candidate = self._with(fewer)
+            if (damage := self.damage_of(candidate)) <= self.least:
+                self.best, self.least, self.in_float = candidate, damage, fewer
+
+    def _swap(self, gains: Mapping[_Group, float]) -> bool:
+        """Try others in place of those that gain least for their time; return whether one is better."""
+        before, best, least = self.in_float, self.best, self.least
+        costs = {
+            node: self.seconds_of(before) - self.seconds_of([each for each in before if each != node])
+            for node in before
+        }
+        for node in sorted(before, key=lambda node: -costs[node])[:_SWAPS]:
+            self.in_float = tuple(each for each in before if each != node)
+            self.best = self._with(self.in_float)
+            self.least, self.tried = self.damage_of(self.best), _TRIED - _SWAPS
+            self._add({group: gain for group, gain in gains.items() if node not in group})
+            if self.least < (1 - _LEAST_GAIN) * least:
+                return True
+            self.in_float, self.best, self.least = before, best, least
+        return False
+
+
+def _groups(content: bytes, nodes: Sequence[str], gain: Mapping[str, float]) -> list[_Group]:
     """Return nodes of a QDQ file that may gain together: those without weights, and the best with what reads them."""
     graph = onnx.load_from_string(content).graph
     by_name = {node.name: node for node in graph.node}

@@ -76,21 +76,8 @@ def schedule_within(
 def predicted_seconds(curves: Sequence[LayerCurve], times: LayerTimes, levels: Mapping[str, float]) -> float:
     """Return the time of the network at one level per curve; layers that ``levels`` leaves out are as they are."""
     chosen = {member: levels.get(curve.layer, curve.scale.untouched) for curve in curves for member in curve.members}
-    scale = curves[0].scale
-    own = sum(times.seconds(layer, chosen.get(layer, scale.untouched), scale) for layer in times.layers())
     quantized = {layer for layer, level in chosen.items() if curves[0].description.sets_bits and level <= INT8_BITS}
-    if not quantized:
-        return own + times.other_seconds
-    crossed = sum(
-        each.seconds
-        for each in times.conversions
-        if _is_int8(each.first, quantized) is not _is_int8(each.second, quantized)
-    )
-    return own + crossed + times.other_seconds
-
-
-def _is_int8(name: str, quantized: set[str]) -> bool:
-    return name == INT8 or name in quantized
+    return times.whole(chosen, curves[0].scale, int8=quantized)
 
 
 def saves_no_time(curves: Sequence[LayerCurve], times: LayerTimes) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ class TimedNetwork:
         size = RuntimeModel(network).fixed_batch or batch
         with Int8Writer(network, evaluator.calibration()) as writer:
             evaluator.progress("Timing every layer in float and in int8")
-            names = {layer.name for layer in evaluator.profile.layers}
-            found = time_layers(network, writer.write(), names, threads=threads, batch=size)
+            owners = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
+            found = time_layers(network, writer.write(), owners, threads=threads, batch=size)
             shown = image[:1].expand(size, *image.shape[1:]).contiguous()
             yield cls(network=network, times=found, writer=writer, image=shown, threads=threads)
 

@@ -14,7 +14,7 @@ import re
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.layer_times import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
-from senseapp.schedules.int8 import int8_nodes, layers_of_nodes
+from senseapp.schedules.int8 import int8_nodes
 from senseapp.schedules.runtime import RuntimeModel, machine, times
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -51,14 +51,15 @@ class _Product:
 
 
 def time_layers(
-    network: bytes, int8: bytes, layers: Collection[str], *, threads: int = 1, batch: int = 1
+    network: bytes, int8: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
 ) -> LayerTimes:
-    """Return the times of ``layers`` of a float ``network``, whose file in ``int8`` has all of them in int8.
+    """Return the times of layers of a float ``network``, whose file in ``int8`` has all of them in int8.
+
+    ``owners`` has the layer that a node belongs to, for the nodes of layers.
 
     Raises:
         InvalidSpec: none of them is a product that onnxruntime computes in int8.
     """
-    owners = layers_of_nodes(network, layers)
     graph = onnx.load_from_string(network).graph
     shapes = _shapes(graph, batch)
     products = dict(_products(graph, owners, shapes))

@@ -9,7 +9,7 @@ from torch import nn
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.schedules.float_nodes import mixed
-from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
+from senseapp.schedules.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
 from senseapp.schedules.runtime import Median, RuntimeModel, ratio, times
 from senseapp.schedules.write import onnx_model
 
@@ -42,11 +42,13 @@ def damage_of(exported):
 
 
 def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
-    with Int8Writer(exported, [IMAGES]) as writer:
+    with Int8Writer(exported, [IMAGES], rounding=Rounding()) as writer:
         return writer.write(), mixed(
             writer,
             always_float=always_float,
+            screen=damage_of,
             damage_of=damage_of,
+            seconds_of=lambda in_float: 1.0 + len(set(in_float)),
             is_quick_enough=lambda _content: quick_enough,
             progress=lambda _sentence: None,
         )

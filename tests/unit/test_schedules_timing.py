@@ -11,7 +11,7 @@ from torch import nn
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
-from senseapp.schedules.int8 import Int8Writer
+from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
 from senseapp.schedules.timed import measured_schedule, schedule_for_time
 from senseapp.schedules.timing import time_layers
 from senseapp.schedules.write import onnx_model
@@ -36,7 +36,7 @@ def test_every_layer_has_two_times_and_neighbours_a_cost():
     images = torch.randn(4, 3, 16, 16)
     network = onnx_model(Residual().eval(), images)
     with Int8Writer(network, [images]) as writer:
-        found = time_layers(network, writer.write(), {"stem", "branch", "head"}, batch=2)
+        found = time_layers(network, writer.write(), layers_of_nodes(network, {"stem", "branch", "head"}), batch=2)
     assert {(each.layer, each.level) for each in found.times} == {
         (layer, level) for layer in ("stem", "branch", "head") for level in (32.0, 8.0)
     }
