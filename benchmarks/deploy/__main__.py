@@ -14,7 +14,7 @@ from benchmarks.results import write_section
 from senseapp.core.process import become_measuring
 
 TITLE = "Files that onnxruntime runs, {part} (`python -m benchmarks.deploy`)"
-PARTS = ("accuracy", "simulation")
+PARTS = ("accuracy", "times", "simulation")
 
 
 def main() -> None:

@@ -25,12 +25,13 @@ SUMMARY = "Write the network as ONNX that runs in int8, measured in onnxruntime 
 EPILOG = """\
 Without --schedule the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in
 float, as long as the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the
-schedule do so too. --all-int8 and --float do without that choice. One JSON line has, for the file, for the original in
-float, for all-int8 and for onnxruntime's own default: every metric with its interval, on images that nothing was made
-from where there are enough, the milliseconds of a call on this machine with the interval of their median, made in
-turns, and the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load it, prepare a
-picture and run it. --explain adds, for each layer of the uncompressed network, the damage of rounding its
-weights alone, its input alone and its output alone, to bits of their own.
+schedule do so too. --all-int8 and --float do without that choice; --max-changed 0.01 leaves as little in float as it
+takes for at most 1 % of the answers to change, on images that chose it. One JSON line has, for the file, for the
+original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on images that
+nothing was made from where there are enough, the milliseconds of a call on this machine with the interval of their
+median, made in turns, and the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load
+it, prepare a picture and run it. --explain adds, for each layer of the uncompressed network, the damage of rounding
+its weights alone, its input alone and its output alone, to bits of their own.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -46,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--float", action="store_const", const="float", dest="kind", help="leave everything in float")
     kind.add_argument("--all-int8", action="store_const", const="int8", dest="kind", help="leave nothing in float")
+    kind.add_argument(
+        "--max-changed", type=float, metavar="X", help="as quick as possible with at most this share of answers changed"
+    )
     parser.add_argument("--time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
     parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
     parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
@@ -72,7 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
     if out.suffix != ONNX.suffix:
         raise InvalidSpec(f"The file's name ends in {ONNX.suffix}, got {out.suffix or 'no suffix'!r}.")
     settings = DeploySettings(
-        kind=arguments.kind or "mixed",
+        kind=arguments.kind or ("mixed" if arguments.max_changed is None else "quickest"),
+        most_changed=DeploySettings().most_changed if arguments.max_changed is None else arguments.max_changed,
         most_time=arguments.time,
         threads=arguments.threads,
         batch=arguments.batch,

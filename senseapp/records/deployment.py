@@ -12,8 +12,8 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
 from senseapp.records.schedule import Adapting
 
-DeployKind = Literal["mixed", "int8", "float"]
-"""Int8 but where that is measured to do harm, all of it in int8, or none."""
+DeployKind = Literal["quickest", "mixed", "int8", "float"]
+"""As little in float as a limit on changed answers takes, int8 but where it does harm, all of it in int8, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class DeploySettings:
     """How a network is written and timed.
 
     Attributes:
+        most_changed: of ``quickest``, the share of answers that may differ from the original's.
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for weights, for processors without VNNI, which saturate.
@@ -28,6 +29,7 @@ class DeploySettings:
     """
 
     kind: DeployKind = "mixed"
+    most_changed: float = 0.01
     most_time: float = 1.3
     threads: int = 1
     batch: int = 1
@@ -39,6 +41,8 @@ class DeploySettings:
             raise InvalidSpec(f"A file is one of {', '.join(get_args(DeployKind))}, got {self.kind!r}.")
         if not self.most_time >= 1 or self.threads < 1 or self.batch < 1:
             raise InvalidSpec("Time is at least 1 times that of all-int8, threads and batch at least 1.")
+        if not 0 <= self.most_changed < 1:
+            raise InvalidSpec(f"At least 0 and less than 1 of the answers may change, got {self.most_changed}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

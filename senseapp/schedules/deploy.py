@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import Effect
 from senseapp.compressions.levels import BitScale
+from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
@@ -41,6 +42,7 @@ _SATURATES_NOWHERE = (
     "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
     "so the file does the same on processors without VNNI, where onnxruntime's own default may saturate."
 )
+_NOT_QUICKER = "No file with int8 that is quicker than the original changes as few answers: this one is all in float."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
@@ -92,6 +94,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
         notes=(
             evaluator.images.note,
             *_on_bits(applied, int8=settings.kind != "float"),
+            *((_NOT_QUICKER,) if settings.kind == "quickest" and files["file"] == network else ()),
             *((_SATURATES_NOWHERE,) if settings.kind != "float" else ()),
             *(applied.notes if applied else ()),
             *((adapted.reason, *adapted.notes) if adapted is not None and adapted.reason else ()),
@@ -125,19 +128,26 @@ def _int8_files(
     network = files["file"]
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
     judge = _Judge(evaluator, network, others, settings.threads)
-    damage_of, judged_by = judge.damage_of, judge.metric
+    damage_of = judge.damage_of
     few = _of_one_size(network, [torch.cat(others)[:_SCREENING_IMAGES]])
 
     with Int8Writer(network, fitted, reduce_range=settings.reduce_range) as writer:
         writer.rounding = chosen_rounding(writer, fitted, damage_of=damage_of, progress=evaluator.progress)
         kept = _kept_in_float(network, applied)
         all_int8 = writer.write()
-        quickest = RuntimeModel(all_int8, threads=settings.threads)
+        by_answers = settings.kind == "quickest"
+        quickest = RuntimeModel(files["original"] if by_answers else all_int8, threads=settings.threads)
+        most_time = 1.0 if by_answers else settings.most_time
+
+        def is_enough(content: bytes, damage: float) -> bool:
+            if by_answers:
+                return judge.share_changed(content) <= settings.most_changed
+            return damage <= _UNSEEN * METRICS[judge.metric].notable
 
         def is_quick_enough(content: bytes) -> bool:
             pair = (RuntimeModel(content, threads=settings.threads), quickest)
             slower, quicker = times(pair, others[0][:1], turns=_SEARCH_TURNS)
-            return ratio(slower, quicker).value <= settings.most_time
+            return ratio(slower, quicker).value <= most_time
 
         if settings.kind == "int8":
             found = Mixed(content=writer.write(but=kept), in_float=(), gain={})
@@ -150,13 +160,15 @@ def _int8_files(
                 damage_of=damage_of,
                 seconds_of=_seconds(network, all_int8, settings),
                 is_quick_enough=is_quick_enough,
-                enough=_UNSEEN * METRICS[judged_by].notable,
+                is_enough=is_enough,
                 progress=evaluator.progress,
             )
     with Int8Writer(network, fitted, per_channel=False) as usual:
         default = usual.write()
     if not kept and damage_of(default) < damage_of(found.content):
         found = replace(found, content=default, in_float=())
+    if by_answers and not is_enough(found.content, 0.0):  # float changes none
+        found = Mixed(content=network, in_float=(), gain={})
     return {**files, "file": found.content, "int8": all_int8, "default": default}, found
 
 
@@ -183,10 +195,28 @@ class _Judge:
         self._images, self._threads = images, threads
         self._baseline = BaselineOutputs(RuntimeModel(network).outputs(images), None, names)
         self.metric = divergence_among(names) or names[0]
+        self._share = next((name for name in names if METRICS[name].is_share), None)
+        self._last = b"", torch.empty(0)
+
+    def share_changed(self, content: bytes) -> float:
+        """Return the share of answers that differ.
+
+        Raises:
+            InvalidSpec: outputs are no answers that differ or not.
+        """
+        if self._share is None:
+            raise InvalidSpec("A limit on changed answers is for networks that choose one of several: limit the time.")
+        outputs = self._outputs(content)
+        return change_of(self._share, self._baseline.moments_of(self._share, outputs, 0, len(outputs))).delta
+
+    def _outputs(self, content: bytes) -> Tensor:
+        if self._last[0] != content:
+            self._last = content, RuntimeModel(content, threads=self._threads).outputs(self._images)
+        return self._last[1]
 
     def change_of(self, content: bytes) -> MetricChange:
         """Return the change of :attr:`metric`."""
-        outputs = RuntimeModel(content, threads=self._threads).outputs(self._images)
+        outputs = self._outputs(content)
         return change_of(self.metric, self._baseline.moments_of(self.metric, outputs, 0, len(outputs)))
 
     def damage_of(self, content: bytes) -> float:

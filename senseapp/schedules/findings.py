@@ -45,6 +45,8 @@ def _time(file: RuntimeFigures) -> str:
 def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) -> Iterator[str]:
     if "default" not in figures:
         return
+    if settings.kind == "quickest":
+        yield from _against_limit(figures["file"], settings.most_changed)
     file, int8, default = (figures[name] for name in ("file", "int8", "default"))
     names = [change.metric for change in file.changes]
     judged_by = divergence_among(names) or names[0]
@@ -55,5 +57,21 @@ def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings) ->
         yield "onnxruntime's own default is quicker than this file, and does no more harm."
     if own is not None and all_int8 is not None and own.delta > all_int8.delta:
         yield "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
-    if file.seconds.value > settings.most_time * int8.seconds.value:
+    if settings.kind == "mixed" and file.seconds.value > settings.most_time * int8.seconds.value:
         yield f"The file takes more than {settings.most_time:g} times as long as all-int8."
+
+
+def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:
+    """Say where more answers changed on these images than on those that chose what stays in float."""
+    name = next((each.metric for each in file.changes if _counts_changed(each.metric)), None)
+    change = change_in(file.changes, name) if name is not None else None
+    if change is not None and change.delta > most_changed:
+        yield (
+            f"{100 * change.delta:.1f} % of the answers change (95 % interval {100 * max(0.0, change.ci_low):.1f} to "
+            f"{100 * change.ci_high:.1f}), more than the {100 * most_changed:g} % allowed, which held on the images "
+            "that chose what stays in float."
+        )
+
+
+def _counts_changed(name: str) -> bool:
+    return METRICS[name].is_share and not METRICS[name].needs_labels

@@ -14,7 +14,7 @@ _TRIED = 40  # files that all judging images run through, before the search take
 _BEST = 8  # nodes, that are also measured with what reads them
 _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
-_SWAPS = 6  # nodes, those that gain least for their time, that others are tried instead of
+_SWAPS = 6  # nodes, those that cost most time, that others are tried instead of
 
 _Group = tuple[str, ...]
 
@@ -41,7 +41,7 @@ def mixed(
     damage_of: Callable[[bytes], float],
     seconds_of: Callable[[Collection[str]], float],
     is_quick_enough: Callable[[bytes], bool],
-    enough: float = 0.0,
+    is_enough: Callable[[bytes, float], bool] = lambda _content, damage: damage <= 0,
     progress: Callable[[str], None],
 ) -> Mixed:
     """Return the int8 file whose most harmful nodes are in float, as long as it stays quick enough.
@@ -51,10 +51,10 @@ def mixed(
     where ``seconds_of`` predicts the time with given nodes in float, ``damage_of`` confirms the gain beside those
     chosen before, and the file is quick enough; gains that have shrunk meanwhile are measured again first (Minoux
     1978, "Accelerated greedy algorithms for maximizing submodular set functions"). At last, nodes that gain nothing
-    beside those chosen later go back, and others are tried in place of those that gain least for their time. The search
-    ends at a damage of ``enough``.
+    beside those chosen later go back, and others are tried in place of those that cost most. The search ends at a file
+    and its damage that are ``is_enough``; what it is still enough without goes back to int8.
     """
-    search = _Search(writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, enough, progress)
+    search = _Search(writer, tuple(always_float), damage_of, seconds_of, is_quick_enough, is_enough, progress)
     return search.found(screen)
 
 
@@ -65,17 +65,21 @@ class _Search:
     damage_of: Callable[[bytes], float]
     seconds_of: Callable[[Collection[str]], float]
     is_quick_enough: Callable[[bytes], bool]
-    enough: float
+    is_enough: Callable[[bytes, float], bool]
     progress: Callable[[str], None]
     in_float: _Group = ()
     best: bytes = b""
     least: float = 0.0
+    done: bool = False
     tried: int = 0
     nodes: list[str] = field(default_factory=list)
 
     def found(self, screen: Callable[[bytes], float]) -> Mixed:
         self.best = self._with(())
-        self.nodes, self.least = int8_nodes(self.best), self.damage_of(self.best)
+        self.nodes = int8_nodes(self.best)
+        self._take((), self.best, self.damage_of(self.best))
+        if self.done:
+            return Mixed(content=self.best, in_float=(), gain={})
         at_first, gains = screen(self.best), dict[_Group, float]()
         for index, node in enumerate(self.nodes):
             self.progress(f"Measuring each part in float · {index} of {len(self.nodes)}")
@@ -86,12 +90,16 @@ class _Search:
         self._add(gains)
         for _ in range(2):
             self._drop_idle()
-            if not self._swap(gains):
+            if self.done or not self._swap(gains):
                 break
         return Mixed(content=self.best, in_float=self.in_float, gain=alone)
 
     def _with(self, in_float: Collection[str]) -> bytes:
         return self.writer.write(but=[*self.always_float, *in_float])
+
+    def _take(self, in_float: _Group, content: bytes, damage: float) -> None:
+        self.in_float, self.best, self.least = in_float, content, damage
+        self.done = self.is_enough(content, damage)
 
     def _worth(self, group: _Group, gain: float) -> float:
         """Return the gain of a group for the time that it adds to the file."""
@@ -102,7 +110,7 @@ class _Search:
     def _add(self, gains: Mapping[_Group, float]) -> None:
         """Leave in float what gains most for its time, one group after the other."""
         waiting = {group: gain for group, gain in gains.items() if not set(group) <= set(self.in_float)}
-        while waiting and self.tried < _TRIED and self.least > self.enough:
+        while waiting and self.tried < _TRIED and not self.done:
             self.progress(f"Choosing what stays in float · {self.tried} of at most {_TRIED}")
             ranked = sorted(waiting, key=lambda group: -self._worth(group, waiting[group]))
             group = ranked[0]
@@ -122,33 +130,34 @@ class _Search:
                 continue
             del waiting[group]
             if gain >= _LEAST_GAIN * self.least and self.is_quick_enough(candidate):
-                self.in_float, self.best, self.least = tried, candidate, damage
+                self._take(tried, candidate, damage)
 
     def _measured(self, content: bytes) -> float:
         self.tried += 1
         return self.damage_of(content)
 
     def _drop_idle(self) -> None:
-        """Put back into int8 what gains nothing beside the others."""
-        for node in self.in_float[:-1]:
+        """Put back into int8 what gains nothing beside the others, or is not needed; what costs most first."""
+        for node in sorted(self.in_float, key=lambda node: -self._cost(node)):
             fewer = tuple(each for each in self.in_float if each != node)
             candidate = self._with(fewer)
-            if (damage := self.damage_of(candidate)) <= self.least:
-                self.best, self.least, self.in_float = candidate, damage, fewer
+            if (damage := self.damage_of(candidate)) <= self.least or (self.done and self.is_enough(candidate, damage)):
+                self._take(fewer, candidate, damage)
+
+    def _cost(self, node: str) -> float:
+        """Return the seconds that a node in float costs the file."""
+        return self.seconds_of(self.in_float) - self.seconds_of([each for each in self.in_float if each != node])
 
     def _swap(self, gains: Mapping[_Group, float]) -> bool:
-        """Try others in place of those that gain least for their time; return whether one is better."""
+        """Try others in place of those that cost most; return whether that is better."""
         before, best, least = self.in_float, self.best, self.least
-        costs = {
-            node: self.seconds_of(before) - self.seconds_of([each for each in before if each != node])
-            for node in before
-        }
-        for node in sorted(before, key=lambda node: -costs[node])[:_SWAPS]:
-            self.in_float = tuple(each for each in before if each != node)
-            self.best = self._with(self.in_float)
-            self.least, self.tried = self.damage_of(self.best), _TRIED - _SWAPS
+        for node in sorted(before, key=lambda node: -self._cost(node))[:_SWAPS]:
+            fewer = tuple(each for each in before if each != node)
+            content = self._with(fewer)
+            self._take(fewer, content, self.damage_of(content))
+            self.tried = _TRIED - _SWAPS
             self._add({group: gain for group, gain in gains.items() if node not in group})
-            if self.least < (1 - _LEAST_GAIN) * least:
+            if self.done or self.least < (1 - _LEAST_GAIN) * least:
                 return True
             self.in_float, self.best, self.least = before, best, least
         return False

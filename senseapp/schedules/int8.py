@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor
@@ -24,6 +25,7 @@ from senseapp.schedules.rounding.calibration import Range, RoundedProduct
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -89,13 +91,18 @@ class Int8Writer:
 
     @rounding.setter
     def rounding(self, rounding: Rounding | None) -> None:
-        self._rounding, self._all = rounding, None
+        before, self._rounding = self._rounding, rounding
+        if self._all is None or before is None or rounding is None or rounding.products is not before.products:
+            self._all = None
+            return
+        changed = {name: ends for name, ends in rounding.ranges.items() if ends != before.ranges.get(name)}
+        self._all = self._all[0], self._all[1].with_ranges(changed, _biases(self.network, rounding))
 
     def write(self, *, but: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be, ``but`` not these."""
         if self._all is None:
             int8 = self._quantized()
-            self._all = int8, PartlyInt8(self.network, int8)
+            self._all = int8, PartlyInt8(onnx.load_from_string(self.network).graph, onnx.load_from_string(int8))
         int8, parts = self._all
         return parts.content(but) if but or self._rounding else int8
 
@@ -148,6 +155,18 @@ def _apply(rounding: Rounding, model: onnx.ModelProto) -> dict[str, list[dict[st
             for scale in found.scale.numpy()
         ]
     return overrides
+
+
+def _biases(network: bytes, rounding: Rounding) -> dict[str, NDArray[np.float32]]:
+    """Return the bias of each node in float, as it is before it is rounded."""
+    found = {name: each.offsets.numpy() for name, each in rounding.products.items() if each.offsets is not None}
+    graph = onnx.load_from_string(network).graph
+    constants = {each.name: each for each in graph.initializer}
+    return found | {
+        node.name: numpy_helper.to_array(constants[node.input[2]])
+        for node in graph.node
+        if node.op_type in _BIASED and node.name not in found and len(node.input) > 2 and node.input[2] in constants
+    }
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types

@@ -10,11 +10,15 @@ Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/ope
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import NodeProto
+from numpy.typing import NDArray
+from onnx import NodeProto, numpy_helper
+from onnxruntime.quantization.quant_utils import compute_scale_zp
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
 from senseapp.schedules.true_float import compute_in_float
@@ -31,19 +35,21 @@ _AS_GIVEN = (
 """What rounds its output only where its input is rounded."""
 _BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
 _IN_FLOAT = ".float"
+_Range = tuple[float, float]
 
 
 class PartlyInt8:
     """A float ``network`` and the file in which onnxruntime's quantizer put all of it into ``int8``."""
 
-    def __init__(self, network: bytes, int8: bytes) -> None:
-        self._float, self._int8 = onnx.load_from_string(network).graph, onnx.load_from_string(int8)
+    def __init__(self, network: onnx.GraphProto, int8: onnx.ModelProto) -> None:
+        self._float, self._int8 = network, int8
         graph = self._int8.graph
         self._given = {each.name: each for each in self._float.initializer}
         self._made = {each.name: each for each in graph.initializer}
         self._outputs = {each.name for each in graph.output}
         by_source = {node.input[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
         self._constants = {node.output[0]: node for source, node in by_source.items() if source in self._made}
+        self._dequantizing = {node.output[0]: node for node in by_source.values()}
         self._rounded = {
             node.input[0].removesuffix(_BEFORE): (node, by_source[node.output[0]])
             for node in graph.node
@@ -52,6 +58,35 @@ class PartlyInt8:
         self._nodes = {node.name: node for node in graph.node}
         self._folded = {node.name for node in self._float.node if node.name not in self._nodes}
         self._maker = {name: node for node in self._float.node for name in node.output}
+
+    def with_ranges(self, ranges: Mapping[str, _Range], biases: Mapping[str, NDArray[np.float32]]) -> PartlyInt8:
+        """Return it with other ranges of these tensors; ``biases`` are in float by the name of their node."""
+        int8 = onnx.ModelProto()
+        int8.CopyFrom(self._int8)
+        constants = {each.name: each for each in int8.graph.initializer}
+        changed = set()
+        for name, ends in ranges.items():
+            scale, zero_point = self._rounded[name][0].input[1:] if name in self._rounded else ("", "")
+            if scale != f"{name}_scale":  # that of what it is made from
+                continue
+            low, high = (np.array(end, np.float32) for end in ends)
+            found = compute_scale_zp(low, high, np.array(0, np.uint8), np.array(255, np.uint8))
+            for target, value in zip((zero_point, scale), found, strict=True):
+                _set(constants[target], value)
+            changed.add(scale)
+        for node in self._nodes.values():
+            dequantized = [self._dequantizing.get(name) for name in node.input]
+            if node.name not in biases or len(node.input) < 3 or None in dequantized:
+                continue
+            given, weight, bias = dequantized
+            if given.input[1] not in changed:
+                continue
+            scale = numpy_helper.to_array(constants[given.input[1]]) * numpy_helper.to_array(constants[weight.input[1]])
+            limit = np.iinfo(np.int32)
+            steps = (biases[node.name] / scale).round().clip(limit.min, limit.max)
+            _set(constants[bias.input[0]], steps)
+            _set(constants[bias.input[1]], scale)
+        return PartlyInt8(self._float, int8)
 
     def content(self, in_float: Collection[str] = ()) -> bytes:
         """Return the file in which the nodes ``in_float`` compute in float, and all others as in the int8 file."""
@@ -148,6 +183,12 @@ class PartlyInt8:
             elif name not in self._constants and (given := self._given.get(name.removesuffix(_IN_FLOAT))) is not None:
                 graph.initializer.append(given)
                 graph.initializer[-1].name = name
+
+
+def _set(constant: onnx.TensorProto, value: NDArray[Any]) -> None:
+    """Give a constant another value, of its type and shape."""
+    known = numpy_helper.to_array(constant)
+    constant.CopyFrom(numpy_helper.from_array(value.astype(known.dtype).reshape(known.shape), constant.name))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from senseapp.core.wording import plural
 from senseapp.records.layer_times import INT8_BITS, MILLISECONDS, LayerTimes
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
+from senseapp.schedules.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.schedules.runtime import RuntimeModel, times
 from senseapp.schedules.time_budget import schedule_within
 from senseapp.schedules.timing import time_layers
@@ -49,7 +49,7 @@ class TimedNetwork:
         evaluator.progress("Writing the network as ONNX")
         network = onnx_model(evaluator.dense.model.cpu(), image)
         size = RuntimeModel(network).fixed_batch or batch
-        with Int8Writer(network, evaluator.calibration()) as writer:
+        with Int8Writer(network, evaluator.calibration(), rounding=Rounding()) as writer:
             evaluator.progress("Timing every layer in float and in int8")
             owners = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
             found = time_layers(network, writer.write(), owners, threads=threads, batch=size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from senseapp.schedules.rounding.choice import rounded_tensors
 from senseapp.schedules.true_float import compute_in_float
 from senseapp.schedules.write import onnx_model
 
+pytestmark = pytest.mark.slow
 IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(5))
 _FUSED = ("Clip", "Relu")
 _PASSING = ("MaxPool", "AveragePool", "Reshape", "Transpose", "Slice", "Split")
@@ -146,3 +148,22 @@ def test_rewired_files_are_those_of_the_quantizer(case, seed, tmp_path):
     onnx.checker.check_model(onnx.load_from_string(found))
     assert wiring(onnx.load_from_string(found)) == wiring(expected)
     assert np.array_equal(outputs_of(found), outputs_of(expected.SerializeToString()))
+
+
+def test_other_ranges_and_the_biases_that_depend_on_them_are_those_of_the_quantizer(case, tmp_path):
+    writer, nodes = case
+    before = writer.rounding
+    graph = onnx.load_from_string(writer.network).graph
+    passed_on = {name for node in graph.node if node.op_type in _PASSING for name in (*node.input, *node.output)}
+    wider = {
+        name: (1.3 * low - 0.1, 0.7 * high) for name, (low, high) in before.ranges.items() if name not in passed_on
+    }
+    assert len(wider) > 3
+    writer.rounding = replace(before, ranges={**before.ranges, **wider})
+    assert writer.rounding.products is before.products
+    expected, found = quantized(writer, nodes[1:2], tmp_path), writer.write(but=nodes[1:2])
+    writer.rounding = before
+    assert wiring(onnx.load_from_string(found)) == wiring(expected)
+    assert np.array_equal(outputs_of(found), outputs_of(expected.SerializeToString()))
+    unchanged = quantized(writer, nodes[1:2], tmp_path)
+    assert wiring(onnx.load_from_string(writer.write(but=nodes[1:2]))) == wiring(unchanged) != wiring(expected)

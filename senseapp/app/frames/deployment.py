@@ -65,9 +65,9 @@ def _reading(change: MetricChange) -> str:
 
 def _milliseconds(seconds: Median) -> str:
     value, low, high = (f"{1000 * each:.3g}" for each in (seconds.value, seconds.low, seconds.high))
-    return f"{value} ms ({low} to {high})"
+    return f"{value} ({low} to {high})"
 
 
 def _percent(ratio: Median) -> str:
     value, low, high = (f"{100 * each:.0f}" for each in (ratio.value, ratio.low, ratio.high))
-    return f"{value} % ({low} to {high})"
+    return f"{value} ({low} to {high})"

@@ -15,6 +15,7 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import kept
 from senseapp.app.common.tables import show_table
 from senseapp.app.frames.deployment import deployment_frame, shown_metrics
+from senseapp.app.schedule.proof import choose_adapting
 from senseapp.app.words import format as fmt
 from senseapp.metrics import METRICS
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
@@ -23,13 +24,15 @@ from senseapp.records.schedule import Schedule
 from senseapp.runs.schedule_tasks import DeployTask
 
 _KINDS: dict[DeployKind, str] = {
-    "mixed": "Int8 where it does little harm",
+    "quickest": "As quick as possible",
+    "mixed": "Int8 within a time",
     "int8": "All int8",
     "float": "Float",
 }
 _KIND_HELP = (
     "**Int8** computes with whole numbers of 8 bits: a quarter of the size, and on most processors quicker. A few "
-    "layers may bear it badly; they are found by measurement and stay in **float**, as long as the file remains quick. "
+    "layers may bear it badly; they are found by measurement and stay in **float**: as few as a limit on changed "
+    "answers takes (**as quick as possible**), or as many as a limit on the time allows. "
     "What the schedule zeroes or removes is gone from each of these files."
 )
 _NAME = "model.onnx"
@@ -44,7 +47,8 @@ def deploy_block(schedule: Schedule, run_id: str, *, partner: SensitivityResult 
     with st.container(border=True):
         st.markdown("## Deploy: a file that runs")
         other = partner.spec.sensitivity.compression if partner is not None else None
-        task = DeployTask(run_id=run_id, schedule=schedule, settings=_choose(run_id), other=other)
+        settings = _choose(run_id, adapts=any(entry.compression != "none" for entry in schedule.entries))
+        task = DeployTask(run_id=run_id, schedule=schedule, settings=settings, other=other)
         with errors_here():
             record = backend.service().work.outcome(task)
             if record is not None:
@@ -60,15 +64,31 @@ def deploy_block(schedule: Schedule, run_id: str, *, partner: SensitivityResult 
                     begin(task)
 
 
-def _choose(run_id: str) -> DeploySettings:
+def _choose(run_id: str, *, adapts: bool) -> DeploySettings:
     chosen = st.segmented_control(
         "How it computes",
         list(_KINDS),
-        default="mixed",
+        default="quickest",
         required=True,
         format_func=_KINDS.__getitem__,
         **kept(f"schedule.deploy_kind.{run_id}"),
         help=_KIND_HELP,
+    )
+    usual = DeploySettings()
+    changed = (
+        st.slider(
+            "Answers that may change",
+            0.0,
+            10.0,
+            100 * usual.most_changed,
+            0.5,
+            format="at most %.1f %%",
+            **kept(f"schedule.deploy_changed.{run_id}"),
+            help="Of the answers that the original gives, right or wrong. The file is as quick as it gets within this "
+            "limit on images that choose what stays in float, and is then measured on others.",
+        )
+        if chosen == "quickest"
+        else 100 * usual.most_changed
     )
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
@@ -78,16 +98,20 @@ def _choose(run_id: str) -> DeploySettings:
             "Longest time, as a multiple of all-int8's",
             1.0,
             10.0,
-            DeploySettings().most_time,
+            usual.most_time,
             0.1,
             format="%.1f",
             disabled=chosen != "mixed",
             **kept(f"schedule.deploy_time.{run_id}"),
             help="How much slower layers in float may make the file.",
         )
-    usual = DeploySettings()
     return DeploySettings(
-        kind=chosen, threads=threads, batch=batch, most_time=most if chosen == "mixed" else usual.most_time
+        kind=chosen,
+        most_changed=changed / 100,
+        most_time=most if chosen == "mixed" else usual.most_time,
+        threads=threads,
+        batch=batch,
+        adapting=choose_adapting(f"schedule.deploy_adapt.{run_id}") if adapts else "off",
     )
 
 
@@ -123,11 +147,11 @@ def _code(name: str) -> str:
 def _columns(record: Deployment) -> dict[str, Any]:
     columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width=150)}
     for name in shown_metrics(record):
-        columns[name] = st.column_config.TextColumn(METRICS[name].label, help=METRICS[name].help, width=135)
+        columns[name] = st.column_config.TextColumn(METRICS[name].label, help=METRICS[name].help, width=145)
     return columns | {
-        "time": st.column_config.TextColumn("Time of a call", help="Median, with its 95 % interval.", width=150),
+        "time": st.column_config.TextColumn("ms a call", help="Median, with its 95 % interval.", width=120),
         "share": st.column_config.TextColumn(
-            "Of original's time", help="Median of the ratios, call by call.", width=105
+            "% of original's time", help="Median of the ratios, call by call.", width=120
         ),
         "size": st.column_config.TextColumn("Size on disk", width=80),
     }

@@ -112,18 +112,7 @@ def proof_block(
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
-        adapting: Adapting = st.segmented_control(
-            "Adapt weights",
-            list(_ADAPTING),
-            format_func=lambda each: _ADAPTING[each],
-            default="minutes" if result.spec.sensitivity.adapted else "off",
-            required=True,
-            **kept(f"schedule.adapt.{run_id}"),
-            help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
-            "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
-            "Best then tunes norms and biases block by block too, where no channels went. Kept only where it measures "
-            "better on images that it was not fitted to.",
-        )
+        adapting = choose_adapting(f"schedule.adapt.{run_id}", result)
         proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():
             validation = backend.service().work.outcome(proof)
@@ -142,6 +131,23 @@ def proof_block(
                 )
                 if st.button(label, key=f"schedule.verify.{run_id}", icon=":material/science:"):
                     begin(proof)
+
+
+def choose_adapting(key: str, result: SensitivityResult) -> Adapting:
+    """Show whether compressed layers get new weights, in a control of its own ``key``."""
+    chosen: Adapting = st.segmented_control(
+        "Adapt weights",
+        list(_ADAPTING),
+        format_func=lambda each: _ADAPTING[each],
+        default="minutes" if result.spec.sensitivity.adapted else "off",
+        required=True,
+        **kept(key),
+        help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
+        "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
+        "Best then tunes norms and biases block by block too, where no channels went. Kept only where it measures "
+        "better on images that it was not fitted to.",
+    )
+    return chosen
 
 
 def _verification(
