@@ -8,6 +8,8 @@ from pathlib import Path
 
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
+from senseapp.records.layer_times import LayerTimes
+from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
@@ -20,6 +22,7 @@ from senseapp.runs.questions import (
     IdentifyCheckpoint,
     PreviewImages,
     ReadSchedule,
+    ReadTimes,
     SurveyImages,
 )
 from senseapp.runs.settings import check_paths, uploads_folder
@@ -98,6 +101,15 @@ class Inputs:
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
         return self._backend.answer(ReadSchedule(content=content, profile=profile))
+
+    def read_times(
+        self, content: bytes, result: SensitivityResult, *, name: str, level: float | None = None
+    ) -> LayerTimes:
+        """Read times of layers from a file called ``name``; InvalidFile, in one sentence, where it has none."""
+        compression = result.spec.sensitivity.compression
+        return self._backend.answer(
+            ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level)
+        )
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
         if not (spec.data.path or spec.data.name):

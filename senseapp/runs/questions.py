@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from senseapp.compressions import CompressionConfig
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.codec import decode, encode, register
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
+from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -31,6 +33,7 @@ from senseapp.runs.model_cards import (
 from senseapp.runs.run_files import UnpackedRun, unpack_run_file
 from senseapp.runs.session import load_engine
 from senseapp.store.distiller_reading import read_distiller_csv
+from senseapp.store.layer_times import read_layer_times
 from senseapp.tasks import task_named
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
@@ -248,6 +251,22 @@ class ReadSchedule(Question[Schedule]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTimes(Question[LayerTimes]):
+    """How long do layers take, as a file of another program has it? ``level`` is that of a profiled network."""
+
+    answer_type: ClassVar[type[Any]] = LayerTimes
+    content: bytes
+    name: str
+    profile: ModelProfile
+    compression: CompressionConfig
+    level: float | None
+
+    def answer(self) -> LayerTimes:
+        """Read it."""
+        return read_layer_times(self.content, self.profile, self.compression.scale, name=self.name, level=self.level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackRunFile(Question[UnpackedRun]):
     """What is in a run file? What is sound in it is written anew, into an empty folder."""
 
@@ -271,7 +290,7 @@ QUESTIONS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(IdentifyCheckpoint, CompareCheckpoint, DescribeModel, FindGroups),
-        *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, UnpackRunFile),
+        *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, ReadTimes, UnpackRunFile),
     )
 }
 """What can be asked, by the names that messages have."""

@@ -13,6 +13,7 @@ from senseapp.core.disk import replace_file
 from senseapp.core.errors import NotFound
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import Deployment, DeploySettings
+from senseapp.records.layer_times import LayerTimes
 from senseapp.records.model_files import MODEL_FILES
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
@@ -130,6 +131,29 @@ class DeployTask(FinishedRunTask[Deployment]):
         if self.outcome(folder) is None or not path.is_file():
             raise NotFound("There is no such file yet. Make it first.")
         return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingTask(FinishedRunTask[LayerTimes]):
+    """How long the layers of the network of a run take on this machine, in float and in int8."""
+
+    kind: ClassVar[type] = LayerTimes
+
+    threads: int = 1
+    batch: int = 1
+
+    @property
+    def key(self) -> str:
+        """Names its file."""
+        return key_of(f"times threads={self.threads} batch={self.batch}")
+
+    def find_out(self, context: TaskContext) -> LayerTimes:
+        """Write the network and time its layers."""
+        from senseapp.schedules.timed import TimedNetwork  # torch loads here
+
+        evaluator = open_evaluator(context)
+        with TimedNetwork.open(evaluator, threads=self.threads, batch=self.batch) as network:
+            return network.times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

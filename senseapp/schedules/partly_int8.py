@@ -75,8 +75,8 @@ class PartlyInt8:
                 _set(constants[target], value)
             changed.add(scale)
         for node in self._nodes.values():
-            dequantized = [self._dequantizing.get(name) for name in node.input]
-            if node.name not in biases or len(node.input) < 3 or None in dequantized:
+            dequantized = [self._dequantizing[name] for name in node.input if name in self._dequantizing]
+            if node.name not in biases or len(dequantized) != 3:
                 continue
             given, weight, bias = dequantized
             if given.input[1] not in changed:

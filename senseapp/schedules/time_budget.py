@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.schedules.curves import LayerCurve
 from senseapp.schedules.methods import admissible_levels
 from senseapp.schedules.problem import Problem, assemble, build_problem
+from senseapp.schedules.trade_off import TradeOffPoint
 
 _TOLERANCE = 1e-9
 _TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the quicker choice wins
@@ -71,6 +73,37 @@ def schedule_within(
     made = assemble(problem.curve_set, problem.accounting, levels, method="optimal", locked=problem.fixed.keys())
     notes = (*_time_notes(curves, times, seconds), *made.notes)
     return replace(made, achieved=made.achieved | {MILLISECONDS: 1000 * seconds}, notes=notes)
+
+
+def time_range(result: SensitivityResult, times: LayerTimes) -> tuple[float, float]:
+    """Return the least predicted time of any schedule, and the time of the network as it is, in seconds.
+
+    Raises:
+        InvalidSpec: no layer of the run has a time.
+    """
+    problem = _problem(result, Limits())
+    curves = problem.curve_set.curves
+    choices = _choices(problem, times)
+    quickest = _solved(curves, replace(choices, damage=[0.0] * len(choices.damage)), times, None) or {}
+    untouched = predicted_seconds(curves, times, {})
+    return min(untouched, predicted_seconds(curves, times, quickest)), untouched
+
+
+def time_trade_off(
+    result: SensitivityResult, times: LayerTimes, *, limits: Limits | None = None, points: int = 15
+) -> tuple[TradeOffPoint, ...]:
+    """Return ``points`` schedules at most, from the network as it is to nearly the quickest one."""
+    least, untouched = time_range(result, times)
+    found = []
+    for seconds in np.linspace(untouched, least + (untouched - least) / (2 * points), points):
+        with suppress(InfeasibleBudget):  # limits forbid the quickest
+            made = schedule_within(result, times, float(seconds), limits=limits)
+            reached = made.achieved[MILLISECONDS]
+            point = TradeOffPoint(
+                kind=MILLISECONDS, target=1000 * float(seconds), damage=made.predicted_damage, figure=reached
+            )
+            found.append(point)
+    return tuple(found)
 
 
 def predicted_seconds(curves: Sequence[LayerCurve], times: LayerTimes, levels: Mapping[str, float]) -> float:

@@ -139,10 +139,10 @@ def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> d
 class TradeOffPoint:
     """One schedule of the trade-off: its target, which gives it again, and its predicted damage, summed over layers.
 
-    ``figure`` is what it truly removes, or its average bits; it may be more than was asked for.
+    ``figure`` is what it truly removes, or its average bits, or milliseconds; it may be more than was asked for.
     """
 
-    kind: BudgetKind
+    kind: str
     target: float
     damage: float
     figure: float

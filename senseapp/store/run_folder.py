@@ -17,6 +17,7 @@ from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.deployment import Deployment
 from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
@@ -25,7 +26,14 @@ from senseapp.store.journal import Journal
 
 T = TypeVar("T")
 Record = (
-    ValidationResult | StrongestFound | QuantizationHistogram | Deployment | Recommendation | ChangedAnswers | Diagnosis
+    ValidationResult
+    | StrongestFound
+    | QuantizationHistogram
+    | Deployment
+    | LayerTimes
+    | Recommendation
+    | ChangedAnswers
+    | Diagnosis
 )
 """What tasks on finished runs leave."""
 RecordT = TypeVar(
@@ -34,6 +42,7 @@ RecordT = TypeVar(
     StrongestFound,
     QuantizationHistogram,
     Deployment,
+    LayerTimes,
     Recommendation,
     ChangedAnswers,
     Diagnosis,
@@ -43,6 +52,7 @@ _PREFIXES: dict[type, str] = {
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
     Deployment: "deployment",
+    LayerTimes: "times",
     Recommendation: "recommendation",
     ChangedAnswers: "changed",
     Diagnosis: "diagnosis",

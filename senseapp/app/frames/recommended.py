@@ -7,24 +7,27 @@ from typing import Any
 
 import pandas as pd
 
-from senseapp.compressions import BudgetKind
 from senseapp.metrics import METRICS, Metric, MetricChange
+from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 
 OURS, UNIFORM = "A level for each layer", "The same level for all"
 COLUMNS = ("source", "figure", "value", "low", "high", "proven", "description")
-AXES: dict[BudgetKind, str] = {
+AXES: dict[str, str] = {
     "params": "Weights removed (%)",
     "bytes": "Bytes saved if stored compactly (%)",
     "macs": "MACs saved (%)",
     "bits": "Average bits of a weight",
+    MILLISECONDS: "Predicted milliseconds of a call",
 }
+AS_THEY_ARE = ("bits", MILLISECONDS)
+"""Kinds whose figures are no shares."""
 
 
 def shown_figure(kind: str, figure: float) -> float:
-    """Return a figure in the unit of its axis: percent removed, or average bits."""
-    return figure if kind == "bits" else 100 * figure
+    """Return a figure in the unit of its axis: percent removed, average bits or milliseconds."""
+    return figure if kind in AS_THEY_ARE else 100 * figure
 
 
 def figure_text(kind: str, figure: float) -> str:
@@ -34,6 +37,8 @@ def figure_text(kind: str, figure: float) -> str:
         "bytes": "of the bytes saved if stored compactly",
         "macs": "of the MACs saved",
     }
+    if kind == MILLISECONDS:
+        return f"{figure:.3g} ms a call"
     return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
 
 
@@ -59,7 +64,7 @@ def _rows(found: Recommendation) -> Iterator[dict[str, Any]]:
             yield _row(source, found.kind, figure, change, proven=True)
 
 
-def _row(source: str, kind: BudgetKind, figure: float, change: MetricChange, *, proven: bool) -> dict[str, Any]:
+def _row(source: str, kind: str, figure: float, change: MetricChange, *, proven: bool) -> dict[str, Any]:
     view = METRICS[change.metric]
     value, low, high = (view.factor * end for end in _ends(change, view))
     return {

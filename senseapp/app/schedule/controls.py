@@ -10,8 +10,10 @@ from senseapp.app.common import backend
 from senseapp.app.common.state import kept, layer_edits
 from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
-from senseapp.compressions import BudgetKind, LevelScale
+from senseapp.app.schedule.time_goal import choose_time
+from senseapp.compressions import LevelScale
 from senseapp.metrics import METRICS, divergence_among
+from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
@@ -28,11 +30,13 @@ _BUDGETS: dict[str, str] = {
     "bytes": "Bytes saved if stored compactly",
     "macs": "MACs saved",
     "bits": "Average bits",
+    MILLISECONDS: "Milliseconds of a call",
 }
 _BUDGET_HELP = (
     "What the target counts, over all compressible layers: weights set to zero or removed, bytes of weights, "
     "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "
-    "for each position and what is not zero, at its bits; the files say their own sizes."
+    "for each position and what is not zero, at its bits; the files say their own sizes. Milliseconds add up what "
+    "layers take, and what changes between int8 and float cost."
 )
 _USUAL_PERCENT = 50
 _ROOM_LEFT = 2 / 3
@@ -44,10 +48,14 @@ def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     scale = result.compression.scale
     method = _choose_method(run_id, scale)
     partner = choose_partner(run_id) if method == "optimal" else None
-    kind = "bytes" if partner is not None else _choose_budget(run_id, result)
+    kinds = result.compression.description.budgets
+    chosen = "bytes" if partner is not None else _choose_budget(run_id, result, timed=method == "optimal")
+    in_time = chosen == MILLISECONDS
+    time = choose_time(run_id, result) if in_time else None
+    kind = next((kind for kind in ("bytes", *kinds) if kind == chosen), kinds[0])
     target = 0.5 if kind != "bits" else 4.0
     allowed = _choose_loss(run_id, result) if method == "strongest" else None
-    if allowed is None:
+    if allowed is None and not in_time:
         target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
     limits = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
     return ScheduleSettings(
@@ -57,6 +65,8 @@ def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
         gamma=_choose_gamma(run_id) if method == "gamma" else 1.5,
         drop=replace(allowed, kind=kind, limits=limits) if allowed is not None else None,
         partner=partner,
+        time=time,
+        awaits_times=in_time and time is None,
     )
 
 
@@ -65,7 +75,9 @@ def take_target(run_id: str, result: SensitivityResult, kind: str, figure: float
     method = f"schedule.method.{run_id}"
     if st.session_state.get(method) != "optimal":
         st.session_state[method] = "optimal"
-    if kind == "bits":
+    if kind == MILLISECONDS:
+        st.session_state[f"schedule.ms.{run_id}"] = figure
+    elif kind == "bits":
         choices = result.compression.scale.choices
         st.session_state[f"schedule.bits.{run_id}"] = min(max(choices), max(min(choices), round(figure, 1)))
     else:
@@ -86,8 +98,8 @@ def _choose_method(run_id: str, scale: LevelScale) -> str:
     return chosen if chosen in methods else "optimal"
 
 
-def _choose_budget(run_id: str, result: SensitivityResult) -> BudgetKind:
-    kinds = result.compression.description.budgets
+def _choose_budget(run_id: str, result: SensitivityResult, *, timed: bool) -> str:
+    kinds = [*result.compression.description.budgets, *([MILLISECONDS] if timed else [])]
     chosen = st.selectbox(
         "Goal",
         kinds,
@@ -111,7 +123,7 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
     return float(percent) / 100
 
 
-def _recommended(run_id: str, kind: BudgetKind) -> float | None:
+def _recommended(run_id: str, kind: str) -> float | None:
     """Return the target of what is recommended; None where nothing is, or in another budget."""
     found = backend.recommendation_of(run_id)
     budget = found.schedule.budget if found is not None and found.schedule is not None else None

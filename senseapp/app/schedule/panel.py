@@ -25,10 +25,12 @@ from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.core.errors import InfeasibleBudget, SenseError
 from senseapp.metrics import METRICS
+from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.resolution import baseline_warning
 from senseapp.records.schedule import Schedule, StrongestFound
+from senseapp.schedules.time_budget import time_range
 
 
 @st.fragment
@@ -83,13 +85,15 @@ def _schedule(
     result: SensitivityResult,
     groups: tuple[CoupledGroup, ...],
 ) -> Schedule | None:
+    if settings.awaits_times:
+        return None
     if settings.drop is not None:
         return found.schedule if found is not None else None
     try:
         return settings.solve(result, groups=groups)
     except InfeasibleBudget as error:
         complain(str(error))
-        target = (run_id, result, settings.budget.kind, error.nearest)
+        target = (run_id, result, settings.kind, error.nearest)
         st.button("Take the nearest target", key=f"schedule.nearest.{run_id}", on_click=take_target, args=target)
     except SenseError as error:
         complain(str(error))
@@ -128,6 +132,9 @@ def _figures(
     }
     if settings.partner is not None:
         figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
+    elif settings.time is not None:
+        untouched = time_range(result, settings.time.times)[1]
+        figures = {"Predicted ms of a call": f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}", **figures}
     elif schedule.budget is not None:
         asked = replace(settings, budget=schedule.budget)
         try:
@@ -145,6 +152,9 @@ def _figures(
         "Uniform would give": "The prediction for the same level in every layer at the same budget.",
     }
     figures_row(figures, helps=helps, key="schedule_figures")
+    if settings.time is not None:
+        for note in schedule.notes:
+            st.caption(f":material/info: {note}")
 
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:

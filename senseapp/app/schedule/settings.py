@@ -13,6 +13,7 @@ from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
+from senseapp.records.layer_times import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
@@ -20,7 +21,16 @@ from senseapp.runs.schedule_tasks import DropLimit
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.methods import mixed_schedule
 from senseapp.schedules.problem import budget_of
+from senseapp.schedules.time_budget import schedule_within
 from senseapp.schedules.trade_off import schedule_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeGoal:
+    """How long a call of the network may take, and how long its layers do."""
+
+    times: LayerTimes
+    most_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,7 @@ class ScheduleSettings:
         gamma: exponent of the classic rule.
         drop: what may be lost, where that is asked for in place of a budget.
         partner: the results of another compression of the same model, chosen together with this one.
+        time: what a call may take, in place of the budget; ``awaits_times`` while that is asked for but not known.
     """
 
     method: str
@@ -42,6 +53,13 @@ class ScheduleSettings:
     gamma: float = 1.5
     drop: DropLimit | None = None
     partner: SensitivityResult | None = None
+    time: TimeGoal | None = None
+    awaits_times: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What the target counts: the kind of a budget, or milliseconds."""
+        return MILLISECONDS if self.time is not None else self.budget.kind
 
     def solve(self, result: SensitivityResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
         """Return the schedule, by another ``method`` on request.
@@ -52,6 +70,8 @@ class ScheduleSettings:
             InfeasibleBudget: nothing meets the budget; names the nearest target that does.
             InvalidInput: the settings contradict each other, or nothing was measured.
         """
+        if self.time is not None:
+            return schedule_within(result, self.time.times, self.time.most_seconds, limits=self.limits)
         if self.partner is not None and not method:
             limits = {result.spec.sensitivity.compression.kind: self.limits}
             return mixed_schedule(result, self.partner, budget=self.budget, limits=limits)

@@ -13,17 +13,17 @@ from senseapp.app.charts.trade_off import trade_off_chart
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import complain
-from senseapp.app.frames.recommended import AXES, figure_text, shown_figure
+from senseapp.app.frames.recommended import AS_THEY_ARE, AXES, figure_text, shown_figure
 from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.app.words.wording import caveat_of
-from senseapp.compressions import BudgetKind
 from senseapp.core.errors import SenseError
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.schedules.curve_set import damage_metric
+from senseapp.schedules.time_budget import time_trade_off
 from senseapp.schedules.trade_off import TradeOffPoint, trade_off
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")
@@ -38,7 +38,7 @@ def predicted_frame(curves: Iterable[tuple[str, Sequence[TradeOffPoint]]], metri
 
 
 def measured_frame(
-    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: BudgetKind, metric: str
+    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: str, metric: str
 ) -> pd.DataFrame:
     """Return one row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known.
 
@@ -61,7 +61,7 @@ def measured_frame(
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
-def _row(source: str, kind: BudgetKind, figure: float, ends: tuple[float, float, float], metric: str) -> dict[str, Any]:
+def _row(source: str, kind: str, figure: float, ends: tuple[float, float, float], metric: str) -> dict[str, Any]:
     view, (damage, low, high) = METRICS[metric], ends
     interval = f" ({view.interval_text(low, high)})" if high > low else ""
     return {
@@ -90,7 +90,9 @@ def trade_off_view(
     found: StrongestFound | None = None,
 ) -> None:
     """Draw the curve of every method that fits, with the measured schedules; a click moves the target there."""
-    kind, metric = settings.budget.kind, damage_metric(result)
+    kind, metric = settings.kind, damage_metric(result)
+    if settings.awaits_times:
+        return
     try:
         curves = _curves(run_id, result, settings, tuple(groups))
         measured = measured_frame(backend.service().validations(run_id), found, kind=kind, metric=metric)
@@ -105,7 +107,7 @@ def trade_off_view(
     chart = trade_off_chart(
         predicted,
         measured,
-        now=shown_figure(kind, settings.budget.target if now is None else now),
+        now=shown_figure(kind, _asked(settings) if now is None else now),
         x_title=AXES[kind],
         y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})",
         notable=view.factor * view.notable,
@@ -128,7 +130,11 @@ def _take(key: str, run_id: str, result: SensitivityResult, kind: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     if picked:
         figure = float(picked[0]["figure"])
-        take_target(run_id, result, kind, figure if kind == "bits" else figure / 100)
+        take_target(run_id, result, kind, figure if kind in AS_THEY_ARE else figure / 100)
+
+
+def _asked(settings: ScheduleSettings) -> float:
+    return settings.budget.target if settings.time is None else 1000 * settings.time.most_seconds
 
 
 def _curves(
@@ -139,10 +145,11 @@ def _curves(
     asked = (
         *(run_id, len(result.measurements), settings.budget.kind, settings.gamma, len(groups)),
         *(limits.min_level, limits.max_level),
+        settings.time and (settings.time.times.source, len(settings.time.times.times)),
         *(tuple(sorted(limits.layers.items())), tuple(sorted(limits.fixed.items()))),
     )
-    methods = ["optimal", "uniform"]
-    if result.compression.scale.any_between:
+    methods = ["optimal", "uniform"] if settings.time is None else ["optimal"]
+    if settings.time is None and result.compression.scale.any_between:
         methods.append("gamma")
     return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
 
@@ -157,6 +164,8 @@ def _curve(
 ) -> tuple[TradeOffPoint, ...]:
     """Return one curve; ``asked`` names everything that decides it."""
     kind = _settings.budget.kind
+    if _settings.time is not None:
+        return time_trade_off(_result, _settings.time.times, limits=_settings.limits)
     try:
         return trade_off(
             _result,
