@@ -6,8 +6,10 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 from senseapp.compressions import Effect
@@ -21,7 +23,7 @@ from senseapp.records.rounding import LayerRounding, RoundingSettings
 from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.findings import findings
+from senseapp.schedules.findings import advice, findings
 from senseapp.schedules.float_nodes import Mixed, mixed
 from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.schedules.repair_choice import Measured, measured
@@ -76,7 +78,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
         files, found = _int8_files(evaluator, files, applied, settings)
     evaluator.progress("Measuring the files in onnxruntime")
     opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
-    figures = _figures(evaluator, files, opened, settings.batch)
+    figures, zeros = _figures(evaluator, files, opened, settings)
     model = onnx.load_from_string(files["file"])
     onnx.checker.check_model(model)
     layers = layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
@@ -93,6 +95,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
         findings=findings(figures, settings, images=len(evaluator.images.proof)),
         notes=(
             evaluator.images.note,
+            *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures else ()),
             *_on_bits(applied, int8=settings.kind != "float"),
             *((_NOT_QUICKER,) if settings.kind == "quickest" and files["file"] == network else ()),
             *((_SATURATES_NOWHERE,) if settings.kind != "float" else ()),
@@ -277,16 +280,22 @@ def _on_bits(applied: AppliedModel | None, *, int8: bool) -> tuple[str, ...]:
 
 
 def _figures(
-    evaluator: ScheduleEvaluator, files: Mapping[str, bytes], opened: Mapping[str, RuntimeModel], batch: int
-) -> dict[str, RuntimeFigures]:
+    evaluator: ScheduleEvaluator,
+    files: Mapping[str, bytes],
+    opened: Mapping[str, RuntimeModel],
+    settings: DeploySettings,
+) -> tuple[dict[str, RuntimeFigures], Median]:
+    """Return what was measured of each file, and the time of the original with half of its weights at zero, to it."""
     proof = evaluator.images.proof
     images = evaluator.dense.arranged(proof, 0, len(proof))
     names = evaluator.dense.task.metrics(has_labels=proof.labels is not None, num_outputs=evaluator.profile.num_classes)
     outputs = {name: model.outputs(images) for name, model in opened.items()}
     baseline = BaselineOutputs(outputs["original"], proof.labels, names)
-    shown = images[0][:1].expand(batch, *images[0].shape[1:])
-    seconds = dict(zip(opened, times(list(opened.values()), shown, turns=TURNS), strict=True))
-    return {
+    shown = images[0][:1].expand(settings.batch, *images[0].shape[1:])
+    zeros = RuntimeModel(_half_zero(files["original"]), threads=settings.threads)
+    *spent, with_zeros = times([*opened.values(), zeros], shown, turns=TURNS)
+    seconds = dict(zip(opened, spent, strict=True))
+    figures = {
         name: RuntimeFigures(
             changes=tuple(
                 change_of(metric, sums) for metric, sums in baseline.moments(outputs[name], 0, len(proof)).items()
@@ -297,6 +306,18 @@ def _figures(
         )
         for name in files
     }
+    return figures, ratio(with_zeros, seconds["original"])
+
+
+def _half_zero(network: bytes) -> bytes:
+    """Return a float network without the smaller half of each weight, which sparsity leaves as zeros."""
+    model = onnx.load_from_string(network)
+    for constant in model.graph.initializer:
+        if len(constant.dims) > 1 and constant.data_type == onnx.TensorProto.FLOAT:
+            values = np.array(numpy_helper.to_array(constant))
+            values[np.abs(values) <= np.median(np.abs(values))] = 0
+            constant.CopyFrom(numpy_helper.from_array(values, constant.name))
+    return bytes(model.SerializeToString())
 
 
 def _preparation(evaluator: ScheduleEvaluator, example: Tensor) -> str:

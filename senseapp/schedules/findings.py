@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from senseapp.core.wording import plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.deployment import DeploySettings, RuntimeFigures
+from senseapp.records.deployment import DeploySettings, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 
 
@@ -19,6 +19,15 @@ def findings(figures: Mapping[str, RuntimeFigures], settings: DeploySettings, *,
     size = f"at {100 * file.file_bytes / original.file_bytes:.0f} % of its size"
     does = f"Measured on {plural(images, 'image')}: {_answers(file.changes)}, {_time(file)}, {size}."
     return (does, *_against(figures, settings))
+
+
+def advice(int8: Median, zeros: Median) -> str:
+    """Return which compression saves time on this machine: times of all-int8 and of half zeros, to float's."""
+    found = []
+    for name, share in (("all of it in int8", int8), ("half of the weights at zero, in float,", zeros)):
+        saves = "" if share.high < 1 else " (nothing saved)"
+        found.append(f"{name} takes {100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f}){saves}")
+    return f"What saves time on this machine, of the original's time: {found[0]}; {found[1]}."
 
 
 def _answers(changes: tuple[MetricChange, ...]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.records.deployment import DeploySettings
-from senseapp.schedules.findings import findings
+from senseapp.records.deployment import DeploySettings, Median
+from senseapp.schedules.findings import advice, findings
 from tests.deployments import a_change, some_figures, usual_figures
 
 
@@ -53,3 +53,21 @@ def test_what_speaks_against_a_file_is_said(file, words):
 def test_a_float_file_competes_with_the_original_alone():
     figures = {name: value for name, value in usual_figures().items() if name in ("file", "original")}
     assert len(findings(figures, DeploySettings(kind="float"), images=200)) == 1
+
+
+def test_what_saves_time_here_is_said_of_each():
+    halved, same = Median(value=0.5, low=0.48, high=0.52), Median(value=1.0, low=0.97, high=1.02)
+    assert advice(halved, same) == (
+        "What saves time on this machine, of the original's time: all of it in int8 takes 50 % (48 to 52); "
+        "half of the weights at zero, in float, takes 100 % (97 to 102) (nothing saved)."
+    )
+
+
+def test_more_changed_answers_than_allowed_are_said():
+    limited = DeploySettings(kind="quickest", most_changed=0.02)
+    file = some_figures(0.0052, 0.62, 5, lost=0.045, kl=0.01)
+    assert any(
+        "4.5 % of the answers change (95 % interval 3.5 to 5.5), more than the 2 %" in each
+        for each in said(limited, file=file)
+    )
+    assert len(said(DeploySettings(kind="quickest", most_changed=0.05), file=file)) == 1
