@@ -14,6 +14,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.records.deployment import Median
+from senseapp.schedules.integer_arithmetic import UNDONE_BY, computed_on_integers
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
@@ -22,8 +23,8 @@ TURNS = 41
 class RuntimeModel:
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
-    With ``simulated``, a QDQ file computes in float on the values that its integers stand for: what its arithmetic is
-    meant to be, whatever this processor makes of it.
+    With ``simulated``, a QDQ file computes in float what its integers are meant to, whatever this processor makes of
+    them.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
@@ -33,10 +34,14 @@ class RuntimeModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors; the rest would blur the one line of a command
+        disabled = UNDONE_BY if simulated else ()
         if simulated:
+            content = computed_on_integers(content)
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+            )
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
