@@ -31,9 +31,9 @@ _FITTED, _SCORED, _SIDE = 16, 96, 64
 INTRO = (
     f"{machine()}. The file in onnxruntime against the same file computed in float, step by step as its integers are "
     f"to be, on {_SCORED} images that nothing was fitted to. {_REAL} has ImageNet weights and photographs, the demo "
-    f"its digits; the others have random weights and photographs of {_SIDE} pixels, where agreement says little: outputs "
-    "that are equal to the last bit are counted. Their weights have 7 bits: without VNNI products of 8 would saturate, "
-    "which senseapp's own rounding avoids."
+    f"its digits; the others have random weights and photographs of {_SIDE} pixels, where agreement says little: "
+    "outputs that are equal to the last bit are counted. Their weights have 7 bits: without VNNI products of 8 would "
+    "saturate, which senseapp's own rounding avoids."
 )
 
 

@@ -3,7 +3,8 @@
 Every layer is put, with its shapes, into one file of layers that do not depend on each other, once in float and once in
 int8; onnxruntime's own profile tells the time of each kernel, which other programs on the machine hardly change. What
 stands at the border of an int8 part (rounding, and another order of memory) costs so much for each value of a tensor.
-The whole network's float and int8 files, run in turns, say by how much layers take longer inside it.
+The whole network's float and int8 files, run in turns, say by how much layers take longer inside it; what the int8 file
+takes besides its products, rounding around operations that stay in float, is shared out among them by their outputs.
 """
 
 from __future__ import annotations
@@ -71,25 +72,25 @@ def time_layers(
     rates |= int8_rates
     files = (network, int8)
     (real_own, real_rest), (whole_own, whole_rest) = (_split(_profile(file, threads, batch)) for file in files)
-    slower = _wall(files, shapes[graph.input[0].name], threads) / np.array(
-        [real_own + real_rest, whole_own + whole_rest]
-    )
-    unit = float(slower.mean())
-    scales = {_FLOAT_BITS: unit * real_own / sum(real), INT8_BITS: unit * whole_own / sum(whole)}
+    walls = _wall(files, shapes[graph.input[0].name], threads)
+    slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
+    real_seconds = slower[0] * real_own * np.array(real) / sum(real)
+    whole_seconds = slower[1] * whole_own * np.array(whole) / sum(whole)
+    sizes = np.array([math.prod(each.made) for each in every])
+    whole_seconds += (slower[1] * whole_rest - slower[0] * real_rest) * sizes / sizes.sum()  # with what it is between
     found = [
-        LayerTime(layer=layer, level=float(level), seconds=scale * spent[index])
-        for (level, scale), spent in zip(scales.items(), (real, whole), strict=True)
-        for index, layer in enumerate(products)
+        LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
+        for level, spent in ((_FLOAT_BITS, real_seconds), (float(INT8_BITS), whole_seconds))
+        for layer, seconds in zip(products, spent, strict=True)
     ]
-    always = Conversion(first=FLOAT, second=INT8, seconds=unit * (whole_rest - real_rest))
     edges = _edges(graph, owners, set(int8_nodes(int8)), shapes)
     return LayerTimes(
         times=tuple(found),
-        other_seconds=unit * real_rest,
-        conversions=(always, *(
-            Conversion(first=first, second=second, seconds=unit * count * _border(rates, dims))
+        other_seconds=float(slower[0] * real_rest),
+        conversions=tuple(
+            Conversion(first=first, second=second, seconds=float(slower.mean()) * count * _border(rates, dims))
             for (first, second), (count, dims) in edges.items()
-        )),
+        ),
         source=f"measured on {machine()}",
         measured_here=True,
     )  # fmt: skip
