@@ -39,7 +39,9 @@ _NAME = "model.onnx"
 _MOST_IMAGES = 64
 
 
-def deploy_block(schedule: Schedule, run_id: str, *, partner: SensitivityResult | None = None) -> None:
+def deploy_block(
+    schedule: Schedule, result: SensitivityResult, run_id: str, *, partner: SensitivityResult | None = None
+) -> None:
     """Show what was measured of the file that runs ``schedule``, how far it is, or the button that makes it.
 
     ``partner`` holds the results of the second run, where the schedule was made from two.
@@ -47,7 +49,7 @@ def deploy_block(schedule: Schedule, run_id: str, *, partner: SensitivityResult 
     with st.container(border=True):
         st.markdown("## Deploy: a file that runs")
         other = partner.spec.sensitivity.compression if partner is not None else None
-        settings = _choose(run_id, adapts=any(entry.compression != "none" for entry in schedule.entries))
+        settings = _choose(run_id, result, adapts=any(entry.compression != "none" for entry in schedule.entries))
         task = DeployTask(run_id=run_id, schedule=schedule, settings=settings, other=other)
         with errors_here():
             record = backend.service().work.outcome(task)
@@ -64,7 +66,7 @@ def deploy_block(schedule: Schedule, run_id: str, *, partner: SensitivityResult 
                     begin(task)
 
 
-def _choose(run_id: str, *, adapts: bool) -> DeploySettings:
+def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySettings:
     chosen = st.segmented_control(
         "How it computes",
         list(_KINDS),
@@ -111,7 +113,7 @@ def _choose(run_id: str, *, adapts: bool) -> DeploySettings:
         most_time=most if chosen == "mixed" else usual.most_time,
         threads=threads,
         batch=batch,
-        adapting=choose_adapting(f"schedule.deploy_adapt.{run_id}") if adapts else "off",
+        adapting=choose_adapting(f"schedule.deploy_adapt.{run_id}", result) if adapts else "off",
     )
 
 

@@ -56,7 +56,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
             layer_table(run_id, schedule, result)
     if schedule is not None and exact:  # a schedule of estimated size is about to be replaced
         proof_block(schedule, result, run_id, partner=settings.partner)
-        deploy_block(schedule, run_id, partner=settings.partner)
+        deploy_block(schedule, result, run_id, partner=settings.partner)
         downloads(schedule, result.profile, run_id)
         report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
 
