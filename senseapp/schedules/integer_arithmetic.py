@@ -9,7 +9,6 @@ Source: onnxruntime, ``core/mlas/lib`` (``quantize.cpp``, ``qlmul.cpp``, ``intri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +40,7 @@ def computed_on_integers(content: bytes) -> bytes:
 class _Rewriting:
     graph: onnx.GraphProto
     made: list[NodeProto] = field(default_factory=list)
+    count: int = 0
 
     def __post_init__(self) -> None:
         self.constants = {each.name: each for each in self.graph.initializer}
@@ -95,7 +95,8 @@ class _Rewriting:
         return name
 
     def _add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        name = f"integers.node.{id(self.made)}.{len(self.made)}.{inputs[0]}"
+        self.count += 1
+        name = f"integers.node.{self.count}"
         self.made.append(helper.make_node(kind, list(inputs), [output or name], name=name, **attributes))
         return output or name
 
@@ -149,7 +150,7 @@ class _Rewriting:
         self._add("Cast", inside, output=rounding.output[0], to=TensorProto.UINT8)
 
 
-def _along(node: NodeProto, rank: int) -> Iterator[int] | tuple[int, ...]:
+def _along(node: NodeProto, rank: int) -> tuple[int, ...]:
     """Return the shape in which a value for each channel meets a tensor of ``rank`` dimensions."""
     axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
     return tuple(-1 if place == axis else 1 for place in range(rank))

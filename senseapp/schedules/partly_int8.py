@@ -27,7 +27,8 @@ PRODUCTS_WITH_FLOAT_OUTPUT = ("Gemm", "MatMul")
 """What onnxruntime computes in int8 also where the output is not rounded."""
 FUSED = ("Clip", "Relu")
 """What is computed with the node before it."""
-_QUANTIZED = {*QDQRegistry, *QLinearOpsRegistry}
+QUANTIZED = {*QDQRegistry, *QLinearOpsRegistry}
+"""Kinds of nodes that onnxruntime's quantizer puts into int8."""
 _AS_GIVEN = (
     *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze"),
     *("TopK", "Transpose", "Unsqueeze", "Where", *FUSED),
@@ -128,7 +129,7 @@ class PartlyInt8:
         state = _Marked(in_float=in_float)
         between = {node.input[0] for node in self._float.node if node.name in self._folded}
         for node in self._float.node:
-            if node.name in in_float or node.op_type not in _QUANTIZED:
+            if node.name in in_float or node.op_type not in QUANTIZED:
                 continue
             needed = node.input[1:3] if node.op_type == "Where" else node.input[:1]
             if node.op_type in _AS_GIVEN and not state.rounded.issuperset(needed):

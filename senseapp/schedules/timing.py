@@ -29,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.layer_times import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
 from senseapp.schedules.int8 import int8_nodes
+from senseapp.schedules.partly_int8 import QUANTIZED
 from senseapp.schedules.runtime import RuntimeModel, machine, times
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -249,12 +250,15 @@ def _edges(
 ) -> dict[tuple[str, str], tuple[int, int]]:
     """Return pairs of neighbours that may differ, each with the values and dimensions of the tensor between them.
 
-    ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are.
+    ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are. What
+    onnxruntime always computes in float parts them: what that costs is in the times of layers.
     """
     found: dict[tuple[str, str], tuple[int, int]] = {}
     carried: dict[str, tuple[str, tuple[int, ...]]] = {graph.input[0].name: (FLOAT, shapes[graph.input[0].name])}
     for node in graph.node:
         sources = [carried[name] for name in node.input if name in carried]
+        if node.op_type not in QUANTIZED:
+            continue
         if node.name in ends or node.name in owners:
             own = owners.get(node.name, INT8)
             for source, shape in sources:
