@@ -28,7 +28,8 @@ has not measured on where there are enough; "file_bytes" has the size of each fi
 lines of Python that read the small one. With --repair, the better of repaired and not is written; "delivered" says
 which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as many zeros, and
 layers that read removed channels new ones, that make up for what was lost, fitted to a few dozen images of the run
-without labels; "steps" has what each step loses on images that it was not fitted to.
+without labels; "steps" has what each step loses on images that it was not fitted to, and on how many: a step that did
+worse than others on the first half of them was given up.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -109,7 +110,8 @@ def _report(
 
 def _step(step: RepairStep) -> dict[str, Any]:
     metric = step.change.metric
-    return {"step": step.title, "metric": metric, **_deltas([step.change])[metric], "kept": step.kept}
+    found = _deltas([step.change])[metric]
+    return {"step": step.title, "metric": metric, **found, "images": step.change.num_samples, "kept": step.kept}
 
 
 def _value(metric: str, changes: Sequence[MetricChange]) -> float | None:
