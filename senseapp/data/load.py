@@ -1,14 +1,14 @@
-"""Load the images of a :class:`DataSpec`, one loader per kind; the demo's are scikit-learn's 1,797 digits."""
+"""Load the images of a :class:`DataSpec`, one loader per kind; the demo's are 1,797 handwritten digits."""
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.site import SITE
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
 from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures
@@ -27,28 +28,26 @@ from senseapp.tasks import CLASSIFICATION, Task
 Split: TypeAlias = Literal["train", "heldout"]
 
 _CLASS_NAMES = tuple("0123456789")
-_NUM_TRAIN = 900
-_SPLIT_SEED = 0
 _BRIGHTEST = 16.0  # the digits count inked pixels of 4 x 4 blocks: 0 to 16
 _ZIP_TIME = (2000, 1, 1, 0, 0, 0)  # fixed, so that the same pictures give the same bytes
 
 
 @cache
-def _indices(split: Split) -> npt.NDArray[np.int64]:
-    """Return which of the 1,797 digits are in ``split``, ascending; classes are in proportion."""
-    from sklearn.model_selection import train_test_split  # half a second to import, and only the demo needs it
-
-    train, heldout = train_test_split(
-        np.arange(len(_all_labels())), train_size=_NUM_TRAIN, stratify=_all_labels(), random_state=_SPLIT_SEED
-    )
-    return np.sort(train if split == "train" else heldout).astype(np.int64)
+def _digits() -> Mapping[str, npt.NDArray[Any]]:
+    """Return ``images`` uint8 (N, 8, 8), ``labels`` (N,), and which of them the network was trained on, ``train``."""
+    with np.load(SITE / "assets" / "digits.npz", allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 @cache
-def _all_labels() -> npt.NDArray[np.int64]:
-    from sklearn.datasets import load_digits
+def _indices(split: Split) -> npt.NDArray[np.int64]:
+    """Return which of the 1,797 digits are in ``split``, ascending; classes are in proportion."""
+    train = _digits()["train"]
+    return np.flatnonzero(train if split == "train" else ~train)
 
-    return np.asarray(load_digits().target, dtype=np.int64)
+
+def _all_labels() -> npt.NDArray[np.int64]:
+    return _digits()["labels"].astype(np.int64)
 
 
 @cache
@@ -57,10 +56,8 @@ def demo_pictures(split: Split = "heldout") -> npt.NDArray[np.uint8]:
 
     The network was trained on ``train`` (900 digits) and never saw ``heldout`` (897).
     """
-    from sklearn.datasets import load_digits
-
     size = DEMO_PREPROCESSING.input_shape[1:]
-    digits = np.rint(load_digits().images[_indices(split)] * (255.0 / _BRIGHTEST)).astype(np.uint8)  # (N, 8, 8)
+    digits = np.rint(_digits()["images"][_indices(split)] * (255.0 / _BRIGHTEST)).astype(np.uint8)  # (N, 8, 8)
     pictures = np.stack([np.asarray(Image.fromarray(d).resize(size, Image.Resampling.BILINEAR)) for d in digits])
     pictures.flags.writeable = False
     return pictures
