@@ -19,7 +19,7 @@ from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.changed_answers import changed_answers
 from senseapp.schedules.evaluator import ScheduleEvaluator, ignore_progress
 from senseapp.schedules.refine import refine
-from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.sizes import latencies, sizes_of
 from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import schedule_for, true_figures
@@ -76,52 +76,105 @@ def prove(
     again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
     images have no part in that. If the run measured layers with adapted weights, so is that damage.
     """
-    evaluator.progress("Compressing all layers at once")
-    predicts_adapted = evaluator.result.spec.sensitivity.adapted and adapting != "off"
-    final, used, notes = refine(
-        evaluator, schedule, rounds=rounds, repair=repair, adapting="minutes" if predicts_adapted else "off"
-    )
-    applied = evaluator.apply(final)
-    evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
-    proof = evaluator.images.proof
-    found = measured(evaluator, applied, final.metric, repair=repair, images=proof, adapting=adapting)
-    changed = changed_answers(evaluator, applied, proof, subject=_subject(final))
-    sizes = _sizes(evaluator, applied)
-    evaluator.progress("Measuring a uniform schedule of equal cost")
-    rival, rival_note = _uniform(evaluator, final, applied)
-    uniform = None
-    if rival is not None:
-        uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=repair, images=proof)
-    return Proven(
-        result=ValidationResult(
+    return Judged.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting).proven()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A schedule measured on the proof images, before all else that a proof says of it: what is refused needs no more.
+
+    Attributes:
+        schedule: as it was solved again, where it was.
+        found: what it loses.
+        used: rounds that were made.
+    """
+
+    evaluator: ScheduleEvaluator
+    schedule: Schedule
+    applied: AppliedModel
+    found: Measured
+    used: int
+    notes: tuple[str, ...]
+    repair: bool
+    adapting: Adapting
+
+    @classmethod
+    def of(
+        cls,
+        evaluator: ScheduleEvaluator,
+        schedule: Schedule,
+        *,
+        repair: bool,
+        rounds: int = 3,
+        adapting: Adapting = "off",
+    ) -> Judged:
+        """Refine ``schedule``, apply it and measure it; see :func:`prove`."""
+        evaluator.progress("Compressing all layers at once")
+        adapted = _predicts_adapted(evaluator, adapting)
+        final, used, notes = refine(
+            evaluator, schedule, rounds=rounds, repair=repair, adapting="minutes" if adapted else "off"
+        )
+        applied = evaluator.apply(final)
+        evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
+        found = measured(
+            evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof, adapting=adapting
+        )
+        return cls(
+            evaluator=evaluator,
             schedule=final,
-            changes=found.changes,
-            repaired=found.repaired,
-            delivered=found.delivered,
-            delivered_reason=found.reason,
-            uniform=uniform.changes if uniform else (),
-            uniform_repaired=uniform.repaired if uniform else (),
-            uniform_delivered=uniform.delivered if uniform else "",
+            applied=applied,
+            found=found,
+            used=used,
+            notes=notes,
+            repair=repair,
             adapting=adapting,
-            steps=found.steps,
-            predicted=final.predicted_damage,
-            rounds=used,
-            sizes=sizes,
-            notes=(
-                evaluator.images.note,
-                *notes,
-                *_disagreement(final, found.best if predicts_adapted else found.changes),
-                *_short_of_budget(evaluator, final, applied),
-                *applied.notes,
-                *found.notes,
-                *((rival_note,) if rival_note else ()),
+        )
+
+    def proven(self) -> Proven:
+        """Compare answers, sizes and times with the uncompressed model's, and with a uniform schedule of equal cost."""
+        evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
+        proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
+        changed = changed_answers(evaluator, applied, proof, subject=_subject(final))
+        sizes = _sizes(evaluator, applied)
+        evaluator.progress("Measuring a uniform schedule of equal cost")
+        rival, rival_note = _uniform(evaluator, final, applied)
+        uniform = None
+        if rival is not None:
+            uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self.repair, images=proof)
+        return Proven(
+            result=ValidationResult(
+                schedule=final,
+                changes=found.changes,
+                repaired=found.repaired,
+                delivered=found.delivered,
+                delivered_reason=found.reason,
+                uniform=uniform.changes if uniform else (),
+                uniform_repaired=uniform.repaired if uniform else (),
+                uniform_delivered=uniform.delivered if uniform else "",
+                adapting=self.adapting,
+                steps=found.steps,
+                predicted=final.predicted_damage,
+                rounds=self.used,
+                sizes=sizes,
+                notes=(
+                    evaluator.images.note,
+                    *self.notes,
+                    *_disagreement(final, found.best if adapted else found.changes),
+                    *_short_of_budget(evaluator, final, applied),
+                    *applied.notes,
+                    *found.notes,
+                    *((rival_note,) if rival_note else ()),
+                ),
             ),
-        ),
-        applied=applied,
-        example=evaluator.dense.batches(0, 1)[0],
-        dense=evaluator.dense.model,
-        changed=changed,
-    )
+            applied=applied,
+            example=evaluator.dense.batches(0, 1)[0],
+            dense=evaluator.dense.model,
+            changed=changed,
+        )
+
+
+def _predicts_adapted(evaluator: ScheduleEvaluator, adapting: Adapting) -> bool:
+    return evaluator.result.spec.sensitivity.adapted and adapting != "off"
 
 
 def _subject(schedule: Schedule) -> str:

@@ -17,7 +17,7 @@ from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule, TriedTarget
 from senseapp.schedules.evaluator import ScheduleEvaluator
-from senseapp.schedules.prove import Proven, prove
+from senseapp.schedules.prove import Judged, Proven
 from senseapp.schedules.strongest import Trials, couplings_of
 from senseapp.schedules.trade_off import schedule_for, trade_off
 
@@ -95,8 +95,8 @@ class _Search:
         self._groups = couplings_of(evaluator.dense.model, evaluator.result)
         self._step = _STEPS.get(kind, _FRACTION_STEP)
         self._drops: dict[float, float] = {}  # of least damage, by target, the gentlest first
-        self.ours = Trials(evaluator, kind, metric, True, self._groups, repair_beyond=allowed)
-        self.uniform = Trials(evaluator, kind, metric, True, self._groups, repair_beyond=allowed)
+        self.ours = Trials(evaluator, kind, metric, True, self._groups, tolerable=allowed)
+        self.uniform = Trials(evaluator, kind, metric, True, self._groups, tolerable=allowed)
 
     def measure_range(self) -> None:
         """Measure both kinds of schedule over the range, and the best ones more closely where they begin to fail."""
@@ -120,12 +120,12 @@ class _Search:
         for target in self._holding()[: 1 + _VETOES]:
             schedule = self._make(target, "optimal")
             adapting: Adapting = "minutes" if self._evaluator.result.spec.sensitivity.adapted else "off"
-            proven = prove(self._evaluator, schedule, repair=True, adapting=adapting)
-            change = change_in(proven.result.kept_changes, self._metric)
+            judged = Judged.of(self._evaluator, schedule, repair=True, adapting=adapting)
+            change = change_in(judged.found.best, self._metric)
             if change is not None and change.delta <= self._allowed:
-                return (schedule, proven), tuple(refused)
-            figure = proven.result.schedule.achieved[self._kind]
-            refused.append(TriedTarget(figure=figure, changes=proven.result.kept_changes))
+                return (schedule, judged.proven()), tuple(refused)
+            figure = judged.schedule.achieved[self._kind]
+            refused.append(TriedTarget(figure=figure, changes=judged.found.best))
         return None, tuple(refused)
 
     def _range(self) -> list[float]:

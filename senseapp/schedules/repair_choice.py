@@ -86,6 +86,24 @@ def measured(
     return _better(evaluator, applied, repairs, metric, images)
 
 
+def measured_quickly(
+    evaluator: ScheduleEvaluator, applied: AppliedModel, metric: str, *, tolerable: float
+) -> tuple[Changes, bool]:
+    """Return what ``applied`` loses on the images that repairs are fitted to, and whether that is after repair.
+
+    It stays as it is. Each image is measured with a repair that has not seen it, and nothing is repaired that loses no
+    more than ``tolerable``: this is for searches, whose outcome is proven.
+    """
+    without = evaluator.sums(applied, evaluator.repair_images)
+    lost = _loss(metric, without)
+    if lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
+        matching = evaluator.matching(applied)
+        held_out = _held_out(evaluator, applied, matching) if matching.norms or matching.layers else None
+        if held_out is not None and _loss(metric, held_out) < lost:
+            return _changes(held_out), True
+    return _changes(without), False
+
+
 def _better(
     evaluator: ScheduleEvaluator, applied: AppliedModel, repairs: Sequence[Repair], metric: str, images: ImageSet
 ) -> Measured:

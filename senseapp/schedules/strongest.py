@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -14,13 +13,12 @@ from senseapp.compressions import BudgetKind
 from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.layers.profile import profile_model
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
-from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
-from senseapp.schedules.repair_choice import Measured, measured
+from senseapp.schedules.repair_choice import measured, measured_quickly
 from senseapp.schedules.trade_off import trade_off, true_figures
 
 _EXAMPLE_IMAGES = 2
@@ -111,7 +109,8 @@ def strongest_within(
 class Trials:
     """Schedules tried so far: what each truly saves, and what it does on the curves' images.
 
-    With ``repair``, those that lose more than ``repair_beyond`` without it are repaired where they do better so.
+    With ``repair``, they are repaired where they do better so. Where a loss is ``tolerable``, those that lose no more
+    are not, and the images are those that repairs are fitted to: faster, for searches whose outcome is proven.
     """
 
     evaluator: ScheduleEvaluator
@@ -119,29 +118,25 @@ class Trials:
     metric: str
     repair: bool
     groups: tuple[CoupledGroup, ...]
-    repair_beyond: float = -math.inf
+    tolerable: float | None = None
     tried: list[TriedTarget] = field(default_factory=list)
 
     def measure(self, schedule: Schedule) -> float:
         """Measure a schedule, and return what it loses."""
-        found = self._measured(self.evaluator.apply(schedule))
-        figure = self.sized(schedule).achieved[self.kind]
-        tried = TriedTarget(figure=figure, changes=found.best, repaired=found.delivered == "repaired")
-        change = tried.change(self.metric)
+        applied = self.evaluator.apply(schedule)
+        if self.tolerable is not None:
+            changes, repaired = measured_quickly(self.evaluator, applied, self.metric, tolerable=self.tolerable)
+        else:
+            curves = self.evaluator.images.curves
+            found = measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
+            changes, repaired = found.best, found.delivered == "repaired"
+        target = TriedTarget(figure=self.sized(schedule).achieved[self.kind], changes=changes, repaired=repaired)
+        change = target.change(self.metric)
         if change is None:
-            names = ", ".join(change.metric for change in found.best)
+            names = ", ".join(change.metric for change in changes)
             raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
-        self.tried.append(tried)
+        self.tried.append(target)
         return change.delta
-
-    def _measured(self, applied: AppliedModel) -> Measured:
-        curves = self.evaluator.images.curves
-        if self.repair and self.repair_beyond > -math.inf:
-            plain = measured(self.evaluator, applied, self.metric, repair=False, images=curves)
-            change = change_in(plain.changes, self.metric)
-            if change is not None and change.delta <= self.repair_beyond:
-                return plain
-        return measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
 
     def sized(self, schedule: Schedule) -> Schedule:
         """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""

@@ -49,7 +49,7 @@ class MadeUp:
     def loss(self, target: float, edge: float):
         return records.change("top1", loss_of(target, edge, fewer_is_more=self.fewer), 0.004)
 
-    def trials(self, evaluator, kind, metric, repair, groups, *, repair_beyond):
+    def trials(self, evaluator, kind, metric, repair, groups, *, tolerable):
         tried: list[TriedTarget] = []
 
         def measure(schedule: Schedule) -> float:
@@ -61,10 +61,12 @@ class MadeUp:
 
         return SimpleNamespace(measure=measure, tried=tried)
 
-    def prove(self, evaluator, schedule: Schedule, *, repair: bool):
+    def judge(self, evaluator, schedule: Schedule, *, repair: bool, adapting: str):
         self.proven.append(schedule.budget.target)
         changes = (self.loss(schedule.budget.target, self.proof_edge),)
-        return SimpleNamespace(result=ValidationResult(schedule=schedule, changes=changes, uniform=changes))
+        result = ValidationResult(schedule=schedule, changes=changes, uniform=changes)
+        found = SimpleNamespace(best=changes)
+        return SimpleNamespace(schedule=schedule, found=found, proven=lambda: SimpleNamespace(result=result))
 
     def recommended(self) -> Recommendation:
         task = SimpleNamespace(metrics=lambda **_: ("top1", "kl", "agreement"))
@@ -75,7 +77,7 @@ class MadeUp:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)
-            patch.setattr(recommend, "prove", self.prove)
+            patch.setattr(recommend, "Judged", SimpleNamespace(of=self.judge))
             return recommend.recommend(evaluator).record
 
 

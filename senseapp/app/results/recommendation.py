@@ -109,6 +109,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: Sensitivit
     if not found.tried:
         return
     view, rows = METRICS[found.metric], recommended_frame(found)
+    images = next(change.num_samples for change in found.tried[0].changes)
     figure(
         "How much can be saved?",
         recommended_chart(
@@ -121,7 +122,7 @@ def recommendation_figure(run_id: str, found: Recommendation, result: Sensitivit
         alt_text=f"{found.headline}. {found.evidence}",
         key=f"recommendation.chart.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Whole models, measured on {fmt.plural(result.num_samples, 'image')} of the run; diamonds: the proof.",
+        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: the proof.",
         data=rows,
         level=3,
     )
