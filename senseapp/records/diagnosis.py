@@ -49,18 +49,28 @@ class Diagnosis:
     @property
     def remedy(self) -> str:
         """The remedy with the largest measured gain; where none gains anything, that it is best left as it is."""
-        view, lost = METRICS[self.change.metric], self.change
+        lost = self.change
         best = self.remedies[0] if self.remedies else None
         if best is None or not best.change.delta < lost.delta:
             return f"Nothing that was tried helps: leave it as it is, or give it a milder level ({self._images})."
-        return (
-            f"{best.label}: {view.change_inside} {view.change_text(best.change.delta)} instead of "
-            f"{view.change_text(lost.delta)} (measured, {self._images})."
-        )
+        part = max(0.0, best.change.delta) / lost.delta
+        return f"{best.label} leaves {share_text(part)} of what it loses (measured, {self._images})."
+
+    @property
+    def measured(self) -> str:
+        """What the layer loses as the run compressed it, and with each remedy, in the metric that was measured."""
+        view = METRICS[self.change.metric]
+        tried = [("As it is", self.change), *((each.label, each.change) for each in self.remedies)]
+        return f"{view.label}. " + " · ".join(f"{label}: {view.change_text(change.delta)}" for label, change in tried)
 
     @property
     def _images(self) -> str:
         return f"{self.change.num_samples} images"
+
+
+def share_text(part: float) -> str:
+    """Return a share of something lost as text: ``25 %``, ``less than 1 %``."""
+    return f"{100 * part:.0f} %" if part >= 0.01 else "less than 1 %"
 
 
 def shares_of_damage(result: SensitivityResult, layer: str, metric: str) -> dict[float, float]:

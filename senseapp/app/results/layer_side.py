@@ -239,7 +239,7 @@ def _why(view: RunView) -> None:
             st.markdown(f"### Why this layer at {view.level_text}?")
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown("\n".join(f"- {reason}" for reason in reasons))
-            st.markdown(f":material/healing: {found.remedy}")
+            st.markdown(f":material/healing: {found.remedy}", help=found.measured)
         elif label := start_label(task, "Why this layer?", "a look at this layer", cancel="panel.why_stop"):
             about = "Looks at its weights, its input and its norm, and measures what would help."
             if st.button(label, key=f"panel.why.{view.run_id}", icon=":material/help:", help=about):

@@ -29,23 +29,9 @@ from senseapp.runs.service import Service
 
 
 def proof_figures(validation: ValidationResult, result: SensitivityResult) -> None:
-    """Show predicted and measured damage, the metric itself, sizes before and after, and every note."""
-    name = validation.schedule.metric
-    form = validation.repair_words[1]
-    rows = {
-        "compressed": validation.changes,
-        form: validation.repaired,
-        "uniform": validation.uniform,
-        "uniform, repaired": validation.uniform_repaired,
-    }
-    figures = {f"Predicted {METRICS[name].change_inside}": METRICS[name].change_text(validation.predicted)}
-    figures |= _readings(name, {"measured": validation.changes, form: validation.repaired})
-    figures_row(figures | _gain(name, validation), key="schedule_proof_predicted")
-    if (own := _other_metric(name, result, validation)) is not None:
-        metric = METRICS[own.metric]
-        before = {f"{metric.label}, before": metric.value_text(own.baseline)}
-        shown = before | _readings(own.metric, rows, values=True) | _gain(own.metric, validation)
-        figures_row(shown, key="schedule_proof_metric")
+    """Show before, compressed and uniform in a table, which form is delivered, sizes before and after, every note."""
+    judged = _judged_by(result, validation)
+    st.markdown(_table(judged, validation), help=_in_own_metric(validation))
     if delivered := delivery(validation):
         st.markdown(delivered)
     if steps := step_lines(validation):
@@ -55,11 +41,49 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
         st.caption(f":material/info: {note}")
 
 
-def _other_metric(name: str, result: SensitivityResult, validation: ValidationResult) -> MetricChange | None:
-    """Return the change in the first metric besides the schedule's own that people ask for."""
+def _judged_by(result: SensitivityResult, validation: ValidationResult) -> str:
+    """Return the first metric besides the schedule's own that people ask for; that one where there is none."""
+    name = validation.schedule.metric
     asked = (result.metric, *(metric.name for metric in METRICS.values() if metric.primary))
-    found = (change_in(validation.changes, metric) for metric in asked if metric != name)
-    return next(filter(None, found), None)
+    return next((one for one in asked if one != name and change_in(validation.changes, one)), name)
+
+
+def _forms(validation: ValidationResult) -> dict[str, tuple[MetricChange, ...]]:
+    form = validation.repair_words[1]
+    return {
+        "Compressed": validation.changes,
+        f"Compressed, {form}": validation.repaired,
+        "Uniform": validation.uniform,
+        "Uniform, repaired": validation.uniform_repaired,
+    }
+
+
+def _table(name: str, validation: ValidationResult) -> str:
+    """Return the forms of the model as a table of Markdown, the delivered one in bold."""
+    view = METRICS[name]
+    rows = [f"| | {view.label} | {view.change_title} | 95 % interval |", "|---|---|---|---|"]
+    for label, changes in _forms(validation).items():
+        change = change_in(changes, name)
+        if change is None:
+            continue
+        if len(rows) == 2 and not view.divergence:
+            rows.append(f"| Before | {view.value_text(change.baseline)} | | |")
+        interval = view.interval_text(change.ci_low, change.ci_high)
+        cells = (label, view.value_text(change.value), view.change_text(change.delta), interval)
+        bold = "**" if changes is validation.kept_changes else ""
+        rows.append("".join(f"| {bold}{cell}{bold} " for cell in cells) + "|")
+    return "\n".join(rows)
+
+
+def _in_own_metric(validation: ValidationResult) -> str:
+    """Return what the schedule was solved in: the loss as predicted, and as measured of each form."""
+    view = METRICS[validation.schedule.metric]
+    found = [f"{view.label}, predicted: {view.change_text(validation.predicted)}."]
+    for label, changes in _forms(validation).items():
+        if (change := change_in(changes, view.name)) is not None:
+            interval = view.interval_text(change.ci_low, change.ci_high)
+            found.append(f"{label}: {view.change_text(change.delta)} ({interval}).")
+    return "  \n".join(found)
 
 
 def headline_of(validation: ValidationResult) -> str:
@@ -70,25 +94,6 @@ def headline_of(validation: ValidationResult) -> str:
         return ""
     repaired = f" after {validation.repair_words[0]}" if validation.keeps_repair else ""
     return f"{METRICS[name].change_text(change.delta)}{repaired}"
-
-
-def _readings(name: str, rows: dict[str, tuple[MetricChange, ...]], *, values: bool = False) -> dict[str, str]:
-    """Return each change of ``name`` with its interval, after the metric itself on request."""
-    view, found = METRICS[name], {}
-    for label, changes in rows.items():
-        change = change_in(changes, name)
-        if change is not None:
-            text = f"{view.change_text(change.delta)} ({view.interval_text(change.ci_low, change.ci_high)})"
-            found[label.capitalize()] = f"{view.value_text(change.value)}, loses {text}" if values else text
-    return found
-
-
-def _gain(name: str, validation: ValidationResult) -> dict[str, str]:
-    """Return what repair alone changed."""
-    before, after = change_in(validation.changes, name), change_in(validation.repaired, name)
-    if before is None or after is None:
-        return {}
-    return {f"{validation.repair_words[0].capitalize()} alone": METRICS[name].change_text(after.delta - before.delta)}
 
 
 _STEM = "compressed"

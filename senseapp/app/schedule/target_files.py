@@ -29,7 +29,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
         st.markdown("## Target file")
         left, right = st.columns([3, 5], gap="large")
         with left:
-            chosen = _choose_format(run_id)
+            chosen = _choose_format(schedule, run_id)
             st.caption(chosen.reader)
             text = _text(chosen, schedule, profile, run_id)
             _buttons(chosen, text, schedule, run_id)
@@ -38,13 +38,15 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
         lines = text.splitlines()
         if lines:
             more = "\n…" if len(lines) > _PREVIEW_LINES else ""
-            right.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
             right.markdown("**To apply it**")
             right.code(chosen.lines(schedule, _STEM + chosen.suffix).rstrip(), language="python")
+            with right.expander("First lines of the file", icon=":material/description:"):
+                st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
 
 
-def _choose_format(run_id: str) -> ExportFormat:
-    names = list(FORMATS)
+def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
+    """Offer the formats that have words for what ``schedule`` compresses."""
+    names = [name for name, form in FORMATS.items() if not form.mismatch(schedule)]
     name = st.selectbox(
         "Format",
         names,

@@ -55,8 +55,8 @@ class ExportFormat:
     knows_subclasses: bool = True
     differs: str = ""
 
-    def refusal(self, schedule: Schedule) -> str:
-        """Return why this format cannot hold ``schedule``, as one sentence; empty if it can."""
+    def mismatch(self, schedule: Schedule) -> str:
+        """Return why this format has no words for what ``schedule`` compresses, as one sentence; empty if it has."""
         used = {entry.compression for entry in schedule.entries} - {"none"}
         held = names() if self.compressions is None else self.compressions
         if unsupported := sorted(used - set(held)):
@@ -69,9 +69,12 @@ class ExportFormat:
                 f"A {self.title} file holds one compression, but this schedule contains {' and '.join(sorted(used))}. "
                 "Choose JSON, CSV or YAML."
             )
-        if self.render is None:
-            return f"A {self.title} file needs the network itself; write it with model_explorer_overlay."
         return ""
+
+    def refusal(self, schedule: Schedule) -> str:
+        """Return why this format cannot hold ``schedule`` without more, as one sentence; empty if it can."""
+        needed = f"A {self.title} file needs the network itself; write it with model_explorer_overlay."
+        return self.mismatch(schedule) or (needed if self.render is None else "")
 
     def write(self, schedule: Schedule, profile: ModelProfile) -> str:
         """Return the text of the file.
