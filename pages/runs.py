@@ -4,12 +4,12 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.notices import empty_state, errors_here
-from senseapp.app.runs.imports import import_run, import_table
+from senseapp.app.runs.imports import import_button
 from senseapp.app.runs.list import disk_line, run_list
 
-st.title("Runs", anchor=False)
-import_table()
-import_run()
+with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+    st.title("Runs", anchor=False)
+    import_button()
 with errors_here():
     records = backend.service().runs()
     if records:

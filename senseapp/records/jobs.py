@@ -71,6 +71,7 @@ class RunRecord:
         owner_name: empty where there is no login.
         num_bytes: disk space of its files, as last counted.
         origin: one sentence, if it was imported or took measurements from another run.
+        tags: the owner's own words to find it by.
     """
 
     run_id: str
@@ -87,6 +88,7 @@ class RunRecord:
     owner_name: str = ""
     num_bytes: int = 0
     origin: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def shared(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -82,6 +83,10 @@ class Service:
     def rename(self, run_id: str, title: str) -> None:
         """Change the title of a run."""
         self._store.rename(run_id, self.owner, title)
+
+    def tag(self, run_id: str, tags: Sequence[str]) -> None:
+        """Change the words that its owner finds a run by."""
+        self._store.tag(run_id, self.owner, tags)
 
     def share(self, run_id: str, *, shared: bool) -> str:
         """Let anybody with the link read a run, and return the link; or nobody else, for which it is empty.

@@ -47,6 +47,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_content ON runs (owner, content_key) WHERE content_key <> ''",
         "CREATE TABLE people (owner TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID",
     ),
+    ("ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT ''",),  # separated by commas
 )
 """Statements of each schema version, from version 1. Published ones never change: append a new one."""
 
@@ -161,9 +162,11 @@ def record_of(row: sqlite3.Row) -> RunRecord:
         owner_name=row["owner_name"],
         num_bytes=row["num_bytes"],
         origin=row["origin"],
+        tags=tuple(filter(None, row["tags"].split(","))),
     )
 
 
 def seen_by_link(record: RunRecord) -> RunRecord:
-    """Return ``record`` for readers with the link: without id, owner, server paths and origin."""
-    return replace(record, run_id=record.link, owner="", read_only=True, spec=record.spec.without_folders(), origin="")
+    """Return ``record`` for readers with the link: without id, owner, server paths, origin and tags."""
+    spec = record.spec.without_folders()
+    return replace(record, run_id=record.link, owner="", read_only=True, spec=spec, origin="", tags=())

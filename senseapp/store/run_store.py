@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -23,6 +23,7 @@ from senseapp.store.run_folder import RunFolder
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LINK = re.compile(r"[0-9a-f]{40}")
 _TITLE_LIMIT = 200
+_MOST_TAGS, _TAG_LIMIT = 10, 30
 INTERRUPTED_SENTENCE = (
     "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on."
 )
@@ -135,6 +136,11 @@ class RunStore:
         """
         self.owned(run_id, viewer)
         self._set(run_id, title=_checked_title(title))
+
+    def tag(self, run_id: str, viewer: str, tags: Sequence[str]) -> None:
+        """Change the words that its owner finds a run by; InvalidSpec where they are too many or too long."""
+        self.owned(run_id, viewer)
+        self._set(run_id, tags=",".join(_checked_tags(tags)))
 
     def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
         """Let anybody with the link read the run, or nobody else; a link that was taken back never works again.
@@ -315,6 +321,13 @@ def _checked_title(title: str) -> str:
     if not 1 <= len(title) <= _TITLE_LIMIT:
         raise InvalidSpec(f"A title has 1 to {_TITLE_LIMIT} characters, got {len(title)}. Enter a shorter one.")
     return title
+
+
+def _checked_tags(tags: Sequence[str]) -> list[str]:
+    kept = list(dict.fromkeys(text for tag in tags if (text := " ".join(tag.replace(",", " ").split()))))
+    if len(kept) > _MOST_TAGS or any(len(tag) > _TAG_LIMIT for tag in kept):
+        raise InvalidSpec(f"A run has at most {_MOST_TAGS} tags of at most {_TAG_LIMIT} characters. Enter fewer.")
+    return kept
 
 
 def _not_found() -> NotFound:

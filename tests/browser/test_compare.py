@@ -44,10 +44,10 @@ def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Pa
     page.goto(landing)
     import_and_open(page, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
     page.goto(landing)
-    for num_ticked, title in enumerate(("second", "first"), start=1):
-        card = page.locator("[class*=st-key-run_card_]").filter(has=page.get_by_text(title, exact=True))
-        card.get_by_text("Compare", exact=True).click()
-        expect(page.get_by_role("button", name=f"Compare {num_ticked} run")).to_be_enabled()
+    expect(page.get_by_test_id("stDataFrame").get_by_role("gridcell", name="first", exact=True)).to_be_attached()
+    for row in (1, 2):  # below the head; each has its tick at the left
+        page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 17, "y": 35 * row + 17})
+        expect(page.get_by_role("button", name=f"Compare {row} run")).to_be_enabled()
     page.get_by_role("button", name="Compare 2 runs").click()
     expect(page).to_have_url(re.compile(r"/compare\?run=[0-9a-f]{32}&run=[0-9a-f]{32}$"))
     headline = "A and B rank 4 layers in the opposite order: rank correlation −1.00."

@@ -16,6 +16,7 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import backend as ui_backend
+from senseapp.app.runs.list import table_key
 from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -135,3 +136,11 @@ def wait_for_card(app: AppTest) -> AppTest:
         time.sleep(0.02)
         app.run()
     return app
+
+
+def tick(app: AppTest, service: Service, *run_ids: str) -> None:
+    """Tick runs in the table, as a click does: positions under a key of the table."""
+    records = service.runs()
+    rows = [place for place, record in enumerate(records) if record.run_id in run_ids]
+    app.session_state[table_key(records)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    app.run()

@@ -13,7 +13,7 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_page, tick
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/compare.py"
@@ -151,11 +151,10 @@ def test_every_chart_and_table_has_a_text_alternative(app: AppTest, pair: list[s
         assert len(element.proto.alt) > 10
 
 
-def test_ticked_runs_lead_here_and_so_does_the_results_page(app: AppTest, pair: list[str]) -> None:
+def test_ticked_runs_lead_here_and_so_does_the_results_page(app: AppTest, service: Service, pair: list[str]) -> None:
     open_page(app, "pages/runs.py")
     assert app.button(key="runs.compare").disabled
-    for run in pair:
-        app.checkbox(key=f"runs.tick.{run}").check().run()
+    tick(app, service, *pair)
     app.button(key="runs.compare").click().run()
     assert in_url(app, "run") == pair
     assert "A and B rank" in texts(app)

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.frames.results import measurement_frame
 from senseapp.runs.service import Service
 from tests.distiller_tables import ROWS, TABLE, table
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_page, tick
 from tests.pages.records import NAMES
 
 
@@ -159,7 +159,9 @@ def test_the_schedule_of_an_import_speaks_of_layers_not_of_weights(app: AppTest,
     assert "every layer counts alike" in texts(app)
 
 
-def test_an_import_offers_no_settings_to_run_again(app: AppTest, imported: str) -> None:
+def test_an_import_offers_no_settings_to_run_again(app: AppTest, service: Service, imported: str) -> None:
     open_page(app, "pages/runs.py")
+    tick(app, service, imported)
     assert "imported figures" in texts(app)
+    assert app.button(key=f"runs.open.{imported}")
     assert not [button for button in app.button if button.key == f"runs.again.{imported}"]

@@ -1,6 +1,7 @@
 """The Runs page: everything measured so far, and the Guide."""
 
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,16 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from senseapp.app.common import backend as ui_backend
+from senseapp.app.frames.runs import small_bars
 from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
 from senseapp.app.runs.list import _packer, disk_line
 from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import compression_text
 from senseapp.compressions import PruningConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
-from tests.pages.conftest import APP, finish, open_page
+from tests.pages.conftest import APP, finish, open_page, tick
 
 PAGE = "pages/runs.py"
 
@@ -34,10 +37,13 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     assert "No run yet" in texts(app)
 
 
-def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, finished_run: str) -> None:
+def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, service: Service, finished_run: str) -> None:
     open_page(app, PAGE)
-    for part in ("**demo**", "Finished", "Most fragile: layer2.0.conv1", "Sparsity 25, 50, 75 %", "just now"):
-        assert part in texts(app)
+    (row,) = app.dataframe[0].value.to_dict("records")
+    assert (row["title"], row["state"], row["compression"]) == ("demo", "Finished", "Sparsity 25, 50, 75 %")
+    assert row["headline"].startswith("Most fragile: layer2.0.conv1")
+    assert abs(time.time() - row["age"].timestamp()) < 60
+    tick(app, service, finished_run)
     app.button(key=f"runs.open.{finished_run}").click().run()
     assert app.query_params["run"] == finished_run
     assert app.tabs
@@ -46,6 +52,7 @@ def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, finished
 def test_the_settings_of_a_run_fill_the_analyze_page(app: AppTest, service: Service, backend: Backend) -> None:
     run_id = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.6,), metric="kl", seed=3)))
     open_page(app, PAGE)
+    tick(app, service, run_id)
     app.button(key=f"runs.again.{run_id}").click().run()
     assert app.button_group(key="analyze.levels.sparsity").value == [0.6]
     assert app.selectbox(key="analyze.metric").value == "kl"
@@ -54,9 +61,13 @@ def test_the_settings_of_a_run_fill_the_analyze_page(app: AppTest, service: Serv
 
 def test_a_run_is_renamed_and_an_empty_title_is_refused(app: AppTest, service: Service, finished_run: str) -> None:
     open_page(app, PAGE)
+    tick(app, service, finished_run)
     app.text_input(key=f"runs.title.{finished_run}").set_value("First try")
+    app.text_input(key=f"runs.tags.{finished_run}").set_value("paper, best ,,paper")
     saving(app).click().run()
     assert service.run(finished_run).title == "First try"
+    assert service.run(finished_run).tags == ("paper", "best")
+    assert list(app.dataframe[0].value["tags"][0]) == ["paper", "best"]
     app.text_input(key=f"runs.title.{finished_run}").set_value("  ")
     saving(app).click().run()
     assert len(app.error) == 1
@@ -67,6 +78,7 @@ def test_a_deleted_run_is_gone_everywhere(app: AppTest, service: Service, finish
     open_page(app, "pages/results.py", run=finished_run)
     del app.query_params["run"]
     app.switch_page(PAGE).run()
+    tick(app, service, finished_run)
     app.button(key=f"runs.delete.{finished_run}").click().run()
     assert service.runs() == ()
     assert "No run yet" in texts(app)
@@ -74,13 +86,24 @@ def test_a_deleted_run_is_gone_everywhere(app: AppTest, service: Service, finish
     assert "There are no results to show" in texts(app)
 
 
-def test_old_runs_come_on_request(app: AppTest, service: Service, backend: Backend) -> None:
-    for _ in range(22):
+def test_old_runs_come_on_request(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("senseapp.app.runs.list._PAGE", 2)
+    for _ in range(3):
         finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
     open_page(app, PAGE)
-    assert sum("Most fragile" in element.value for element in app.markdown) == 20
+    assert len(app.dataframe[0].value) == 2
     app.button(key="runs.more").click().run()
-    assert sum("Most fragile" in element.value for element in app.markdown) == 22
+    assert len(app.dataframe[0].value) == 3
+
+
+def test_small_bars_are_what_layers_lose_in_network_order(service: Service, finished_run: str) -> None:
+    result = service.result(finished_run)
+    assert result is not None
+    bars, (worst, change) = small_bars(result), result.ranked(0.5, result.metric)[0]
+    assert max(bars) == change.delta
+    assert [item.layer for item in result.at(0.5)][bars.index(max(bars))] == worst.layer
 
 
 def test_the_guide_has_ten_entries_and_six_words(app: AppTest) -> None:
@@ -95,9 +118,9 @@ def test_runs_are_found_by_words_of_what_is_shown(app: AppTest, service: Service
     service.rename(other, "Tuesday")
     open_page(app, PAGE)
     app.text_input(key="runs.search").set_value("PRUNING finished").run()
-    assert [button.key for button in app.button if button.label == "Open"] == [f"runs.open.{pruned}"]
+    assert list(app.dataframe[0].value["compression"]) == [compression_text(service.run(pruned).spec.sensitivity)]
     app.text_input(key="runs.search").set_value("tues").run()
-    assert [button.key for button in app.button if button.label == "Open"] == [f"runs.open.{other}"]
+    assert list(app.dataframe[0].value["title"]) == ["Tuesday"]
     app.text_input(key="runs.search").set_value("nothing like it").run()
     assert "No run has all of the words" in app.info[0].value
 
@@ -112,6 +135,7 @@ def test_the_disk_space_and_how_long_runs_are_kept_are_shown(app: AppTest, servi
 
 def test_a_link_is_made_on_purpose_and_taken_back(app: AppTest, service: Service, finished_run: str) -> None:
     open_page(app, PAGE)
+    tick(app, service, finished_run)
     app.button(key=f"runs.share.{finished_run}").click().run()
     link = service.run(finished_run).link
     assert app.code[0].value.endswith(f"results?run={link}")
@@ -156,6 +180,7 @@ def test_a_run_is_downloaded_and_imported(app: AppTest, service: Service, finish
     content = _packer(finished_run)().read_bytes()
     service.rename(finished_run, "The first")
     open_page(app, PAGE)
+    tick(app, service, finished_run)
     assert app.download_button(key=f"runs.download.{finished_run}").label.startswith("Download run")
     app.file_uploader(key="runs.take.file").upload("run.senserun.zip", content, "application/zip").run()
     app.button(key="runs.take").click().run()

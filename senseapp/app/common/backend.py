@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
+from senseapp.app.frames.runs import small_bars
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import session_id
 from senseapp.core.errors import SenseError
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
-from senseapp.records.jobs import RunState
+from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
@@ -148,6 +149,17 @@ def graph_of(run_id: str) -> GraphFiles | None:
     """Return a run's network as a graph for Model Explorer, or None while it is exported."""
     owned = service()
     return _ask(("graph", run_id), lambda: owned.schedules.graph(run_id))
+
+
+def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
+    """Return the small bars of finished runs by their ids, or None while their results are read."""
+    owned, finished = service(), [record for record in records if record.state is RunState.DONE]
+
+    def read() -> dict[str, list[float]]:
+        found = {record.run_id: owned.result(record.run_id) for record in finished}
+        return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
+
+    return _ask(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
 
 
 def leaderboard() -> tuple[LeaderboardRow, ...] | None:

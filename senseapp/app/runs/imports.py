@@ -18,20 +18,29 @@ from senseapp.records.spec import ModelSpec
 from senseapp.runs.disk_space import UploadLimits
 
 
+def import_button() -> None:
+    """Show the button behind which runs and tables are imported."""
+    with st.popover("Import", icon=":material/upload_file:", width="content"):
+        run, table = st.tabs(["Run from another server", "Sensitivity CSV"])
+        with run:
+            import_run()
+        with table:
+            import_table()
+
+
 def import_run() -> None:
     """Show the uploader; a run file that is sound becomes a finished run, and its results open."""
-    with st.expander("Import a run from another server", icon=":material/move_to_inbox:"):
-        st.markdown(
-            "The file that **Download run** wrote. What was measured comes along, and proofs with their compressed "
-            "models; the network and the images do not."
-        )
-        expect_files()
-        uploaded = st.file_uploader(
-            "Run file", type=["zip"], key="runs.take.file", max_upload_size=UploadLimits.configured().file_mb
-        )
-        if st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary") and uploaded is not None:
-            with errors_here():
-                _import(uploaded)
+    st.markdown(
+        "The file that **Download run** wrote. What was measured comes along, and proofs with their compressed "
+        "models; the network and the images do not."
+    )
+    expect_files()
+    uploaded = st.file_uploader(
+        "Run file", type=["zip"], key="runs.take.file", max_upload_size=UploadLimits.configured().file_mb
+    )
+    if st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary") and uploaded is not None:
+        with errors_here():
+            _import(uploaded)
 
 
 def _import(uploaded: UploadedFile) -> None:
@@ -50,30 +59,29 @@ _MOST_MEGABYTES = 20
 
 def import_table() -> None:
     """Show the uploader; a table that can be read becomes a finished run, and its results open."""
-    with st.expander("Import a sensitivity CSV", icon=":material/upload_file:"):
-        st.markdown(
-            "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
-            "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
-        )
-        expect_files()
-        uploaded = st.file_uploader(
-            "Sensitivity CSV", type=["csv"], key="runs.import.file", max_upload_size=_MOST_MEGABYTES
-        )
-        unit = st.segmented_control(
-            "What was set to zero",
-            list(_UNITS),
-            default="weight",
-            required=True,
-            format_func=_UNITS.__getitem__,
-            key="runs.import.granularity",
-            help="The file does not say it.",
-        )
-        model, model_missing = _choose_model()
-        ready = uploaded is not None and not model_missing
-        if st.button("Import", key="runs.import", disabled=not ready, type="primary") and uploaded is not None:
-            with errors_here(), st.spinner("Reading the table"):
-                content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-                _import_rows(uploaded.name, content, unit, model)
+    st.markdown(
+        "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
+        "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
+    )
+    expect_files()
+    uploaded = st.file_uploader(
+        "Sensitivity CSV", type=["csv"], key="runs.import.file", max_upload_size=_MOST_MEGABYTES
+    )
+    unit = st.segmented_control(
+        "What was set to zero",
+        list(_UNITS),
+        default="weight",
+        required=True,
+        format_func=_UNITS.__getitem__,
+        key="runs.import.granularity",
+        help="The file does not say it.",
+    )
+    model, model_missing = _choose_model()
+    ready = uploaded is not None and not model_missing
+    if st.button("Import", key="runs.import", disabled=not ready, type="primary") and uploaded is not None:
+        with errors_here(), st.spinner("Reading the table"):
+            content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+            _import_rows(uploaded.name, content, unit, model)
 
 
 def _choose_model() -> tuple[ModelSpec | None, bool]:

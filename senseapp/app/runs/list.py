@@ -1,9 +1,11 @@
-"""The list of runs: search, disk use, and per run open, compare, duplicate, share, rename, download, delete."""
+"""The table of runs: search, disk use; per run open, compare, duplicate, share, rename, tag, download, delete."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode, urljoin
 
 import streamlit as st
@@ -11,10 +13,11 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.backend import visitor
 from senseapp.app.common.download import download, new_file
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
+from senseapp.app.frames.runs import runs_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, compression_text
 from senseapp.records.jobs import RunRecord, RunState
@@ -26,7 +29,7 @@ def search_runs(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the search field and return the runs that it leaves."""
     text = st.text_input(
         "Search runs",
-        placeholder="Title, model, compression, state or result",
+        placeholder="Title, model, compression, state, result or tag",
         key="runs.search",
         type="search",
         label_visibility="collapsed",
@@ -56,6 +59,7 @@ def _text_of(record: RunRecord) -> str:
         record.headline,
         record.error,
         record.origin,
+        *record.tags,
         "shared" if record.shared else "",
     )
     return " ".join(parts).casefold()
@@ -99,14 +103,22 @@ def _address(link: str) -> str:
 
 
 def keep_run(record: RunRecord) -> None:
-    """Show a field for another title, and the run as one file."""
+    """Show fields for another title and for tags, and the run as one file."""
     with st.form(f"runs.rename.{record.run_id}", border=False):
         title = st.text_input(
             "Title", value=record.title, key=f"runs.title.{record.run_id}", help="What you call this run."
         )
+        tags = st.text_input(
+            "Tags",
+            value=", ".join(record.tags),
+            key=f"runs.tags.{record.run_id}",
+            placeholder="none",
+            help="Your own words to find this run by, separated by commas.",
+        )
         if st.form_submit_button("Save", key=f"runs.save.{record.run_id}"):
             with errors_here():
                 backend.service().rename(record.run_id, title)
+                backend.service().tag(record.run_id, (tags or "").split(","))
                 st.rerun()
     if record.state is RunState.DONE:
         st.download_button(
@@ -145,66 +157,96 @@ def delete_run(record: RunRecord) -> None:
             st.rerun()
 
 
-_PAGE = 20
+_PAGE = 100
+_ROW_PIXELS, _MOST_ROWS = 35, 15
 
 
 def run_list(records: Sequence[RunRecord]) -> None:
-    """Show the newest of the runs that are searched for, and more on request."""
+    """Show the newest of the runs that are searched for as a table, and more on request."""
     records = search_runs(records)
-    shown = _PAGE * (1 + session().more_runs)
-    _compare_bar(records[:shown])
-    for record in records[:shown]:
-        _card(record)
-    if len(records) > shown:
-        st.button(f"Show more ({len(records) - shown} older)", key="runs.more", on_click=_show_more)
+    shown = records[: _PAGE * (1 + session().more_runs)]
+    if not shown:
+        return
+    bar = st.container(horizontal=True, gap="small", vertical_alignment="center")
+    chosen = _table(shown)
+    with bar:
+        _actions(chosen)
+    if len(records) > len(shown):
+        st.button(f"Show more ({len(records) - len(shown)} older)", key="runs.more", on_click=_show_more)
 
 
-def _compare_bar(records: Sequence[RunRecord]) -> None:
-    """Show the way to the comparison of the ticked runs; the oldest is the one that others are compared with."""
-    ticked = [record.run_id for record in reversed(records) if st.session_state.get(_tick_key(record))]
-    if st.button(
-        f"Compare {fmt.plural(len(ticked), 'run')}" if ticked else "Compare runs",
-        key="runs.compare",
-        icon=":material/compare_arrows:",
-        disabled=not 1 <= len(ticked) <= MOST_RUNS,
-        help=f"Tick up to {MOST_RUNS} runs. One alone compares its estimate with its measurement.",
-    ):
-        st.switch_page("pages/compare.py", query_params={RUN_PARAMETER: ticked})
+def table_key(records: Sequence[RunRecord]) -> str:
+    """Return the key of the table of these runs: ticks are positions, so others have other ticks."""
+    return f"runs.table.{zlib.crc32(' '.join(record.run_id for record in records).encode()):x}"
 
 
-def _tick_key(record: RunRecord) -> str:
-    return f"runs.tick.{record.run_id}"
+def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Show the table; return the ticked runs, in the order of the table."""
+    bars = backend.bars_of(records)
+    event = st.dataframe(
+        runs_frame(records, bars or {}),
+        column_config=_columns(),
+        hide_index=True,
+        alt=f"{fmt.plural(len(records), 'run')}, the newest first",
+        key=table_key(records),
+        height=_ROW_PIXELS * (1 + min(len(records), _MOST_ROWS)) + 3,
+        on_select="rerun",
+        selection_mode="multi-row",
+    )
+    if bars is None:
+        wait_for(lambda: backend.bars_of(records), "Reading the results")
+    clicked = st.session_state.get(_OPEN)
+    if clicked is not None and 0 <= clicked["row"] < len(records):
+        go_to("pages/results.py", records[clicked["row"]].run_id)
+    return [records[row] for row in sorted(event["selection"]["rows"]) if row < len(records)]
+
+
+_OPEN = "runs.open"
+
+
+def _columns() -> dict[str, Any]:
+    text, number = st.column_config.TextColumn, st.column_config.NumberColumn
+    return {
+        "open": st.column_config.ButtonColumn("", type="tertiary", width=75, pinned=True, key=_OPEN),
+        "title": text("Run", width=190, pinned=True),
+        "model": text("Model", width=110),
+        "compression": text("Compression", width=150),
+        "headline": text("Result", width=330),
+        "bars": st.column_config.BarChartColumn(
+            "Layers", width=130, help="What each layer loses alone at the usual level, in the order of the network."
+        ),
+        "state": text("State", width=85),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=110),
+        "size": number("Size", format="bytes", width=80, help="Of its files on this server's disk."),
+        "tags": st.column_config.ListColumn("Tags", width=110),
+    }
 
 
 def _show_more() -> None:
     session().more_runs += 1
 
 
-def _card(record: RunRecord) -> None:
-    state = STATES[record.state]
-    with st.container(border=True, key=f"run_card_{record.run_id}"):
-        head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-        head.markdown(f"**{record.title}**")
-        head.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]
-        if record.headline or record.error:
-            st.markdown(record.headline or record.error)
-        st.caption(_facts(record))
-        _actions(record)
+def _actions(chosen: Sequence[RunRecord]) -> None:
+    """Show what can be done with the ticked runs; the oldest is the one that others are compared with."""
+    if not chosen:
+        st.caption("Tick a run to share, tag, download or delete it; tick several to compare them.")
+    if len(chosen) == 1:
+        _actions_on(chosen[0])
+    if st.button(
+        f"Compare {fmt.plural(len(chosen), 'run')}" if chosen else "Compare runs",
+        key="runs.compare",
+        icon=":material/compare_arrows:",
+        disabled=not 1 <= len(chosen) <= MOST_RUNS,
+        help=f"Tick up to {MOST_RUNS} runs. One alone compares its estimate with its measurement.",
+    ):
+        oldest_first = sorted(chosen, key=lambda record: record.created_seconds)
+        st.switch_page("pages/compare.py", query_params={RUN_PARAMETER: [record.run_id for record in oldest_first]})
 
 
-def _facts(record: RunRecord) -> str:
-    """Return the settings in one line, with the owner where there are several people, and where figures came from."""
-    parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
-    if visitor().name:
-        parts.append(f"owner: {visitor().name}")
-    return " · ".join(parts) + (f"  \n{record.origin}" if record.origin else "")
-
-
-def _actions(record: RunRecord) -> None:
-    row = st.container(horizontal=True, gap="small", vertical_alignment="center")
-    if row.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:"):
+def _actions_on(record: RunRecord) -> None:
+    if st.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:", type="primary"):
         go_to("pages/results.py", record.run_id)
-    if record.spec.model.library != "imported" and row.button(
+    if record.spec.model.library != "imported" and st.button(
         "Duplicate",
         key=f"runs.again.{record.run_id}",
         icon=":material/content_copy:",
@@ -213,10 +255,19 @@ def _actions(record: RunRecord) -> None:
     ):
         restart_with(record.spec)
         st.switch_page("pages/analyze.py")
-    row.checkbox("Compare", key=_tick_key(record), help="Ticked runs are compared by the button at the top.")
-    with row.popover("Shared" if record.shared else "Share", icon=":material/link:"):
+    with st.popover("More", icon=":material/more_horiz:", help="Share, rename, tag, download, delete"):
+        st.markdown(f"**{record.title}**")
+        st.caption(_facts(record))
         share_run(record)
-    with row.popover("Rename, download" if record.state is RunState.DONE else "Rename", icon=":material/edit:"):
+        st.divider()
         keep_run(record)
-    with row.popover("Delete", icon=":material/delete:"):
+        st.divider()
         delete_run(record)
+
+
+def _facts(record: RunRecord) -> str:
+    """Return the settings in one line, with the owner where there are several people, and where figures came from."""
+    parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
+    if visitor().name:
+        parts.append(f"owner: {visitor().name}")
+    return " · ".join(parts) + (f"  \n{record.origin}" if record.origin else "")

@@ -1,0 +1,44 @@
+"""The table of runs: one row each, as people read and sort them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from senseapp.app.frames.results import ordered_levels
+from senseapp.app.words.wording import STATES, compression_text
+from senseapp.records.jobs import RunRecord
+from senseapp.records.measurement import SensitivityResult
+from senseapp.runs.leaderboard import shown_metric
+
+_MOST_BARS = 30
+_COLUMNS = ("open", "title", "model", "compression", "headline", "bars", "state", "age", "size", "tags")
+
+
+def runs_frame(records: Sequence[RunRecord], bars: Mapping[str, list[float]]) -> pd.DataFrame:
+    """Return a row for each run; ``bars`` are the small ones by id, of runs where they are known."""
+    rows = [
+        (
+            ":material/open_in_new: Open",
+            record.title,
+            record.spec.model.title,
+            compression_text(record.spec.sensitivity),
+            record.headline or record.error or record.origin,
+            bars.get(record.run_id),
+            STATES[record.state].label,
+            pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
+            record.num_bytes,
+            [*record.tags, *(["shared"] if record.shared else [])],
+        )
+        for record in records
+    ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def small_bars(result: SensitivityResult) -> list[float]:
+    """Return what layers lose alone at the usual level, in network order, none below 0; the worst of neighbours."""
+    metric, level = shown_metric(result), result.compression.scale.nearest_usual(ordered_levels(result))
+    losses = [max(0.0, change.delta) for item in result.at(level) if (change := item.change(metric)) is not None]
+    step = -(-len(losses) // _MOST_BARS) or 1
+    return [max(losses[start : start + step]) for start in range(0, len(losses), step)]
