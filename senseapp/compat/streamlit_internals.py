@@ -74,6 +74,16 @@ def inline_scripts() -> list[str]:
     return _INLINE_SCRIPT.findall(index.read_text(encoding="utf-8"))
 
 
+KNOWN_BASE = 'window.__streamlit = { BACKEND_BASE_URL: new URL(".", location.href).href };'
+"""A script that tells Streamlit's page where its server is. Without it, a page that is opened by its address looks
+below that address first, and the browser complains of two addresses that do not exist."""
+
+
+def with_known_base(page: bytes) -> bytes:
+    """Return Streamlit's page with :data:`KNOWN_BASE` in its head; anything else as it is."""
+    return page.replace(b"<head>", f"<head><script>{KNOWN_BASE}</script>".encode(), 1)
+
+
 def login_payload(cookies: Mapping[str, str]) -> bytes:
     """Return what :data:`LOGIN_COOKIE` holds, as JSON; nothing where it is missing or its signature is wrong."""
     return _get_signed_cookie_with_chunks(dict(cookies), LOGIN_COOKIE) or b""

@@ -22,7 +22,9 @@ def at_rest(page: Page) -> None:
     page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
 
 
-def test_a_finding_is_found_by_link_reload_back_and_forward(page: Page, server: Server, scripted_run: str) -> None:
+def test_a_finding_is_found_by_link_reload_back_and_forward(
+    page: Page, server: Server, scripted_run: str, script_errors: list[str]
+) -> None:
     start = f"{server.url}/results?run={scripted_run}"
     page.goto(f"{start}&tab=curves&level=0.75")
     open_tab(page, "Curves")
@@ -44,6 +46,7 @@ def test_a_finding_is_found_by_link_reload_back_and_forward(page: Page, server: 
     open_tab(other, "Layers")
     open_tab(page, "Heat map")
     other.close()
+    assert not script_errors  # not even an address that does not exist
 
 
 def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server: Server, scripted_run: str) -> None:

@@ -20,7 +20,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.download import remove_new_files
 from senseapp.app.server.downloads import Downloads, download_registry
 from senseapp.app.server.guards import EndedLogins, SameOrigin
-from senseapp.app.server.headers import PrivateMetrics, SecurityHeaders
+from senseapp.app.server.headers import KnownBase, PrivateMetrics, SecurityHeaders
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
@@ -43,6 +43,7 @@ def application() -> st.App:
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(PrivateMetrics),
+            Middleware(KnownBase),
             Middleware(SameOrigin),
             Middleware(EndedLogins),
             Middleware(Downloads, registry=download_registry()),

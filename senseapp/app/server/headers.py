@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from senseapp.app.common.notices import INLINE_SCRIPTS
-from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, inline_scripts
+from senseapp.compat.streamlit_internals import KNOWN_BASE, PRIVATE_ROUTES, inline_scripts, with_known_base
 from senseapp.core.errors import InvalidSpec
 
 _ORIGIN = re.compile(r"https?://(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?")
@@ -73,7 +73,7 @@ def content_security_policy() -> str:
     Scripts come from this server only; Streamlit's one inline script and ours are named by their hashes. Styles are
     made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
     """
-    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), *INLINE_SCRIPTS))
+    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), KNOWN_BASE, *INLINE_SCRIPTS))
     framed_by = " ".join(frame_ancestors()) or "'none'"
     return "; ".join(
         (
@@ -95,6 +95,41 @@ def content_security_policy() -> str:
 
 def _hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+class KnownBase:
+    """Middleware that lets a page know where its server is, see :func:`with_known_base`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        parts: list[bytes] = []
+
+        async def send_told(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_plain_page(Headers(raw=message["headers"])):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    body = with_known_base(b"".join(parts))
+                    MutableHeaders(scope=start)["content-length"] = str(len(body))
+                    await send(start)
+                    await send({"type": "http.response.body", "body": body})
+
+        await self._app(scope, receive, send_told)
+
+
+def _is_plain_page(headers: Headers) -> bool:
+    return headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers
 
 
 class PrivateMetrics:
