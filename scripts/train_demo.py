@@ -28,9 +28,12 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
+from senseapp.core.codec import dumps
 from senseapp.data.images import TensorImages
 from senseapp.data.load import load_demo_images
 from senseapp.models.demo import DEMO_WEIGHTS, build_demo_network, load_demo_model
+from senseapp.records.spec import ModelSpec
+from senseapp.runs.model_cards import SHIPPED_CARD, load_card
 
 REQUIRED_TOP1 = 0.97
 ACCURACY_TOLERANCE = 0.01
@@ -150,6 +153,7 @@ def main() -> int:
     if arguments.check:
         return report_difference(network, heldout_top1)
     write_weights(network, recipe, heldout_top1)
+    SHIPPED_CARD.write_text(dumps(load_card(ModelSpec())) + "\n", encoding="utf-8")
     print(f"wrote {DEMO_WEIGHTS.name}, {DEMO_WEIGHTS.stat().st_size / 1e3:.0f} kB")
     return 0
 

@@ -91,7 +91,7 @@ def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
     folder = RunFolder(path)
     result = folder.load_result()
     from senseapp.engine.histograms import histograms_of  # torch loads here
-    from senseapp.layers.profile import select_layers
+    from senseapp.records.profile import select_layers
 
     names = [layer.name for layer in select_layers(result.profile, patterns)]
     with phases() as progress:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -76,3 +80,36 @@ def storage_of(tensor: Tensor) -> int:
 def has_forward_hooks(module: nn.Module) -> bool:
     """Tell whether somebody else's hooks run around the forward pass of ``module``."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def import_without_compiler(*libraries: str) -> None:
+    """Import libraries without torch's compiler, which is a third of the time and which nothing here calls.
+
+    torchvision's RoI align and timm's NaFlexViT each ask for one function of ``torch._dynamo`` while they are imported;
+    those are stood in for. Should a later version want more, or the compiler be there already, nothing is done.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    package, utils = ModuleType("torch._dynamo"), ModuleType("torch._dynamo.utils")
+    vars(package).update(__path__=[], utils=utils, disable=_left_as_it_is)
+    vars(utils).update(is_compile_supported=_is_compile_supported)
+    standing_in = {module.__name__: module for module in (package, utils)}
+    sys.modules.update(standing_in)
+    try:
+        with suppress(ImportError, AttributeError):
+            for library in libraries:
+                importlib.import_module(library)
+    finally:
+        for name in standing_in:
+            del sys.modules[name]
+
+
+def _left_as_it_is(function: Any = None, recursive: bool = True, **_about: object) -> Any:
+    """Stand in for ``torch._dynamo.disable``: what nobody compiles need not be kept from it."""
+    return function if function is not None else _left_as_it_is
+
+
+def _is_compile_supported(device_type: str) -> bool:
+    """Ask the compiler itself, now that somebody calls RoI align."""
+    utils = importlib.import_module("torch._dynamo.utils")
+    return bool(utils.is_compile_supported(device_type))

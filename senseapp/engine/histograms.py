@@ -20,11 +20,11 @@ from senseapp.engine.grid_bins import SUB_BINS, GridBins
 from senseapp.engine.layout import Layout, lay_out
 from senseapp.engine.preparation_search import choose_preparation
 from senseapp.engine.tensor_bins import CALIBRATION_IMAGES, bins_of
-from senseapp.layers.profile import profile_model, select_layers
+from senseapp.layers.profile import profile_model
 from senseapp.models.load import load_model
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.profile import LayerProfile
+from senseapp.records.profile import LayerProfile, select_layers
 from senseapp.records.spec import HistogramSpec, RunSpec
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 

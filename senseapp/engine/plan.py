@@ -11,6 +11,7 @@ import torch
 from senseapp.compressions.base import Target
 from senseapp.data.images import ImageSet
 from senseapp.layers.trace import CallTrace
+from senseapp.records.inputs import num_held_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +72,6 @@ def chunk_spans(
 
 def _multiple(count: int, unit: int) -> int:
     return max(1, round(count / unit)) * unit
-
-
-HELD_OUT_SHARE = 0.3
-LEAST_HELD_OUT = 100
-MOST_HELD_OUT = 2000
-
-
-def num_held_out(count: int) -> int:
-    """Return how many of ``count`` images are kept when no number was asked for.
-
-    >>> num_held_out(897), num_held_out(333), num_held_out(50_000)
-    (269, 0, 2000)
-    """
-    kept = int(HELD_OUT_SHARE * count)
-    return min(kept, MOST_HELD_OUT) if kept >= LEAST_HELD_OUT else 0
 
 
 def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:

@@ -22,9 +22,9 @@ from senseapp.engine.plan import PlannedTarget, chunk_spans, plan_targets, repre
 from senseapp.engine.precision import choose_precision
 from senseapp.engine.prefix import prefix_bytes_per_image
 from senseapp.engine.probe import Order, plain_note
-from senseapp.layers.profile import select_layers
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.records.profile import select_layers
 from senseapp.records.ranking import undecided
 from senseapp.records.resolution import default_metric
 from senseapp.records.spec import SensitivitySpec

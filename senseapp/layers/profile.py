@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of
-from senseapp.core.errors import NoLayersSelected, UnsupportedModel, first_line_of
+from senseapp.core.errors import UnsupportedModel, first_line_of
 from senseapp.layers.products import products_of
 from senseapp.layers.trace import CallTrace, WeightUse, tensors_in, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
@@ -185,32 +184,6 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
 def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
     prefix = f"{layer}." if layer else ""
     return [use for name, use in trace.uses.items() if name.startswith(prefix)]
-
-
-def select_layers(
-    profile: ModelProfile, patterns: Sequence[str] = (), types: Sequence[str] = ()
-) -> tuple[LayerProfile, ...]:
-    """Return the layers whose name matches any of ``patterns`` and whose type is any of ``types``.
-
-    Patterns are shell patterns (``layer1.*``, ``*.conv1``); no pattern, or no type, means no restriction.
-
-    Raises:
-        NoLayersSelected: nothing is left, with what there would have been.
-    """
-    if not profile.layers:
-        raise NoLayersSelected("This model has no compressible layers: it holds no convolution and no linear layer.")
-    named = [layer for layer in profile.layers if not patterns or any(fnmatchcase(layer.name, one) for one in patterns)]
-    if not named:
-        examples = ", ".join(layer.name for layer in profile.layers[:3])
-        raise NoLayersSelected(
-            f"No layer matches {' or '.join(patterns)}. Layers here are called {examples}, …; "
-            "use * for any text, for example *conv*."
-        )
-    typed = tuple(layer for layer in named if not types or layer.layer_type in types)
-    if not typed:
-        present = ", ".join(sorted({layer.layer_type for layer in named}))
-        raise NoLayersSelected(f"No selected layer is a {' or '.join(types)}. The types here are {present}.")
-    return typed
 
 
 class _WeightWatch:

@@ -20,11 +20,11 @@ from senseapp.engine.evaluation import ReplayedEvaluation
 from senseapp.engine.layout import Layout, knows_the_order, lay_out
 from senseapp.engine.plan import PlannedTarget, plan_targets
 from senseapp.engine.replay import find_replay_obstacle
-from senseapp.layers.profile import CONVOLUTIONS, profile_model, select_layers, watched_pass
+from senseapp.layers.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.layers.trace import called, map_tensors, tensors_in
 from senseapp.notebook.fasterai_words import Criteria, criterion_of, spanned, usual_granularity
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
-from senseapp.records.profile import ModelProfile
+from senseapp.records.profile import ModelProfile, select_layers
 
 _IMAGE_AXES = 4
 _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}

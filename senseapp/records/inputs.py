@@ -107,3 +107,18 @@ class PreviewReport:
     warning: str
     notes: tuple[str, ...]
     choice: PreparationChoice | None = None
+
+
+HELD_OUT_SHARE = 0.3
+LEAST_HELD_OUT = 100
+MOST_HELD_OUT = 2000
+
+
+def num_held_out(count: int) -> int:
+    """Return how many of ``count`` images are kept when no number was asked for.
+
+    >>> num_held_out(897), num_held_out(333), num_held_out(50_000)
+    (269, 0, 2000)
+    """
+    kept = int(HELD_OUT_SHARE * count)
+    return min(kept, MOST_HELD_OUT) if kept >= LEAST_HELD_OUT else 0

@@ -24,6 +24,9 @@ DataKind = Literal["demo", "photographs", "random", "folder", "archive", "torchv
 DEMO_NETWORKS = ("", "efficientnet_lite0")
 """Names of the networks that need no download: the one that reads digits has none."""
 
+NUM_DIGITS = 897
+"""Of the shipped digits, those that the demo network was not trained on."""
+
 NUM_PHOTOGRAPHS = 160
 """Crops of the shipped photographs; the first :data:`NUM_MEASURED_PHOTOGRAPHS` share no scene with the others."""
 NUM_MEASURED_PHOTOGRAPHS = 48

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,12 +17,12 @@ from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFail
 from senseapp.core.home import lock_home
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
 from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
-from senseapp.runs.model_cards import ModelCards
+from senseapp.runs.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
@@ -41,6 +42,7 @@ from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
+_IDLE_LOOK_SECONDS = 2.0
 AnswerT = TypeVar("AnswerT")
 
 
@@ -55,7 +57,7 @@ class Backend:
         workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None as in ``settings``.
         max_queue: None as in ``settings``.
         settings: how much is done at once, and how much is kept.
-        calibrate: times this machine, on first use.
+        calibrate: times this machine, on first use; None lets the process do it that has the engine loaded first.
     """
 
     def __init__(
@@ -67,14 +69,14 @@ class Backend:
         workers: int | None = None,
         max_queue: int | None = None,
         settings: ServerSettings = _USUAL_SETTINGS,
-        calibrate: Callable[[], MachineSpeed] = time_convolutions,
+        calibrate: Callable[[], MachineSpeed] | None = None,
     ) -> None:
         self.home = home
         self.settings = settings
         self.store = RunStore(home)
         self.store.recover()
-        self.cards = ModelCards(lambda model: self.answer(DescribeModel(model=model)))
-        self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate)
+        self.cards = ModelCards(self._describe)
+        self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
         self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
         self.leaderboard = Leaderboard(self.store)
@@ -111,6 +113,12 @@ class Backend:
     def answer(self, question: Question[AnswerT]) -> AnswerT:
         """Answer a question about files that somebody brought, in a further process where there are any; may wait."""
         return self.processes.answer(question) if self.processes else question.answer()
+
+    def _describe(self, model: ModelSpec) -> ModelCard:
+        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model))
+
+    def _time_machine(self) -> MachineSpeed:
+        return (self.processes and self.processes.machine_speed()) or time_convolutions()
 
     def so_far(self, run_id: str) -> SensitivityResult | None:
         """Return the result of a run, or what it has found until now; None before its model was loaded."""
@@ -174,10 +182,11 @@ class Backend:
     def _warm_up(self) -> None:
         try:
             if self.processes:
-                self.processes.warm_up()
-                self.processes.wait_until_warm()  # whoever presses Run at once waits for that one, not for this one
-            load_engine()
+                self.processes.warm_up()  # whoever presses Run at once waits for that one, not for this one
             self.speeds.calibrate()
+            while self.processes and any(self.runner.load()):  # this process needs the engine for little
+                time.sleep(_IDLE_LOOK_SECONDS)
+            load_engine()
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from senseapp.records.image_sets import IMAGE_SETS
-from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
+from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport, num_held_out
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.profile import ModelProfile
+from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.model_cards import CheckpointReport
@@ -120,20 +120,23 @@ class Inputs:
         return counted or survey.num_images
 
     def estimate_time(self, spec: RunSpec) -> float | None:
-        """Predict the seconds a run takes here; None where the number of images is not known beforehand.
+        """Predict the seconds a run takes here; None where images were not counted, or this machine not timed yet.
 
-        Asks for :meth:`model_card`, and on first use times this machine for a quarter of a second.
+        Asks for :meth:`model_card`.
         """
         count = num_images(spec, self._backend.image_counts)
-        if count is None:
+        if count is None or not self.machine_timed:
             return None
-        from senseapp.layers.profile import select_layers  # the model card has loaded torch already
-
         profile = self.model_card(spec.model)
         settings = spec.sensitivity
         selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
         work = work_of(profile, settings, num_images=count, selected=selected)
         return self._backend.speeds.predict(work, kind=kind_of(spec))
+
+    @property
+    def machine_timed(self) -> bool:
+        """Whether times can be predicted without waiting; a process that loads the engine times the machine."""
+        return self._backend.speeds.known or self._backend.processes is None
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
         """Return a new file among this person's uploads; see :func:`~senseapp.runs.disk_space.reserve_upload`.
@@ -172,15 +175,11 @@ def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED
         return spec.sensitivity.num_samples
     count = counted.get(replace(spec.data, class_map=()))
     if spec.data.kind == "demo":
-        from senseapp.data.load import demo_pictures
-
-        count = len(demo_pictures())
+        count = NUM_DIGITS
     if spec.data.kind == "photographs":
         count = NUM_PHOTOGRAPHS
     if count is None and spec.data.name:
         count = IMAGE_SETS[spec.data.name].num_images
     if count is None:
         return None
-    from senseapp.engine.plan import num_held_out
-
     return count - num_held_out(count)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from senseapp.core.codec import loads, register
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
+from senseapp.core.site import SITE
 from senseapp.models.recognise import Candidate
 from senseapp.records.inputs import MatchReport
-from senseapp.records.profile import ModelProfile
+from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.session import load_engine
 from senseapp.tasks import task_named
@@ -30,6 +32,9 @@ class ModelCard:
 
     profile: ModelProfile
     class_names: tuple[str, ...] = ()
+
+
+register(ModelCard)
 
 
 def load_card(model: ModelSpec) -> ModelCard:
@@ -53,6 +58,14 @@ def load_card(model: ModelSpec) -> ModelCard:
     return ModelCard(profile=profile, class_names=loaded.class_names)
 
 
+SHIPPED_CARD = SITE / "assets" / "demo_card.json"
+
+
+def shipped_card() -> ModelCard:
+    """Return the card of the demo network, written beforehand: the first page waits for nothing."""
+    return loads(SHIPPED_CARD.read_bytes(), ModelCard)
+
+
 def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     """Load the model of ``spec`` and return the members of each of its groups; none for other compressions."""
     settings = spec.sensitivity
@@ -62,7 +75,7 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     import torch
 
     from senseapp.compressions.base import CompressionRequest, build_compressor
-    from senseapp.layers.profile import profile_model, select_layers
+    from senseapp.layers.profile import profile_model
     from senseapp.models.load import load_model
 
     loaded = load_model(spec.model)

@@ -295,7 +295,7 @@ QUESTIONS: dict[str, type[Any]] = {
 }
 """What can be asked, by the names that messages have."""
 
-for _kind in (CheckpointReport, MatchReport, ModelCard, Groups, ImageSurvey, PreviewReport, UnpackedRun):
+for _kind in (CheckpointReport, MatchReport, Groups, ImageSurvey, PreviewReport, UnpackedRun):
     register(_kind)
 
 

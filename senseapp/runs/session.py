@@ -39,6 +39,10 @@ def load_engine() -> None:
     """
     with _loading:
         first = _ENGINE[0] not in sys.modules
+        if first:
+            from senseapp.compat.torch_internals import import_without_compiler  # torch loads here
+
+            import_without_compiler("torchvision", "timm")
         for module in _ENGINE:
             import_module(module)
         for description in all_descriptions():

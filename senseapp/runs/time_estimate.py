@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from senseapp.core.codec import register
 from senseapp.core.disk import replace_file
 from senseapp.core.errors import StorageFailed
 from senseapp.records.profile import ModelProfile
@@ -113,6 +114,11 @@ class RuntimePredictor:
         self._corrections: dict[str, float] = {}
         self._read()
 
+    @property
+    def known(self) -> bool:
+        """Whether this machine was timed."""
+        return self._speed is not None
+
     def calibrate(self) -> None:
         """Time this machine now if that was never done, so that a later prediction costs nothing."""
         with self._lock:
@@ -188,3 +194,6 @@ def _best_seconds(call: Callable[[], object], *, budget_seconds: float = 0.1) ->
         call()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+register(MachineSpeed)

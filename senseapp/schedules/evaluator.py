@@ -18,10 +18,11 @@ from senseapp.data.load import load_images
 from senseapp.engine.accumulation import BaselineOutputs
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.layout import Layout, lay_out, micro_batches
-from senseapp.engine.plan import LEAST_HELD_OUT, MOST_HELD_OUT, split
+from senseapp.engine.plan import split
 from senseapp.metrics import MetricChange, change_of
 from senseapp.models.load import load_model
 from senseapp.models.loaded import LoadedModel
+from senseapp.records.inputs import LEAST_HELD_OUT, MOST_HELD_OUT
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule

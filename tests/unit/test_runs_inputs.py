@@ -15,14 +15,16 @@ import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
 from senseapp.data.downloads import image_set_folder
-from senseapp.engine.plan import num_held_out
+from senseapp.data.load import demo_pictures
 from senseapp.records.image_sets import IMAGE_SETS
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.inputs import num_held_out
+from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
 from senseapp.runs import image_report
 from senseapp.runs.backend import Backend
 from senseapp.runs.disk_space import UploadLimits, discard_upload, reserve_upload, sweep_uploads
 from senseapp.runs.image_report import sample_zip
 from senseapp.runs.inputs import num_images
+from senseapp.runs.model_cards import load_card, shipped_card
 from senseapp.runs.service import Service
 from senseapp.runs.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
@@ -344,3 +346,8 @@ def test_the_upload_of_a_run_is_kept(service, tmp_path):
     service.delete(run_id)
     service.inputs.discard_upload(path)
     assert not path.exists()
+
+
+def test_the_shipped_card_and_the_number_of_digits_are_what_is_found() -> None:
+    assert shipped_card() == load_card(ModelSpec())
+    assert len(demo_pictures()) == NUM_DIGITS

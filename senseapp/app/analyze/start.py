@@ -222,7 +222,10 @@ def offer_photographs() -> None:
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     if profile is None:
         return "The time is estimated once the model has been read."
-    return plan_text(spec, profile, backend.service().inputs.estimate_time(spec), groups=_groups(spec))
+    inputs = backend.service().inputs
+    if not inputs.machine_timed:
+        wait_for(lambda: inputs.machine_timed or None, "Timing this machine")
+    return plan_text(spec, profile, inputs.estimate_time(spec), groups=_groups(spec))
 
 
 def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
@@ -255,7 +258,7 @@ def plan_text(
     images = f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
     doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
     if seconds is None:
-        return f"{work}{images}, {doing}; the time is known once the images have been counted."
+        return f"{work}{images}, {doing}; the time is not known yet."
     shared = settings.mode == "exact" and bool(cluster_address())
     place = "on this machine alone; the cluster shares it out" if shared else "here"
     return f"{work}{images}, {doing}: **{fmt.about(seconds)}** {place}"

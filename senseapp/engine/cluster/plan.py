@@ -97,8 +97,8 @@ def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[R
         SenseError: as for the run itself.
     """
     from senseapp.data.pictures import survey_images  # with all that follows, it needs torch
-    from senseapp.engine.plan import num_held_out
     from senseapp.engine.session import Session
+    from senseapp.records.inputs import num_held_out
     from senseapp.tasks import task_named
 
     asked = spec.sensitivity.num_samples

@@ -18,13 +18,16 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
 from senseapp.runs.session import load_engine, runs_on_processor
+from senseapp.runs.time_estimate import MachineSpeed, time_convolutions
 
 if TYPE_CHECKING:
     from senseapp.engine.executor import Executor
@@ -84,7 +87,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _warm(talk: _Conversation, request: None) -> None:
     load_engine()
-    talk.say("warm")
+    talk.say("warm", encode(_machine_speed()))
+
+
+@cache
+def _machine_speed() -> MachineSpeed:
+    return time_convolutions()
 
 
 def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
 from senseapp.runs.process.protocol import Line, read_line, write_line
 from senseapp.runs.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
+from senseapp.runs.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
     from senseapp.runs.questions import Question
@@ -62,6 +63,7 @@ class JobProcess:
 
     def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
         self.warm = threading.Event()  # set once the engine is loaded, or never will be
+        self.speed: MachineSpeed | None = None  # of this machine, known with that
         self._lost_with = lost
         self._heard: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
@@ -156,6 +158,7 @@ class JobProcess:
         with self._process.stdout as answers:
             while (line := read_line(answers)) is not None:
                 if line.kind == "warm":
+                    self.speed = decode(line.body, MachineSpeed)
                     self.warm.set()
                 else:
                     self._heard.put(line)
@@ -280,12 +283,13 @@ class JobProcesses:
                 process.ask("warm")
                 self._idle.append(process)
 
-    def wait_until_warm(self) -> None:
-        """Wait until the processes that have nothing to do have loaded the engine."""
+    def machine_speed(self) -> MachineSpeed | None:
+        """Return how fast a process found this machine to be, once one has loaded the engine; None if none is to."""
         with self._lock:
-            idle = list(self._idle)
-        for process in idle:
+            known = [*self._idle, *self._busy]
+        for process in known:
             process.warm.wait()
+        return next((process.speed for process in known if process.speed), None)
 
     def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
         """Do a task in one of the processes, see :func:`carry_out_in`."""
