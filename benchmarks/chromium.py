@@ -6,6 +6,7 @@ hears of every request and message of a page: on two cores, half a second of eac
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
@@ -93,18 +94,23 @@ class Tab:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str) -> Any:
+    def wait_for(self, expression: str, patience_seconds: float = PATIENCE_SECONDS) -> Any:
         """Return the value of ``expression`` once it is something.
 
         Raises:
             TimeoutError: it stays nothing.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
             if found := self.value(expression):
                 return found
             time.sleep(0.1)
-        raise TimeoutError(f"{expression} came to nothing in {PATIENCE_SECONDS:g} s.")
+        raise TimeoutError(f"{expression} came to nothing in {patience_seconds:g} s.")
+
+    def screenshot(self, path: Path) -> None:
+        """Write what is in sight now to ``path``, a PNG file."""
+        answer = self._browser.ask("Page.captureScreenshot", self._session)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
     def click(self, element: str, down: float = 0.5) -> None:
         """Click on ``element``, an expression, as a mouse does: in its middle, or at a share of its visible height."""

@@ -1,0 +1,116 @@
+"""How long a new visitor waits for the answer: from the address of a fresh server to a measured recommendation.
+
+    python -m benchmarks.answer [ROUNDS] [FOLDER]
+
+Each round is a new home, a server that was just started, and a browser of its own: the page opens, Run is pressed as
+soon as it can be, and nothing else is touched or scrolled. A picture of each moment is written to FOLDER. Browser and
+server share this machine; what other processes did meanwhile is said by its load, and by the processor's seconds that
+the server and its job processes took themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks.chromium import SIZE, Tab, browser
+from benchmarks.pages import BARS
+from benchmarks.results import machine, write_section
+from tests.soak.served import served
+
+TITLE = "The answer: a demo run from the address to the recommendation"
+PATIENCE_SECONDS = 300.0
+WANTED = {"Run can be pressed": "", "first chart": "3 after Run", "recommendation": "20 after Run"}
+
+_BUTTON = "[...document.querySelectorAll('button')].find(one => one.innerText.trim().split(/\\s/).pop() === 'Run')"
+_PRESSABLE = f"(() => {{ const one = {_BUTTON}; return one && !one.disabled }})()"
+_IN_SIGHT = f"""(() => {{
+    const one = [...document.querySelectorAll('h2')].find(one => one.innerText.startsWith('You can'));
+    const box = one?.getBoundingClientRect();
+    return box && box.top >= 0 && box.bottom <= {SIZE["height"]} && one.innerText;
+}})()"""
+_PLAIN = "performance.setResourceTimingBufferSize(1000)"  # a visitor's pages run no script of ours
+
+
+def visit(tab: Tab, url: str, note: Note) -> None:
+    """Open the app, press Run, and note each moment."""
+    tab.open(url)
+    tab.wait_for(_PRESSABLE, PATIENCE_SECONDS)
+    note("Run can be pressed")
+    tab.click(_BUTTON)
+    tab.wait_for(f"!!document.querySelector('{BARS}')", PATIENCE_SECONDS)
+    note("first chart")
+    tab.wait_for(_IN_SIGHT, PATIENCE_SECONDS)
+    note("recommendation")
+
+
+class Note:
+    """Notes seconds since it was made, processor seconds of ``server`` and what it started, and a picture."""
+
+    def __init__(self, tab: Tab, server: psutil.Process, pictures: Path) -> None:
+        self._tab, self._server, self._pictures = tab, server, pictures
+        self._start = time.monotonic()
+        self.seconds: dict[str, float] = {}
+        self.processor: dict[str, float] = {}
+
+    def __call__(self, moment: str) -> None:
+        self.seconds[moment] = time.monotonic() - self._start
+        times = [one.cpu_times() for one in (self._server, *self._server.children(recursive=True))]
+        self.processor[moment] = sum(one.user + one.system for one in times)
+        self._tab.screenshot(self._pictures / f"{moment.lower().replace(' ', '-')}.png")
+        print(f"{moment}: {self.seconds[moment]:.1f} s, {self.processor[moment]:.1f} s of the processor", flush=True)
+
+
+def one_round(folder: Path, pictures: Path) -> Note:
+    """Return what one new visitor saw."""
+    with served(folder / "home") as server, browser(folder / "profile") as visitor, visitor.tab(_PLAIN) as tab:
+        note = Note(tab, server.process, pictures)
+        visit(tab, server.url, note)
+        return note
+
+
+def table(notes: Sequence[Note], loads: Sequence[float]) -> list[str]:
+    """Return the moments as lines of Markdown."""
+    lines = [
+        machine(),
+        "",
+        f"Seconds, medians of {len(notes)} rounds, in Chromium, which shares the cores with the server and with what "
+        f"made a load of {statistics.median(loads):.1f} before (0 is an idle machine).",
+        "",
+        "| moment | wanted | since the address | since Run | of the processor, so far |",
+        "|---|---|---|---|---|",
+    ]
+    for moment, wanted in WANTED.items():
+        since, after = (
+            statistics.median(note.seconds[moment] - start for note, start in zip(notes, starts, strict=True))
+            for starts in ([0.0] * len(notes), [note.seconds["Run can be pressed"] for note in notes])
+        )
+        processor = statistics.median(note.processor[moment] for note in notes)
+        lines.append(f"| {moment} | {wanted} | {since:.1f} | {after:.1f} | {processor:.1f} |")
+    return lines
+
+
+def main() -> None:
+    """Print the table, and write it."""
+    rounds = int(sys.argv[1]) if sys.argv[1:] else 3
+    notes, loads = [], []
+    with tempfile.TemporaryDirectory() as name:
+        pictures = Path(sys.argv[2] if sys.argv[2:] else name)
+        pictures.mkdir(parents=True, exist_ok=True)
+        for index in range(rounds):
+            loads.append(os.getloadavg()[0])
+            notes.append(one_round(Path(name) / str(index), pictures))
+    lines = table(notes, loads)
+    print("\n".join(lines))
+    write_section(TITLE, lines)
+
+
+if __name__ == "__main__":
+    main()
