@@ -13,7 +13,7 @@ record = require_run("There are no results to show.")
 with st.container(gap="xsmall"):  # so that the first chart is in sight
     beside_title = run_header(record, line=not record.state.finished)
     if not record.state.finished:
-        progress_panel(record.run_id, may_cancel=not record.read_only)
+        progress_panel(record.run_id, record.state, may_cancel=not record.read_only)
         st.stop()
     if record.state is not RunState.DONE:
         stopped(record)

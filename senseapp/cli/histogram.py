@@ -15,6 +15,7 @@ from senseapp.core.csv_cells import safe_cell
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
 from senseapp.runs.layer_tasks import HistogramTask
 from senseapp.store.run_folder import RunFolder
@@ -91,7 +92,6 @@ def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
     folder = RunFolder(path)
     result = folder.load_result()
     from senseapp.engine.histograms import histograms_of  # torch loads here
-    from senseapp.records.profile import select_layers
 
     names = [layer.name for layer in select_layers(result.profile, patterns)]
     with phases() as progress:

@@ -14,10 +14,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from senseapp.cli import analyze, apply, compare, deploy, histogram, import_csv, models, report, schedule, serve
+from senseapp.cli import (
+    analyze,
+    apply,
+    compare,
+    deploy,
+    histogram,
+    import_csv,
+    models,
+    recommend,
+    report,
+    schedule,
+    serve,
+)
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (serve, models, analyze, import_csv, schedule, apply, deploy, compare, histogram, report)
+COMMANDS = (serve, models, analyze, import_csv, recommend, schedule, apply, deploy, compare, histogram, report)
 """One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``."""
 
 _CONSOLE_COMMAND = "senseapp"

@@ -57,7 +57,7 @@ def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None
         InvalidSpec: the compression's levels cannot be scheduled.
     """
     kind = evaluator.result.compression.description.budgets[0]
-    metric = _judged_by(evaluator)
+    metric = judged_by(evaluator)
     allowed = METRICS[metric].notable if allowed_drop is None else allowed_drop
     search = _Search(evaluator, kind, metric, allowed)
     search.measure_range()
@@ -76,7 +76,8 @@ def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None
     return Recommended(record=record, proven=proven[1] if proven else None)
 
 
-def _judged_by(evaluator: ScheduleEvaluator) -> str:
+def judged_by(evaluator: ScheduleEvaluator) -> str:
+    """Return the metric that people judge the run's model by, among those that its images allow."""
     images, task = evaluator.images.curves, evaluator.dense.task
     names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
     return primary_among(names) or divergence_among(names) or evaluator.result.metric

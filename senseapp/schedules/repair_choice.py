@@ -98,7 +98,7 @@ def measured_quickly(
     lost = _loss(metric, without)
     if lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
         matching = evaluator.matching(applied)
-        held_out = _held_out(evaluator, applied, matching) if matching.norms or matching.layers else None
+        held_out = _tried(evaluator, applied, [matching], metric)[1][1] if matching.norms or matching.layers else None
         if held_out is not None and _loss(metric, held_out) < lost:
             return _changes(held_out), True
     return _changes(without), False

@@ -46,7 +46,7 @@ def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Pa
     page.goto(landing)
     expect(page.get_by_test_id("stDataFrame").get_by_role("gridcell", name="first", exact=True)).to_be_attached()
     for row in (1, 2):  # below the head; each has its tick at the left
-        page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 17, "y": 35 * row + 17})
+        page.get_by_test_id("stDataFrame").locator(".dvn-scroller").first.click(position={"x": 17, "y": 35 * row + 17})
         expect(page.get_by_role("button", name=f"Compare {row} run")).to_be_enabled()
     page.get_by_role("button", name="Compare 2 runs").click()
     expect(page).to_have_url(re.compile(r"/compare\?run=[0-9a-f]{32}&run=[0-9a-f]{32}$"))

@@ -145,3 +145,21 @@ def test_a_pruning_schedule_truly_meets_its_budget(tmp_path, capsys):
     assert 0.3 <= 1 - after / before < 0.36
     assert written["achieved"]["macs"] == pytest.approx(1 - after / before)
     assert [path.rpartition(".")[2] for path in report["files"]] == ["safetensors", "pt2", "onnx"]
+
+
+def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys):
+    out, schedule = files / "recommended.safetensors", files / "recommended.json"
+    arguments = ["--run", str(files / "run"), "--allowed", "2", "--schedule", str(schedule), "--out", str(out)]
+    assert main(["recommend", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["headline"].startswith("You can remove ")
+    assert (found["allowed"], found["images"]) == (0.02, 697)
+    assert found["delta"] <= 0.02
+    dense, network = build_demo_network(), build_demo_network()
+    network.load_state_dict(safetensors.torch.load_file(out), strict=True)
+    layers = [name for name, weight in dense.named_parameters() if weight.dim() > 1]
+    zeros = sum(int((network.get_parameter(name) == 0).sum()) for name in layers)
+    total = sum(dense.get_parameter(name).numel() for name in layers)
+    assert zeros / total == pytest.approx(found["saved"], abs=0.01)
+    assert json.loads(schedule.read_text())
+    assert found["files"][0] == str(out)

@@ -16,7 +16,7 @@ from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.problem import manual_schedule
-from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.repair_choice import measured, measured_quickly
 from senseapp.schedules.repair_sites import NormSite
 
 
@@ -68,6 +68,17 @@ def test_no_repair_asked_for_is_none_made(evaluator):
     found = measured(evaluator, applied, "kl", repair=False, images=evaluator.images.proof)
     assert (found.repaired, found.delivered, found.reason) == ((), "compressed", "")
     assert same(applied.model, before)
+
+
+def test_a_search_measures_the_same_and_repairs_nothing_tolerable(evaluator):
+    applied = applied_to(evaluator)
+    before = state_of(applied.model)
+    changes, repaired = measured_quickly(evaluator, applied, "kl", tolerable=0.0)
+    plain, untouched = measured_quickly(evaluator, applied, "kl", tolerable=1e9)
+    assert (repaired, untouched, same(applied.model, before)) == (True, False, True)
+    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.curves)
+    assert kl(changes) == pytest.approx(kl(found.repaired), abs=1e-6)
+    assert kl(plain) == pytest.approx(kl(found.changes), abs=1e-6)
 
 
 def harmful(site, goal, found, values, images):

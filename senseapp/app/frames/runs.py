@@ -13,16 +13,15 @@ from senseapp.records.measurement import SensitivityResult
 from senseapp.runs.leaderboard import shown_metric
 
 _MOST_BARS = 30
-_COLUMNS = ("open", "title", "model", "compression", "headline", "bars", "state", "age", "size", "tags")
+_COLUMNS = ("open", "title", "compression", "headline", "bars", "state", "age", "size", "tags", "model")
 
 
 def runs_frame(records: Sequence[RunRecord], bars: Mapping[str, list[float]]) -> pd.DataFrame:
     """Return a row for each run; ``bars`` are the small ones by id, of runs where they are known."""
     rows = [
         (
-            ":material/open_in_new: Open",
+            "Open",
             record.title,
-            record.spec.model.title,
             compression_text(record.spec.sensitivity),
             record.headline or record.error or record.origin,
             bars.get(record.run_id),
@@ -30,6 +29,7 @@ def runs_frame(records: Sequence[RunRecord], bars: Mapping[str, list[float]]) ->
             pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
             record.num_bytes,
             [*record.tags, *(["shared"] if record.shared else [])],
+            record.spec.model.title,
         )
         for record in records
     ]

@@ -207,18 +207,18 @@ _OPEN = "runs.open"
 def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
-        "open": st.column_config.ButtonColumn("", type="tertiary", width=75, pinned=True, key=_OPEN),
-        "title": text("Run", width=190, pinned=True),
-        "model": text("Model", width=110),
-        "compression": text("Compression", width=150),
-        "headline": text("Result", width=330),
+        "open": st.column_config.ButtonColumn("", type="tertiary", width=52, pinned=True, key=_OPEN),
+        "title": text("Run", width=125, pinned=True),
+        "compression": text("Compression", width=130),
+        "headline": text("Result", width=150),
         "bars": st.column_config.BarChartColumn(
-            "Layers", width=130, help="What each layer loses alone at the usual level, in the order of the network."
+            "Layers", width=90, help="What each layer loses alone at the usual level, in the order of the network."
         ),
-        "state": text("State", width=85),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=110),
-        "size": number("Size", format="bytes", width=80, help="Of its files on this server's disk."),
-        "tags": st.column_config.ListColumn("Tags", width=110),
+        "state": text("State", width=70),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=95),
+        "size": number("Size", format="bytes", width=65, help="Of its files on this server's disk."),
+        "tags": st.column_config.ListColumn("Tags", width=90),
+        "model": text("Model", width=110),
     }
 
 

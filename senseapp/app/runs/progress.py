@@ -28,13 +28,16 @@ _REDRAW_SECONDS = 2.0
 _KEPT_CHARTS = 32
 
 
-def progress_panel(run_id: str, *, may_cancel: bool = True) -> None:
-    """Show how far a run is that works or waits; look again and again, and rerun the page when it ends."""
+def progress_panel(run_id: str, drawn: RunState, *, may_cancel: bool = True) -> None:
+    """Show how far a run is that works or waits; look again and again, and rerun the page when it begins or ends.
+
+    ``drawn`` is the state that the rest of the page shows.
+    """
     seconds = seconds_to_next_look()
-    st.fragment(_panel, run_every=seconds)(run_id, may_cancel, seconds)
+    st.fragment(_panel, run_every=seconds)(run_id, drawn, may_cancel, seconds)
 
 
-def _panel(run_id: str, may_cancel: bool, seconds: float) -> None:
+def _panel(run_id: str, drawn: RunState, may_cancel: bool, seconds: float) -> None:
     if seconds_to_next_look() >= 2 * seconds:
         st.rerun()  # many more watch than when this page began to
     try:
@@ -42,7 +45,7 @@ def _panel(run_id: str, may_cancel: bool, seconds: float) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    if snapshot.state.finished:
+    if snapshot.state.finished or (snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED):
         st.rerun()
     _progress(snapshot)
     if may_cancel:

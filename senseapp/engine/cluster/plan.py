@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -98,7 +99,6 @@ def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[R
     """
     from senseapp.data.pictures import survey_images  # with all that follows, it needs torch
     from senseapp.engine.session import Session
-    from senseapp.records.inputs import num_held_out
     from senseapp.tasks import task_named
 
     asked = spec.sensitivity.num_samples
