@@ -112,8 +112,8 @@ def test_every_view_paints_the_same_loss_alike_whatever_else_it_shows() -> None:
 def test_bars_that_cannot_be_told_from_zero_carry_a_ring_and_estimates_are_pale() -> None:
     drawn = marks(bars())
     assert drawn["point"]["transform"] == [{"filter": "datum.unclear"}]
-    opacity = drawn["bar"]["encoding"]["opacity"]["scale"]
-    assert dict(zip(opacity["domain"], opacity["range"], strict=True)) == {"measured": 1.0, "estimated": 0.4}
+    opacity = drawn["bar"]["encoding"]["opacity"]
+    assert opacity == {"condition": {"test": "datum.source === 'estimated'", "value": 0.4}, "value": 1.0}
 
 
 def far_off(measured: int = 3, size: float = 133.0) -> Any:

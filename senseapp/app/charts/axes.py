@@ -144,10 +144,9 @@ def measured_ends(rows: pd.DataFrame, *columns: str, most: float = math.inf) -> 
     return {"domain": [low - margin, high + margin], "nice": False}
 
 
-def source_opacity() -> alt.Opacity:
+def source_opacity() -> alt.OpacityValue:
     """Return the channel that draws measured marks solid and estimated ones pale."""
-    scale = alt.Scale(domain=["measured", "estimated"], range=[1.0, 0.4])
-    return alt.Opacity("source:N", scale=scale, legend=None)
+    return alt.OpacityValue(**alt.condition("datum.source === 'estimated'", alt.value(0.4), alt.value(1.0)))
 
 
 def chart_parts(chart: Any) -> Iterator[Any]:

@@ -207,17 +207,17 @@ _OPEN = "runs.open"
 def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
-        "open": st.column_config.ButtonColumn("", type="tertiary", width=52, pinned=True, key=_OPEN),
-        "title": text("Run", width=125, pinned=True),
-        "compression": text("Compression", width=130),
-        "headline": text("Result", width=150),
+        "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
+        "title": text("Run", width=120, pinned=True),
+        "compression": text("Compression", width=118),
+        "headline": text("Result", width=130),
         "bars": st.column_config.BarChartColumn(
-            "Layers", width=90, help="What each layer loses alone at the usual level, in the order of the network."
+            "Layers", width=80, help="What each layer loses alone at the usual level, in the order of the network."
         ),
-        "state": text("State", width=70),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=95),
-        "size": number("Size", format="bytes", width=65, help="Of its files on this server's disk."),
-        "tags": st.column_config.ListColumn("Tags", width=90),
+        "state": text("State", width=66),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=100),
+        "size": number("Size", format="bytes", width=58, help="Of its files on this server's disk."),
+        "tags": st.column_config.ListColumn("Tags", width=62),
         "model": text("Model", width=110),
     }
 

@@ -105,15 +105,20 @@ class KnownBase:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or scope["method"] != "GET":
+        if (
+            scope["type"] != "http"
+            or scope["method"] != "GET"
+            or "text/html" not in Headers(scope=scope).get("accept", "")
+        ):
             await self._app(scope, receive, send)
             return
+        del MutableHeaders(scope=scope)["accept-encoding"]  # a few kB, to be read here
         start: Message | None = None
         parts: list[bytes] = []
 
         async def send_told(message: Message) -> None:
             nonlocal start
-            if message["type"] == "http.response.start" and _is_plain_page(Headers(raw=message["headers"])):
+            if message["type"] == "http.response.start" and _is_page(Headers(raw=message["headers"])):
                 start = message
             elif start is None:
                 await send(message)
@@ -128,8 +133,8 @@ class KnownBase:
         await self._app(scope, receive, send_told)
 
 
-def _is_plain_page(headers: Headers) -> bool:
-    return headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers
+def _is_page(headers: Headers) -> bool:
+    return headers.get("content-type", "").startswith("text/html")
 
 
 class PrivateMetrics:
