@@ -67,6 +67,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks.adapt
 	@$(BIN)/python scripts/ensure_browser.py
 	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m benchmarks.answer
 
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules

@@ -66,6 +66,23 @@ def test_the_page_opens_with_the_answer_its_chart_and_the_file(app: AppTest, fin
     assert "Most fragile: layer2.0.conv1" in texts(app)
 
 
+def test_another_loss_can_be_tolerated_which_is_searched_on_request(
+    app: AppTest, finished_run, service, backend
+) -> None:
+    recommend(backend, finished_run)
+    open_page(app, RESULTS, run=finished_run)
+    control = app.segmented_control(key=f"recommendation.allowed.{finished_run}")
+    assert control.options == ["0.5 points", "1.0 points", "2.0 points", "5.0 points"]
+    control.set_value(0.02).run()
+    assert not app.exception
+    assert "You can remove" not in texts(app)
+    app.button(key=f"recommendation.start.{finished_run}").click().run()
+    task = RecommendationTask(run_id=finished_run, allowed_drop=0.02)
+    assert service.work.progress(task).state is RunState.QUEUED
+    app.segmented_control(key=f"recommendation.allowed.{finished_run}").set_value(0.01).run()
+    assert "You can remove" in texts(app)
+
+
 def test_the_schedule_page_begins_with_what_is_recommended_and_its_proof(app: AppTest, finished_run, backend) -> None:
     recommend(backend, finished_run)
     open_page(app, SCHEDULE, run=finished_run)

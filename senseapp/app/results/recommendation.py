@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from senseapp.app.common.download import download
 from senseapp.app.common.figure import figure
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
+from senseapp.app.common.state import kept
 from senseapp.app.frames.recommended import AXES, baseline_value, recommended_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
@@ -28,6 +30,7 @@ from senseapp.runs.schedule_tasks import RecommendationTask, Verification
 from senseapp.runs.service import Service
 
 _STEM = "compressed"
+_TOLERANCES = (0.5, 1.0, 2.0, 5.0)  # of the usual one
 
 
 def recommendation_card(run_id: str, result: SensitivityResult) -> None:
@@ -37,13 +40,36 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
         record = backend.service().run(run_id)
         found = backend.service().work.outcome(task)
         if found is not None:
-            recommendation_answer(task, found)
+            place = st.container()
+            asked = replace(task, allowed_drop=_tolerated(run_id, found))
+            found = backend.service().work.outcome(asked)
+            with place:
+                if found is None:
+                    st.markdown(f"## {finding}")
+                    _on_its_way(asked)
+                    return
+                recommendation_answer(asked, found)
             recommendation_figure(run_id, found, result)
             st.markdown(finding)
             return
         st.markdown(f"## {finding}")
         if record.state is RunState.DONE and record.spec.data.kind != "imported":
             _on_its_way(task)
+
+
+def _tolerated(run_id: str, usual: Recommendation) -> float | None:
+    """Let another loss be tolerated; None for the usual one, whose recommendation is known."""
+    view = METRICS[usual.metric]
+    chosen = st.segmented_control(
+        "Tolerable loss",
+        [share * usual.allowed_drop for share in _TOLERANCES],
+        format_func=view.change_text,
+        default=usual.allowed_drop,
+        required=True,
+        **kept(f"recommendation.allowed.{run_id}"),
+        help=f"{view.change_title}, at most. Another one takes a search of its own.",
+    )
+    return None if chosen == usual.allowed_drop else chosen
 
 
 def recommendation_answer(task: RecommendationTask, found: Recommendation) -> None:
