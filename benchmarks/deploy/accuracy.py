@@ -20,7 +20,7 @@ from senseapp.schedules.runtime import RuntimeModel
 from senseapp.schedules.write import onnx_model
 from senseapp.store.run_folder import RunFolder
 
-_MADE_FROM, _SCORED_ON = 128, 200
+_MADE_FROM, _SCORED_ON = 256, 200
 INTRO = (
     f"EfficientNet-Lite0 with ImageNet weights, {_SCORED_ON} photographs that nothing was made from, and {_MADE_FROM} "
     "of other halves of the pictures: half of them fit, half choose. Weights and pictures: `benchmarks/real`."

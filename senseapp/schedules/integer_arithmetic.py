@@ -4,7 +4,8 @@ Integers are held in float32, where sums of products of 8 bits are exact up to 2
 of addition counts. What follows a sum is done as the kernels do it: one multiplication by a float32 scale, rounding
 half to even, then the zero point; additions and products of tensors as their kernels for AVX2 do.
 
-Source: onnxruntime, ``core/mlas/lib`` (``quantize.cpp``, ``qlmul.cpp``, ``intrinsics/avx2/qladd_avx2.cpp``).
+Source: onnxruntime, ``core/mlas/lib`` (``quantize.cpp``, ``qlmul.cpp``, ``intrinsics/avx2/qladd_avx2.cpp``),
+``contrib_ops/cpu/quantization/qlinear_softmax.cc``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from senseapp.schedules.partly_int8 import PRODUCTS_WITH_FLOAT_OUTPUT
 
 _PRODUCTS = ("Conv", *PRODUCTS_WITH_FLOAT_OUTPUT)
-_ELEMENTWISE = ("Add", "Mul")
 UNDONE_BY = ("ConvMulFusion", "ConvAddFusion", "MatMulScaleFusion", "MatmulTransposeFusion")
 """Optimisations of onnxruntime that would put scales back into integers."""
 
@@ -28,8 +28,8 @@ UNDONE_BY = ("ConvMulFusion", "ConvAddFusion", "MatMulScaleFusion", "MatmulTrans
 def computed_on_integers(content: bytes) -> bytes:
     """Return a QDQ file as a network in float that computes what onnxruntime's integer kernels are to compute.
 
-    That are convolutions, matrix products, additions and products of tensors in int8. Everything else is computed in
-    float from what integers stand for, which onnxruntime does so too, but for functions that it keeps in tables.
+    That are convolutions, matrix products, additions and products of tensors, and softmax, in int8. Everything else is
+    computed in float from what integers stand for; onnxruntime does so too, but for functions that it keeps in tables.
     """
     model = onnx.load_from_string(content)
     _Rewriting(model.graph).rewrite()
@@ -49,6 +49,8 @@ class _Rewriting:
         for node in self.graph.node:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
+        products = dict.fromkeys(_PRODUCTS, self._product)
+        self.writers = {**products, "Add": self._elementwise, "Mul": self._elementwise, "Softmax": self._softmax}
         self.outputs = {each.name for each in self.graph.output}
 
     def rewrite(self) -> None:
@@ -56,9 +58,10 @@ class _Rewriting:
         gone: set[str] = set()
         for node in list(self.graph.node):
             self.made = []
-            if node.op_type in (*_PRODUCTS, *_ELEMENTWISE) and (rounding := self._fused(node)) is not None:
+            write = self.writers.get(node.op_type)
+            if write is not None and (rounding := self._fused(node)) is not None:
                 last = rounding[0] if rounding else None
-                (self._product if node.op_type in _PRODUCTS else self._elementwise)(node, last)
+                write(node, last)
                 gone |= {last.name} if last is not None else set()
                 nodes += self.made
             else:
@@ -147,6 +150,16 @@ class _Rewriting:
                 if each is second:
                     total = self._add("Cast", total, to=TensorProto.DOUBLE)
         inside = self._add("Clip", self._add("Round", total), self._constant(0), self._constant(255))
+        self._add("Cast", inside, output=rounding.output[0], to=TensorProto.UINT8)
+
+    def _softmax(self, node: NodeProto, rounding: NodeProto | None) -> None:
+        """Shares are multiplied by the whole number below 1 / scale, where others divide by the scale."""
+        assert rounding is not None
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        shares = self._add("Softmax", node.input[0], **attributes)
+        steps = self._add("Mul", shares, self._constant(np.floor(np.float32(1) / self._value(rounding, 1))))
+        whole = self._add("Add", self._add("Round", steps), self._constant(float(self._value(rounding, 2))))
+        inside = self._add("Clip", whole, self._constant(0), self._constant(255))
         self._add("Cast", inside, output=rounding.output[0], to=TensorProto.UINT8)
 
 
