@@ -14,7 +14,8 @@ _TRIED = 40  # files that all judging images run through, before the search take
 _BEST = 8  # nodes, that are also measured with what reads them
 _LEAST_GAIN = 0.005  # of the damage that is left; what gains less is not worth its time
 _FREE = 0.003  # of the time of all-int8: what costs less counts as that much
-_SWAPS = 6  # nodes, those that cost most time, that others are tried instead of
+_SWAPS = 3  # nodes, those that cost most time, that others are tried instead of
+_INSTEAD = 4  # files, of each
 
 _Group = tuple[str, ...]
 
@@ -155,7 +156,7 @@ class _Search:
             fewer = tuple(each for each in before if each != node)
             content = self._with(fewer)
             self._take(fewer, content, self.damage_of(content))
-            self.tried = _TRIED - _SWAPS
+            self.tried = _TRIED - _INSTEAD
             self._add({group: gain for group, gain in gains.items() if node not in group})
             if self.done or self.least < (1 - _LEAST_GAIN) * least:
                 return True
