@@ -65,7 +65,7 @@ def test_what_was_measured_is_a_sentence_and_a_table(app, task: DeployTask, back
     assert list(table["file"]) == [
         *("This file", "The original, in float", "All of it in int8", "onnxruntime's own default")
     ]
-    assert table["agreement"][0] == "95.5 % (94.5 to 96.5)"
+    assert table["agreement"][0] == "95.5 (94.5 to 96.5)"
     assert table["time"][0] == "5.2 (5.1 to 5.3)"
     assert table["share"][2] == "49 (48 to 50)"
     assert table["size"][1] == "18.6 MB"
@@ -114,7 +114,7 @@ def test_a_record_is_read_back_as_it_was() -> None:
 def test_the_simulation_stands_below_the_file_without_a_time() -> None:
     rows = deployment_frame(a_deployment(simulated=(a_change("agreement", 0.04), a_change("kl", 0.012))))
     assert list(rows["file"])[:2] == ["This file", "Predicted by simulation"]
-    assert rows["agreement"][1] == "96.0 % (95.0 to 97.0)"
+    assert rows["agreement"][1] == "96.0 (95.0 to 97.0)"
     assert rows["time"][1] == "–"
 
 
@@ -123,7 +123,7 @@ def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
     file = replace(some_figures(0.0041, 0.49, 4_900_000), changes=changes)
     rows = deployment_frame(a_deployment(figures=usual_figures(file=file)))
     assert list(rows.columns) == ["file", "top1", "kl", "time", "share", "size"]
-    assert rows["top1"][0] == "99.5 % (98.5 to 100)"
+    assert rows["top1"][0] == "99.5 (98.5 to 100)"
 
 
 def test_all_int8_is_not_shown_beside_itself() -> None:

@@ -55,12 +55,13 @@ def _readings(changes: Iterable[MetricChange], names: list[str]) -> dict[str, st
 
 
 def _reading(change: MetricChange) -> str:
-    """Return a metric's value with the interval that belongs to its drop."""
+    """Return a metric's value with the interval that belongs to its drop; its unit is in the head of the column."""
     metric = METRICS[change.metric]
     sign = -1 if metric.higher_is_better else 1
     ends = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
     low, high = (min(1.0, max(0.0, end)) for end in ends) if metric.is_share else ends
-    return f"{metric.value_text(change.value)} ({metric.interval_text(low, high)})"
+    value = metric.value_text(change.value).removesuffix(metric.value_unit).strip()
+    return f"{value} ({metric.interval_text(low, high)})"
 
 
 def _milliseconds(seconds: Median) -> str:

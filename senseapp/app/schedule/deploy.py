@@ -147,15 +147,17 @@ def _code(name: str) -> str:
 
 
 def _columns(record: Deployment) -> dict[str, Any]:
-    columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width=150)}
+    columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width=140)}
     for name in shown_metrics(record):
-        columns[name] = st.column_config.TextColumn(METRICS[name].label, help=METRICS[name].help, width=145)
+        metric = METRICS[name]
+        head = f"{metric.label} ({metric.value_unit})" if metric.value_unit else metric.label
+        columns[name] = st.column_config.TextColumn(head, help=metric.help, width=150)
     return columns | {
-        "time": st.column_config.TextColumn("ms a call", help="Median, with its 95 % interval.", width=120),
+        "time": st.column_config.TextColumn("ms a call", help="Median, with its 95 % interval.", width=150),
         "share": st.column_config.TextColumn(
-            "% of original's time", help="Median of the ratios, call by call.", width=120
+            "% of the time", help="Of the original's: median of the ratios, call by call.", width=100
         ),
-        "size": st.column_config.TextColumn("Size on disk", width=80),
+        "size": st.column_config.TextColumn("Size", help="On disk.", width=70),
     }
 
 
