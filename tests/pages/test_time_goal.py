@@ -8,10 +8,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.compressions import QuantizationConfig
+from senseapp.core.codec import decode, encode
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_times import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.questions import ReadTimes, answer_here
 from senseapp.runs.schedule_tasks import TimingTask
 from senseapp.runs.service import Service
 from tests.pages.conftest import finish, open_page
@@ -54,6 +56,7 @@ def some_times() -> LayerTimes:
 def test_layers_are_timed_on_request_and_milliseconds_are_the_goal(app, run_id, service, backend) -> None:
     in_milliseconds(app, run_id)
     task = TimingTask(run_id=run_id)
+    assert decode(encode(task), TimingTask) == task  # as the job's process is told
     assert not [slider for slider in app.slider if slider.label.startswith("Milliseconds")]
     app.button(key=f"schedule.times.{run_id}").click().run()
     assert service.work.progress(task).state is RunState.QUEUED
@@ -69,6 +72,14 @@ def test_layers_are_timed_on_request_and_milliseconds_are_the_goal(app, run_id, 
     assert reached is not None
     assert float(reached[1]) <= as_it_is - 2
     assert "Predicted milliseconds of a call" in "".join(specs(app))
+
+
+def test_a_file_of_times_is_read_in_a_process_of_its_own(service, run_id) -> None:
+    result = service.result(run_id)
+    compression = result.spec.sensitivity.compression
+    content = f"layer,level,ms\n{NAMES[0]},8,1\n".encode()
+    asked = ReadTimes(content=content, name="t.csv", profile=result.profile, compression=compression, level=None)
+    assert decode(answer_here(encode(asked)), LayerTimes) == asked.answer()
 
 
 def test_times_of_files_are_read_or_refused_in_one_sentence(app, run_id) -> None:
