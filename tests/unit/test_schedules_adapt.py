@@ -15,12 +15,14 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig, obs
 from senseapp.compressions.base import WeightGrid
 from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.engine.context import MeasurementContext
+from senseapp.engine.sweep import measure
 from senseapp.layers.layer_product import LayerProduct
 from senseapp.models.loaded import LoadedModel, Preprocessing
 from senseapp.records.measurement import SensitivityResult, change_in
-from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.prove import prove
 from senseapp.schedules.sizes import as_integers
 from tests.small_models import images_for
@@ -291,6 +293,19 @@ def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
     assert kept.change.delta == min(change.delta for change in whole)
     assert [step.change.num_samples for step in result.steps].count(24) == 1  # did worse on the first half
     assert "Weights updated" in kept.title
+
+
+def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network):
+    evaluator = evaluator_of(network, QuantizationConfig())
+    spec = SensitivitySpec(compression=QuantizationConfig(), levels=(2, 3, 4, 8), metric="kl", adapted=True)
+    found = tuple(measure(network, evaluator.images.curves, spec))
+    result = replace(evaluator.result, spec=RunSpec(sensitivity=spec), measurements=found)
+    evaluator = replace(evaluator, result=result)
+    asked = make_schedule(result, budget=ResourceBudget(kind="bits", target=3.0), metric="kl")
+    proven = prove(evaluator, asked, repair=True, rounds=2, adapting="minutes").result
+    assert proven.delivered == "adapted"
+    assert kl(proven.repaired) < 4 * proven.predicted
+    assert kl(proven.changes) > 10 * proven.predicted
 
 
 class _Blocks(nn.Module):
