@@ -164,6 +164,7 @@ def test_zeros_go_where_the_rest_makes_up_for_them_best():
 def test_rows_times_the_matrix_are_the_layers_outputs(module):
     sizes = {nn.Conv1d: (9,), nn.Conv3d: (3, 5, 4), nn.Linear: (9,)}.get(type(module), (9, 7))
     given = torch.randn(3, *((*sizes, 5) if isinstance(module, nn.Linear) else (4, *sizes)))
+    assert not LayerProduct.obstacle(module)
     product = LayerProduct(module, tuple(module.weight.shape))
     rows = product.rows(given, 6, torch.Generator().manual_seed(0))
     outputs = ((rows @ product.matrix(module.weight).transpose(1, 2)).transpose(0, 1).flatten(1) + module.bias).detach()

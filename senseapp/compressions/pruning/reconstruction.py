@@ -45,10 +45,14 @@ class _Reader:
 
     def costs(self, num_units: int) -> Tensor:
         """Return what each unit costs, (num_units,), as a share of what the reader puts out."""
+        costs = torch.zeros(num_units, dtype=self.weight.dtype)
+        if self.columns.shape[1] == 1:  # what follows, in a hundredth of the time
+            each = self.weight.square().sum(0) / self.inverse.diagonal()
+            costs[self.units] = each[self.columns[:, 0]] / self.energy
+            return costs
         inner = self.inverse[self.columns[:, :, None], self.columns[:, None, :]]  # (U, c, c)
         own = self.weight[:, self.columns].movedim(1, 0)  # (U, O, c)
         solved = torch.linalg.solve(inner, own.transpose(1, 2)).transpose(1, 2)
-        costs = torch.zeros(num_units, dtype=self.weight.dtype)
         costs[self.units] = (own * solved).sum((1, 2)) / self.energy
         return costs
 
@@ -57,8 +61,8 @@ class _Reader:
         for gone in self.columns[self.units == unit]:
             across = self.inverse[gone]  # (c, K)
             change = torch.linalg.solve(across[:, gone], across)
-            self.weight -= self.weight[:, gone] @ change
-            self.inverse -= across.T @ change
+            self.weight.addmm_(self.weight[:, gone], change, alpha=-1)
+            self.inverse.addmm_(across.T, change, alpha=-1)
             self.weight[:, gone] = 0
             self.inverse[gone] = 0
             self.inverse[:, gone] = 0
