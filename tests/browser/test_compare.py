@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.import_steps import import_table
+from tests.browser.runs_steps import tick
 from tests.browser.servers import Server
 
 pytestmark = pytest.mark.browser
@@ -45,8 +46,8 @@ def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Pa
     import_and_open(page, table(tmp_path / "second.csv", (1.0, 2.0, 4.0, 8.0)))
     page.goto(landing)
     expect(page.get_by_test_id("stDataFrame").locator("[role=gridcell]", has_text="first").first).to_be_attached()
-    for row in (1, 2):  # below the head; each has its tick at the left
-        page.get_by_test_id("stDataFrame").locator(".dvn-scroller").first.click(position={"x": 17, "y": 35 * row + 17})
+    for row in (1, 2):
+        tick(page, row)
         expect(page.get_by_role("button", name=f"Compare {row} run")).to_be_enabled()
     page.get_by_role("button", name="Compare 2 runs").click()
     expect(page).to_have_url(re.compile(r"/compare\?run=[0-9a-f]{32}&run=[0-9a-f]{32}$"))

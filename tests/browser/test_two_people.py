@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.analyze_steps import open_options
 from tests.browser.login_provider import login_provider, secrets_for
+from tests.browser.runs_steps import tick
 from tests.browser.servers import SCRIPTED, Server, serving
 
 pytestmark = pytest.mark.browser
@@ -68,8 +69,9 @@ def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Pag
     expect(bob.get_by_text("No run yet")).to_be_visible()
 
     ann.goto(f"{server.url}/runs")
+    tick(ann, 1)
+    ann.get_by_role("button", name="More").click()
     expect(ann.get_by_text("owner: Ann Example")).to_be_visible()
-    ann.get_by_role("button", name="Share").click()
     ann.get_by_role("button", name="Make a link").click()
     link = ann.get_by_test_id("stCode").inner_text().strip()
     assert re.fullmatch(rf"{re.escape(server.url)}/results\?run=[0-9a-f]{{40}}", link)

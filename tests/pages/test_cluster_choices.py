@@ -9,7 +9,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs import backend as backend_module
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
-from tests.pages.conftest import open_page, wait_for_card
+from tests.pages.conftest import open_page, tick, wait_for_card
 from tests.pages.records import opener
 
 LOST = "No Ray cluster answers at 10.0.0.1:6379."
@@ -90,5 +90,6 @@ def test_a_device_from_the_command_line_stays_when_its_settings_are_used_again(
     backend.runner.run_next()
     (record,) = service.runs()
     open_page(app, "pages/runs.py")
+    tick(app, service, record.run_id)
     app.button(key=f"runs.again.{record.run_id}").click().run()
     assert app.selectbox(key="analyze.options.device").value == "cuda:1"

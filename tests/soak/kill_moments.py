@@ -337,6 +337,7 @@ class _WritingImport(Moment):
             await start_run(page, images=IMAGES, seed=7)
         elif self._what == "download":
             await page.go("runs")
+            await page.tick_first_row()
             await page.address_of("Download run (")
         else:
             await self._import(page)
@@ -360,6 +361,7 @@ class _WritingImport(Moment):
             await page.wait_until(lambda shown: shown.has_finished, seconds=_DONE_SECONDS)
         elif self._what == "download":
             await page.go("runs")
+            await page.tick_first_row()
             await page.address_of("Download run (")
         else:
             assert len(records) == self._runs, "half an import is taken for a run"

@@ -116,6 +116,8 @@ async def forge(server: Served, rounds: int, places: Sequence[str] = PLACES) -> 
             before = whole(server, run_id)
             for place in places:
                 await ann.go(place, f"run={run_id}")
+                if place == "runs":
+                    await ann.tick_first_row()  # what can be done with a run is shown then
                 await _forge_page(server, ann, bobs, place, run_id, before, report)
             await ann.go("results", f"run={run_id}")
             address = await ann.address_of("CSV data")

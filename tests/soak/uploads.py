@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -130,6 +130,15 @@ def stored(server: Served) -> list[Path]:
     return [path for path in (server.home / "uploads").rglob("*") if path.is_file()]
 
 
+def _contents(server: Served) -> list[bytes]:
+    """Return what is stored, sorted; what the server takes away meanwhile is not."""
+    found = []
+    for path in stored(server):
+        with suppress(FileNotFoundError):
+            found.append(path.read_bytes())
+    return sorted(found)
+
+
 async def uploads(server: Served, count: int, *, content_bytes: int = 300_000, kinds: tuple[str, ...] = ()) -> Report:
     """Send ``count`` forms at once, of all kinds in turn, and see what is left of them."""
     chance = random.Random(0)
@@ -149,17 +158,16 @@ async def uploads(server: Served, count: int, *, content_bytes: int = 300_000, k
                 for number, kind in enumerate(sent)
             )
         )
-        sound = sum(kind in SOUND for kind in sent)
-        while len(stored(server)) > sound and time.perf_counter() - began < 2 * MOST_SECONDS:
+        sound = [content for kind, content in zip(sent, contents, strict=True) if kind in SOUND]
+        while (found := _contents(server)) != sorted(sound) and time.perf_counter() - began < 2 * MOST_SECONDS:
             await asyncio.sleep(0.2)
         seconds = time.perf_counter() - began
         watching.cancel()
         for kind, status in zip(sent, statuses, strict=True):
             if (status == 204) != (kind in SOUND):
                 wrong.append(f"{kind} was answered with {status}")
-        wanted = sorted(content for kind, content in zip(sent, contents, strict=True) if kind in SOUND)
-        if sorted(path.read_bytes() for path in stored(server)) != wanted:
-            wrong.append(f"{len(stored(server))} files lie on the disk, not byte for byte the {sound} sound ones")
+        if found != sorted(sound):
+            wrong.append(f"{len(found)} files lie on the disk, not byte for byte the {len(sound)} sound ones")
     if seconds > MOST_SECONDS:
         wrong.append(f"something was left for {seconds:.0f} seconds")
     return Report(sent=count, wrong=tuple(dict.fromkeys(wrong)), grown_bytes=watch.grown_bytes, seconds=seconds)

@@ -144,6 +144,14 @@ class Visitor:
         """Say that a widget is in some state, whether the page has it or not."""
         return await self._rerun(state)
 
+    async def tick_first_row(self) -> float:
+        """Tick the first row of the page's table, and return the seconds to the answer."""
+        tables = (element.dataframe for element in self.elements() if element.WhichOneof("type") == "dataframe")
+        state = WidgetState(id=next(table.id for table in tables if table.id))
+        state.string_value = '{"selection": {"rows": [0], "columns": [], "cells": []}}'
+        self._states[state.id] = state
+        return await self._rerun()
+
     async def set(self, kind: str, label: str, **value: Any) -> float:
         """Set a widget, as ``set("number_input", "Images", double_value=16)``, and return the seconds to the answer."""
         state = WidgetState(id=self.element(kind, label).id)

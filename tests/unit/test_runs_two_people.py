@@ -30,6 +30,7 @@ HISTOGRAM = HistogramSpec(layer="stem")
 DROP = DropLimit(kind="params", allowed_drop=0.1, metric="kl", repair=False, limits=Limits())
 OTHER_ARGUMENTS = {
     "title": "mine now",
+    "tags": ("mine",),
     "name": "file",
     "target": Path("never written"),
     "shared": True,
