@@ -167,9 +167,10 @@ def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 
     """Remove what was last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
     for own in everybodys.glob("*/*/"):
-        written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
-        if max(written) <= oldest:
-            discard_upload(own / "upload", own.parent, is_read=is_read)
+        with suppress(FileNotFoundError):  # somebody else's upload may end, and be removed, at any time
+            written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
+            if max(written) <= oldest:
+                discard_upload(own / "upload", own.parent, is_read=is_read)
 
 
 def bytes_in(folder: Path) -> int:

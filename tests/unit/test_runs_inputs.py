@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -324,6 +325,21 @@ def test_old_uploads_that_no_run_reads_make_room(tmp_path):
 def test_a_folder_without_uploads_is_swept_too(tmp_path):
     sweep_uploads(tmp_path / "uploads", is_read=unread)
     assert not (tmp_path / "uploads").exists()
+
+
+def test_an_upload_that_ends_while_room_is_made_for_another_refuses_nobody(tmp_path, monkeypatch):
+    mine = tmp_path / "uploads" / "me"
+    ending = reserve_upload(mine, 1 * MB, is_read=unread, limits=UploadLimits()).parent
+    listed = Path.iterdir
+
+    def removed_once_listed(folder):
+        found = list(listed(folder))
+        if folder == ending:
+            shutil.rmtree(ending)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", removed_once_listed)
+    assert reserve_upload(mine, 1 * MB, is_read=unread, limits=UploadLimits()).is_file()
 
 
 def test_only_uploads_are_ever_discarded(tmp_path):
