@@ -3,9 +3,10 @@
     python -m benchmarks.answer [ROUNDS] [FOLDER]
 
 Each round is a new home, a server that was just started, and a browser of its own: the page opens, Run is pressed as
-soon as it can be, and nothing else is touched or scrolled. A picture of each moment is written to FOLDER. Browser and
-server share this machine; what other processes did meanwhile is said by its load, and by the processor's seconds that
-the server and its job processes took themselves.
+soon as it can be, or by somebody who has read the page for ten seconds, by which time the server has loaded torch; and
+nothing else is touched or scrolled. A picture of each moment is written to FOLDER. Browser and server share this
+machine; what other processes did meanwhile is said by its load, and by the processor's seconds that the server and its
+job processes took themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,8 @@ from tests.soak.served import served
 
 TITLE = "The answer: a demo run from the address to the recommendation"
 PATIENCE_SECONDS = 300.0
-WANTED = {"Run can be pressed": "", "first chart": "3 after Run", "recommendation": "20 after Run"}
+WANTED = {"Run is pressed": "", "first chart": "3 after Run", "recommendation": "20 after Run"}
+READING_SECONDS = {"pressed at once": 0.0, "after ten seconds of reading": 10.0}
 
 _BUTTON = "[...document.querySelectorAll('button')].find(one => one.innerText.trim().split(/\\s/).pop() === 'Run')"
 _PRESSABLE = f"(() => {{ const one = {_BUTTON}; return one && !one.disabled }})()"
@@ -39,11 +41,12 @@ _IN_SIGHT = f"""(() => {{
 _PLAIN = "performance.setResourceTimingBufferSize(1000)"  # a visitor's pages run no script of ours
 
 
-def visit(tab: Tab, url: str, note: Note) -> None:
-    """Open the app, press Run, and note each moment."""
+def visit(tab: Tab, url: str, note: Note, reading_seconds: float) -> None:
+    """Open the app, press Run after a while, and note each moment."""
     tab.open(url)
     tab.wait_for(_PRESSABLE, PATIENCE_SECONDS)
-    note("Run can be pressed")
+    time.sleep(reading_seconds)
+    note("Run is pressed")
     tab.click(_BUTTON)
     tab.wait_for(f"!!document.querySelector('{BARS}')", PATIENCE_SECONDS)
     note("first chart")
@@ -68,46 +71,50 @@ class Note:
         print(f"{moment}: {self.seconds[moment]:.1f} s, {self.processor[moment]:.1f} s of the processor", flush=True)
 
 
-def one_round(folder: Path, pictures: Path) -> Note:
+def one_round(folder: Path, pictures: Path, reading_seconds: float) -> Note:
     """Return what one new visitor saw."""
     with served(folder / "home") as server, browser(folder / "profile") as visitor, visitor.tab(_PLAIN) as tab:
         note = Note(tab, server.process, pictures)
-        visit(tab, server.url, note)
+        visit(tab, server.url, note, reading_seconds)
         return note
 
 
-def table(notes: Sequence[Note], loads: Sequence[float]) -> list[str]:
-    """Return the moments as lines of Markdown."""
+def table(found: Mapping[str, Sequence[Note]], loads: Sequence[float]) -> list[str]:
+    """Return the moments of each kind of visitor as lines of Markdown."""
+    rounds = len(next(iter(found.values())))
     lines = [
         machine(),
         "",
-        f"Seconds, medians of {len(notes)} rounds, in Chromium, which shares the cores with the server and with what "
-        f"made a load of {statistics.median(loads):.1f} before (0 is an idle machine).",
+        f"Seconds, medians of {rounds} rounds, in Chromium, which shares the cores with the server and with what made "
+        f"a load of {statistics.median(loads):.1f} before (0 is an idle machine).",
         "",
-        "| moment | wanted | since the address | since Run | of the processor, so far |",
-        "|---|---|---|---|---|",
+        "| Run | moment | wanted | since the address | since Run | of the processor, so far |",
+        "|---|---|---|---|---|---|",
     ]
-    for moment, wanted in WANTED.items():
-        since, after = (
-            statistics.median(note.seconds[moment] - start for note, start in zip(notes, starts, strict=True))
-            for starts in ([0.0] * len(notes), [note.seconds["Run can be pressed"] for note in notes])
-        )
-        processor = statistics.median(note.processor[moment] for note in notes)
-        lines.append(f"| {moment} | {wanted} | {since:.1f} | {after:.1f} | {processor:.1f} |")
+    for visitor, notes in found.items():
+        for moment, wanted in WANTED.items():
+            since, after = (
+                statistics.median(note.seconds[moment] - start for note, start in zip(notes, starts, strict=True))
+                for starts in ([0.0] * len(notes), [note.seconds["Run is pressed"] for note in notes])
+            )
+            processor = statistics.median(note.processor[moment] for note in notes)
+            lines.append(f"| {visitor} | {moment} | {wanted} | {since:.1f} | {after:.1f} | {processor:.1f} |")
     return lines
 
 
 def main() -> None:
     """Print the table, and write it."""
     rounds = int(sys.argv[1]) if sys.argv[1:] else 3
-    notes, loads = [], []
+    found: dict[str, list[Note]] = {visitor: [] for visitor in READING_SECONDS}
+    loads = []
     with tempfile.TemporaryDirectory() as name:
         pictures = Path(sys.argv[2] if sys.argv[2:] else name)
         pictures.mkdir(parents=True, exist_ok=True)
         for index in range(rounds):
-            loads.append(os.getloadavg()[0])
-            notes.append(one_round(Path(name) / str(index), pictures))
-    lines = table(notes, loads)
+            for visitor, seconds in READING_SECONDS.items():
+                loads.append(os.getloadavg()[0])
+                found[visitor].append(one_round(Path(name) / f"{visitor} {index}", pictures, seconds))
+    lines = table(found, loads)
     print("\n".join(lines))
     write_section(TITLE, lines)
 

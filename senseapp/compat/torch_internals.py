@@ -48,6 +48,11 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; else the first operation that is seen would load the compiler, which takes 2 s."""
+        return False
+
     def __init__(self, saw: Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._saw = saw
