@@ -128,6 +128,7 @@ def profile_model(
         pretrained=pretrained,
         notes=notes,
         unlisted=unlisted_weights(module, trace),
+        flow=trace.flow,
     )
 
 

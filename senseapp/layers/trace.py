@@ -7,7 +7,7 @@ skipped, and its kept output returned instead, when only what happens from event
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of, version_of
+from senseapp.layers.flow import DataFlow
 from senseapp.layers.products import Origins, Product, products_of
+from senseapp.records.profile import FlowNode
 
 NEVER = math.inf
 _NodeT = TypeVar("_NodeT")
@@ -81,6 +83,7 @@ class CallTrace:
         input_last_needed: the last event at which code that cannot be skipped by then reads the input.
         input_overwritten: whether the model writes into its input.
         other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
+        flow: the network as a graph of the modules that own the weights of products.
     """
 
     calls: list[Call]
@@ -90,6 +93,7 @@ class CallTrace:
     input_last_needed: float
     input_overwritten: bool
     other_macs: dict[str, int] = field(default_factory=dict)
+    flow: tuple[FlowNode, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -183,6 +187,7 @@ class _Watcher:
     origins: Origins = field(default_factory=Origins)
     copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter that it holds in another form
     other_macs: dict[str, int] = field(default_factory=dict)
+    flow: DataFlow = field(default_factory=DataFlow)
 
     def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -242,25 +247,29 @@ class _Watcher:
                 if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
                     self.copies.setdefault(storage_of(results[0]), name)  # what reads that, reads the parameter
         products = products_of(func, arguments, output)
-        for product in products:
-            self._count(product, innermost)
+        owners = [name.rpartition(".")[0] for product in products for name in self._count(product, innermost)]
+        self.flow.follow(func.overloadpacket.__name__, owners, tensors, results)
         self.origins.follow(func, tensors, results, product=bool(products))
 
     def _name_of(self, tensor: Tensor) -> str | None:
         return self.origins.parameter_of(tensor) or self.copies.get(storage_of(tensor))
 
-    def _count(self, product: Product, innermost: int) -> None:
-        """Give a product to the parameters behind its weight, to one that is multiplied as it is where there is one."""
+    def _count(self, product: Product, innermost: int) -> Iterable[str]:
+        """Give a product to the parameters behind its weight, to one that is multiplied as it is where there is one.
+
+        Returns the names of these parameters.
+        """
         found = [origin for tensor in product.weights if (origin := self.origins.of(tensor)) is not None]
         origin = next((each for each in found if each.direct), found[0] if found else None)
         if origin is None:
             module = self.calls[innermost].module if innermost >= 0 else ""
             self.other_macs[module] = self.other_macs.get(module, 0) + product.macs
-            return
+            return ()
         for name, share in origin.shares.items():
             use = self.uses.setdefault(name, WeightUse(first_event=self.events))
             use.macs += round(product.macs * share)
             use.keeps_zeros &= origin.keeps_zeros
+        return origin.shares
 
 
 def _first_shape(value: Any) -> tuple[int, ...]:
@@ -287,6 +296,7 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
     given = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
     for tensor, _ in given:
         watcher.origins.add_input(tensor)
+        watcher.flow.add_input(tensor)
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
         output = called(model, inputs)
     for index, tensor, version_then in watcher.returned:
@@ -305,6 +315,7 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         ),
         input_overwritten=any(version_of(tensor) != version for tensor, version in given),
         other_macs=watcher.other_macs,
+        flow=tuple(watcher.flow.nodes),
     )
 
 

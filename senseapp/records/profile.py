@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from senseapp.compressions import get
-from senseapp.core.errors import NoLayersSelected
+from senseapp.core.errors import InvalidSpec, NoLayersSelected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,24 @@ class UnlistedWeights:
     macs: int = 0
 
 
+INPUT = "image"
+"""The name of the node that every network's data flow begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowNode:
+    """One call of a layer, or an operation on what several nodes computed (``add``, ``cat``, ``mul``, ``bmm``, …).
+
+    Attributes:
+        name: of the layer, which may be called several times; of the operation, as ATen calls it.
+        inputs: places of the nodes whose results it reads; always earlier ones.
+    """
+
+    name: str
+    kind: Literal["input", "layer", "join"]
+    inputs: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
     """A model's size and its compressible layers, in execution order.
@@ -75,6 +93,7 @@ class ModelProfile:
         pretrained: whether the weights were trained; random weights are always labelled so.
         notes: sentences a person should read (adapted head, weights that are not finite).
         unlisted: weights that belong to no layer.
+        flow: the network as a graph, in execution order; empty in runs of older versions and in imported tables.
     """
 
     title: str
@@ -87,6 +106,11 @@ class ModelProfile:
     pretrained: bool = True
     notes: tuple[str, ...] = field(default=())
     unlisted: tuple[UnlistedWeights, ...] = ()
+    flow: tuple[FlowNode, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= source < place for place, node in enumerate(self.flow) for source in node.inputs):
+            raise InvalidSpec("The data flow of the model is damaged: a node reads what is computed after it.")
 
     @property
     def layer_macs(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from senseapp.compressions import QuantizationConfig
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
-from senseapp.records.profile import LayerProfile, ModelProfile
+from senseapp.records.profile import FlowNode, LayerProfile, ModelProfile
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
 NAMES = ("conv1", "layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1", "layer2.0.downsample.0", "fc")
@@ -33,6 +33,7 @@ def profile(names: Iterable[str] = NAMES) -> ModelProfile:
         )
         for order, name in enumerate(names)
     )
+    chain = (FlowNode(name=layer.name, kind="layer", inputs=(layer.order,)) for layer in layers)
     return ModelProfile(
         title="demo",
         layers=layers,
@@ -41,6 +42,7 @@ def profile(names: Iterable[str] = NAMES) -> ModelProfile:
         num_bytes=4 * sum(layer.num_params for layer in layers),
         input_shape=(1, 32, 32),
         num_classes=10,
+        flow=(FlowNode(name="image", kind="input"), *chain),
     )
 
 

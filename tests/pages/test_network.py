@@ -7,7 +7,7 @@ import json
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import open_page
-from tests.pages.records import FRAGILE
+from tests.pages.records import FRAGILE, NAMES
 
 
 def nodes(app: AppTest) -> list[str]:
@@ -30,3 +30,18 @@ def test_the_tree_opens_block_by_block_and_a_picked_layer_shows(app: AppTest, fi
     app.run()
     assert any(f"## {FRAGILE}" == element.value for element in app.markdown)
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))
+
+
+def test_the_graph_shows_what_runs_after_what(app: AppTest, finished_run: str) -> None:
+    open_page(app, "pages/results.py", run=finished_run)
+    app.session_state[f"results.tab.{finished_run}"] = "Network"
+    app.run()
+    app.button_group(key=f"network.form.{finished_run}").set_value("As it runs").run()
+    assert not app.exception
+    assert nodes(app) == [str(place) for place in range(7)]
+    spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
+    names = spec["layer"][0]["encoding"]["y"]["axis"]["labelExpr"]
+    assert '"0": "image"' in names
+    assert f'"1": "{NAMES[0]}"' in names
+    assert spec["height"] == 7 * 18
+    assert any("as the network runs" in caption.value for caption in app.caption)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, cast
 
 import altair as alt
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.charts.axes import PICK, ROW_STEP
+from senseapp.app.charts.axes import PICK, ROW_STEP, chart_parts
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
@@ -65,6 +65,28 @@ def chart_downloads(
 
 _TALLEST = 560
 _AXIS_HEIGHT = 70
+
+
+def _as_high_as_its_rows(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
+    """Return a chart of rows with its height in pixels, which fits the page in width only.
+
+    Streamlit's theme fits charts both ways, and Vega warns of each whose height is a step.
+    """
+    domain = next(filter(None, map(_row_names, chart_parts(chart))), ())
+    if not isinstance(chart.height, alt.Step) or not domain:
+        return chart
+    fitted = chart.copy(deep=False)
+    fitted.height = chart.height["step"] * len(domain)
+    fitted.autosize = alt.AutoSizeParams(type="fit-x", contains="padding")
+    return fitted
+
+
+def _row_names(part: Any) -> Sequence[str]:
+    """Return the domain of a part's rows; nothing where it leaves that to other parts."""
+    try:
+        return cast(Sequence[str], part.encoding.y["scale"]["domain"])
+    except (AttributeError, KeyError, TypeError):  # Altair's "undefined" has neither attributes nor items
+        return ()
 
 
 def rows_height(rows: int, *, step: int = ROW_STEP) -> int | None:
@@ -135,6 +157,7 @@ def figure(
         show_caveat(caveat)
         if legend:
             st.html(_legend_html(legend))
+        chart = _as_high_as_its_rows(chart)
         frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
         with st.container(height=frame_height or "content", border=False, key=frame):
             if run_id or on_pick:

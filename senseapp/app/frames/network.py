@@ -15,7 +15,7 @@ from senseapp.records.profile import LayerProfile, ModelProfile
 
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
-_WITHOUT_VALUE: dict[Hashable, Any] = {
+WITHOUT_VALUE: dict[Hashable, Any] = {
     "change_text": "no value",
     "level_text": "",
     "worst_text": "–",
@@ -72,13 +72,30 @@ def network_frame(
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
-    values = {member: record for record in rows.to_dict("records") for member in str(record["members"]).split(", ")}
+    values = values_of_layers(rows)
     nodes = [
         _node(name, layers, profile, metric, values, by_macs) | {"row": _mark(name, layers, opened, block)}
         for name, layers in _visible(profile, block, opened).items()
     ]
     frame = pd.DataFrame(nodes, columns=list(COLUMNS))
     return frame.assign(band=row_bands(frame, metric).where(frame["known"].astype(bool), NO_VALUE))
+
+
+def values_of_layers(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
+    """Return the row that holds each layer, alone or in a coupled group, by the layer's name."""
+    return {member: record for record in rows.to_dict("records") for member in str(record["members"]).split(", ")}
+
+
+def layer_record(
+    layer: LayerProfile,
+    profile: ModelProfile,
+    metric: Metric,
+    values: dict[str, dict[Hashable, Any]],
+    *,
+    by_macs: bool,
+) -> dict[Hashable, Any]:
+    """Return the row of one layer: :data:`COLUMNS`, with its whole name, cut in the middle, as ``row``."""
+    return _node(layer.name, [layer], profile, metric, values, by_macs) | {"row": fmt.cut_middle(layer.name)}
 
 
 def ancestors(name: str) -> Iterator[str]:
@@ -159,7 +176,7 @@ def _loss(
     The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
     """
     if not known:
-        return {**dict.fromkeys(("drop", "low", "high"), 0.0), **_WITHOUT_VALUE}
+        return {**dict.fromkeys(("drop", "low", "high"), 0.0), **WITHOUT_VALUE}
     worst = values[max(known, key=lambda layer: float(values[layer.name]["drop"])).name]
     worst_text = f"{worst['layer']}: {worst['change_text']}"
     if is_layer:

@@ -1,13 +1,15 @@
-"""The Network tab: the module tree with what each block costs and what it loses."""
+"""The Network tab: what each part costs and loses, as the module tree or as the graph in which the layers run."""
 
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.charts.axes import PICK
-from senseapp.app.charts.network import network_bars
+from senseapp.app.charts.network import flow_graph, network_bars
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import open_blocks, pick, session
+from senseapp.app.frames.flow import flow_edges, flow_frame
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.app.results.layer_side import layer_side
@@ -19,16 +21,61 @@ from senseapp.records.profile import ModelProfile
 _WHOLE = "Whole network"
 _PARAMS, _MACS = "Parameters", "MACs"
 _OPEN_AT_FIRST = 2
+_TREE, _GRAPH = "Module tree", "As it runs"
 _READING = (
     "Length is the share of the network, colour what it loses; a block loses the average of its layers, weighed by "
     "their {weights}. Long and blue is where to save: click a block to open or close it, a layer to see it everywhere."
 )
 
 
+_GRAPH_READING = (
+    "From top to bottom as the network runs: each line leads from a result to who reads it. Marks are coloured by what "
+    "the layer loses, and larger the more MACs it takes; those without a layer join what several layers computed."
+)
+
+
 def network_tab(view: RunView) -> None:
-    """Show the tree, and the picked layer beside it."""
+    """Show the tree or the graph, and the picked layer beside it."""
+    row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
+    shown = _TREE
+    if view.result.profile.flow:  # not in runs of older versions, nor in imported tables
+        shown = row.segmented_control(
+            "Show as", [_TREE, _GRAPH], default=_TREE, required=True, key=f"network.form.{view.run_id}"
+        )
+    if shown == _GRAPH:
+        _graph(view)
+    else:
+        _tree(view, row)
+
+
+def _graph(view: RunView) -> None:
     profile = view.result.profile
-    block, by_macs = _choose(view)
+    rows = flow_frame(profile, view.rows, view.metric)
+    key = f"network.graph.{view.run_id}.{session().pick_round}"
+    chart, side = st.columns([5, 3], gap="medium")
+    with chart:
+        figure(
+            f"Where does the network run through fragile layers, {view.at}?",
+            flow_graph(rows, flow_edges(profile.flow), view.metric, picked=view.picked_row),
+            alt_text=f"{fmt.plural(len(rows), 'node')} in execution order, layers coloured by "
+            f"{view.metric.change_inside} at {view.level_text}",
+            key=key,
+            run_id=view.run_id,
+            caveat=caveat_of(view.result),
+            reading=_GRAPH_READING,
+            legend=fragility_legend(view.metric, no_value=not rows["known"].all()),
+            frame_height=rows_height(len(rows)),
+            shown=place_of(view.picked, list(rows["layer"])),
+            lines=view.lines,
+            data=rows.drop(columns=["size", "lane"]),
+        )
+    with side:
+        layer_side(view)
+
+
+def _tree(view: RunView, row: DeltaGenerator) -> None:
+    profile = view.result.profile
+    block, by_macs = _choose(view, row)
     opened = _opened(view)
     rows = network_frame(profile, view.rows, view.metric, opened=opened, block=block, by_macs=by_macs)
     share = (
@@ -55,10 +102,9 @@ def network_tab(view: RunView) -> None:
         layer_side(view)
 
 
-def _choose(view: RunView) -> tuple[str, bool]:
+def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
     """Return the block to show (empty: all), and whether lengths are MACs; set how many levels are open."""
     profile, run_id = view.result.profile, view.run_id
-    row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     blocks = [_WHOLE, *blocks_of(profile)]
     chosen = row.selectbox("Show", blocks, key=f"network.block.{run_id}", help="One block, or all of them.", width=260)
     block = "" if chosen == _WHOLE else chosen
