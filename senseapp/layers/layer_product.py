@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from timm.layers import Conv2dSame
+from timm.layers import Linear as TimmLinear
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,7 +20,8 @@ _ROWS_PER_INPUT = 32  # of a layer: what its weights are fitted to
 _ROWS = (512, 8192)
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _FORWARDS = (
-    *(nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, Conv2dSame.forward),
+    *(nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, Conv2dSame.forward),
+    *(nn.Linear.forward, TimmLinear.forward),
     nn.MultiheadAttention.forward,
 )
 

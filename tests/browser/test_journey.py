@@ -64,6 +64,17 @@ def wait_for_more(page: Page, than: int) -> None:
     )
 
 
+def find_out_about(panel: Locator, page: Page) -> None:
+    """Ask why the picked layer is fragile, and which pictures the network answers differently without most of it."""
+    page.get_by_text("75 %", exact=True).first.click()
+    panel.get_by_role("button", name="Why this layer?").click()
+    expect(panel.get_by_role("heading", name="Why this layer at 75 %?")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(panel.get_by_text("Its share of what all layers lose alone")).to_be_visible()
+    panel.get_by_role("button", name="Which answers change?").click()
+    expect(panel.get_by_text(re.compile(r"\d+ of 128 answers change"))).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(panel.get_by_role("img").first).to_be_visible()
+
+
 def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     start(page, images="128")
     wait_for_more(page, 0)  # or the results, which a quick machine has by now
@@ -79,6 +90,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     panel = page.locator(".st-key-layer_panel")
     expect(panel.get_by_text(layer, exact=True)).to_be_visible()
     expect(panel.get_by_text("Parameters")).to_be_visible()
+    find_out_about(panel, page)
 
     page.get_by_role("link", name="Make a schedule").click()
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
@@ -104,6 +116,18 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     assert proven.entries[0].locked
     assert {"schedule.model-explorer.json", "schedule.model-explorer.pt2", "manifest.json"} <= files.keys()
     assert sum(json.loads(files["schedule.fasterai-sparsifier.json"]).values()) > 100
+
+
+@pytest.mark.wide
+def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(page: Page) -> None:
+    page.get_by_role("button", name="Run on photographs").click()
+    recommended = page.get_by_role("heading", name=re.compile(r"^You can .* and keep"))
+    expect(recommended).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(page.get_by_text("KL divergence from the original output").first).to_be_visible()
+    page.get_by_role("link", name="Present").click()
+    for screen in range(1, 6):
+        expect(page.get_by_text(f"{screen} of 5")).to_be_visible()
+        page.get_by_role("button", name="Next").click() if screen < 5 else None
 
 
 def test_a_reload_and_a_click_in_the_sidebar_find_a_run_again_and_cancel_keeps_what_it_has(page: Page) -> None:

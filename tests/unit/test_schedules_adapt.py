@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from timm.layers import Conv2dSame
+from timm.layers import Linear as TimmLinear
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig, obs
@@ -159,10 +160,11 @@ def test_zeros_go_where_the_rest_makes_up_for_them_best():
         nn.Conv1d(4, 6, 5, padding=2),
         nn.Conv3d(4, 2, (1, 2, 3), padding=(0, 1, 1)),
         nn.Linear(5, 7),
+        TimmLinear(5, 7),
     ],
 )
 def test_rows_times_the_matrix_are_the_layers_outputs(module):
-    sizes = {nn.Conv1d: (9,), nn.Conv3d: (3, 5, 4), nn.Linear: (9,)}.get(type(module), (9, 7))
+    sizes = {nn.Conv1d: (9,), nn.Conv3d: (3, 5, 4), nn.Linear: (9,), TimmLinear: (9,)}.get(type(module), (9, 7))
     given = torch.randn(3, *((*sizes, 5) if isinstance(module, nn.Linear) else (4, *sizes)))
     assert not LayerProduct.obstacle(module)
     product = LayerProduct(module, tuple(module.weight.shape))

@@ -107,13 +107,14 @@ def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySe
             **kept(f"schedule.deploy_time.{run_id}"),
             help="How much slower layers in float may make the file.",
         )
+    key = f"schedule.deploy_adapt.{run_id}"
     return DeploySettings(
         kind=chosen,
         most_changed=changed / 100,
         most_time=most if chosen == "mixed" else usual.most_time,
         threads=threads,
         batch=batch,
-        adapting=choose_adapting(f"schedule.deploy_adapt.{run_id}", result) if adapts else "off",
+        adapting=choose_adapting(key, result, label="Adapt weights of the file") if adapts else "off",
     )
 
 

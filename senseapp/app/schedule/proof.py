@@ -138,10 +138,10 @@ def proof_block(
                     begin(proof)
 
 
-def choose_adapting(key: str, result: SensitivityResult) -> Adapting:
+def choose_adapting(key: str, result: SensitivityResult, *, label: str = "Adapt weights") -> Adapting:
     """Show whether compressed layers get new weights, in a control of its own ``key``."""
     chosen: Adapting = st.segmented_control(
-        "Adapt weights",
+        label,
         list(_ADAPTING),
         format_func=lambda each: _ADAPTING[each],
         default="minutes" if result.spec.sensitivity.adapted else "off",
