@@ -135,6 +135,11 @@ async def _bring(server: Served, file: HostileFile) -> None:
             raise PageBroke("the page said nothing")
 
 
+async def _warm_up(server: Served, sound: Sound) -> None:
+    """Bring a few files two at a time: as many processes open files at once, and are kept for the next."""
+    await asyncio.gather(*(bring(server, hostile_files(sound, _WARMING), Report()) for _ in range(2)))
+
+
 async def _watch_health(server: Served, report: Report) -> None:
     while True:
         report.health_seconds = max(report.health_seconds, await asyncio.to_thread(_health, server.url))
@@ -151,7 +156,7 @@ def _health(url: str) -> float:
 def hostile(server: Served, sound: Sound, number: int, after: int = 0) -> Report:
     """Bring ``number`` files, those from ``after`` on, after a few that warm the server up."""
     report = Report()
-    run_async(bring(server, hostile_files(sound, _WARMING), Report()))
+    run_async(_warm_up(server, sound))
     time.sleep(_SETTLING_SECONDS)
     report.before = server.held()
     run_async(bring(server, hostile_files(sound, number, after=after, seed=1), report))
