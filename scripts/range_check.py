@@ -1,7 +1,8 @@
 """Try the package at one end of the ranges that pyproject.toml allows, with one Python.
 
 ``python -m scripts.range_check lowest --python python3.11`` makes ``.cache/range-check``, installs the package there
-with each requirement at its lower bound, and runs the quick unit tests; ``newest`` takes the newest that pip allows.
+with each of its own requirements at its lower bound, and runs the quick unit tests; ``newest`` takes
+the newest that they allow.
 """
 
 from __future__ import annotations
@@ -11,29 +12,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PLACE = _ROOT / ".cache" / "range-check"
 _UNIT = _ROOT / "tests" / "unit"
-_TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
+_TESTS = ("pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.150", "scikit-learn>=1.7")
 _WITHOUT = ("test_cluster_plan.py", "test_engine_level_batching.py", "test_pictures_of_the_app.py")  # ray, a browser
+_SOURCES = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
 _QUICK = "not (browser or peer or architectures or slow)"
-
-
-def lower_bounds() -> list[str]:
-    """Return one pin for each requirement of the package, at its lower bound."""
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    wanted = map(Requirement, project["dependencies"])
-    return [
-        f"{one.name}=={part.version}{f'; {one.marker}' if one.marker else ''}"
-        for one in wanted
-        for part in one.specifier
-        if part.operator == ">="
-    ]
 
 
 def check(end: str, python: str) -> int:
@@ -41,11 +28,25 @@ def check(end: str, python: str) -> int:
     shutil.rmtree(_PLACE, ignore_errors=True)
     subprocess.run([python, "-m", "venv", str(_PLACE)], check=True)
     own = str(_PLACE / "bin" / "python")
-    pins = lower_bounds() if end == "lowest" else ["--upgrade", "--upgrade-strategy", "eager"]
-    subprocess.run([own, "-m", "pip", "install", "--quiet", str(_ROOT), *_TESTS, *pins], check=True)
+    subprocess.run([own, "-m", "pip", "install", "--quiet", "uv"], check=True)  # pip seeks for hours among old releases
+    install = [own, "-m", "uv", "pip", "install", "--quiet", "--python", own, *_sources(own)]
+    install += ["--resolution", "lowest-direct" if end == "lowest" else "highest"]
+    subprocess.run([*install, str(_ROOT), *_TESTS], check=True)
     left_out = [word for name in _WITHOUT for word in ("--ignore", str((_UNIT / name).resolve(strict=True)))]
     tests = [own, "-m", "pytest", "-q", "-m", _QUICK, *left_out, str(_UNIT)]
     return subprocess.run(tests, cwd=_ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False).returncode
+
+
+def _sources(python: str) -> list[str]:
+    """Return the options that tell uv where pip's settings look for packages; it does not read them itself."""
+    found = ["--index-strategy", "unsafe-best-match"]  # all indexes are equally trusted, as they are by pip
+    for setting, option in _SOURCES.items():
+        named = subprocess.run(
+            [python, "-m", "pip", "config", "get", f"global.{setting}"], capture_output=True, text=True, check=False
+        )
+        own = os.environ.get(f"PIP_{setting.upper().replace('-', '_')}") or named.stdout
+        found += [word for place in own.split() for word in (option, place)]
+    return found
 
 
 if __name__ == "__main__":
