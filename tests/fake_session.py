@@ -97,7 +97,7 @@ class FakeSession:
         wanted = set(self._plan())
         return tuple(item for item in self.alike.measurements if item.key in wanted) if self.alike else ()
 
-    def estimates(self) -> Iterator[LayerMeasurement]:
+    def estimates(self, preview: object = None) -> Iterator[LayerMeasurement]:
         for layer, level in self._plan():
             yield a_measurement(layer, level, delta=0.05, estimated=True)
 

@@ -16,7 +16,7 @@ from senseapp.engine.executor import Executor
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import split
 from senseapp.engine.preparation_search import choose_preparation
-from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.quick.scan import Preview, quick_scan
 from senseapp.engine.quick.true_passes import correction_note
 from senseapp.engine.reuse import arithmetic_of, content_key, images_in_span, reusable
 from senseapp.engine.sweep import Sweep
@@ -175,9 +175,9 @@ class Session:
         """Return how long :meth:`measure` takes, from the timed baseline."""
         return 0.0 if self.spec.sensitivity.mode == "quick" else self.sweep.executor.predicted_seconds(self.sweep)
 
-    def estimates(self) -> Iterator[LayerMeasurement]:
-        """Yield an estimate for each layer and level, from one backward pass."""
-        yield from quick_scan(self.sweep)
+    def estimates(self, preview: Preview | None = None) -> Iterator[LayerMeasurement]:
+        """Yield an estimate for each layer and level, from backward passes; see :func:`quick_scan` for ``preview``."""
+        yield from quick_scan(self.sweep, preview)
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:
         """Yield the measurements that ``done`` does not hold yet; in quick mode none but that of the whole model."""

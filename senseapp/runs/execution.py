@@ -130,7 +130,7 @@ def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tup
         return known
     observer.phase("Estimating all layers at once")
     found = []
-    for estimate in session.estimates():
+    for estimate in session.estimates(preview=observer.estimated):
         found.append(estimate)
         observer.estimated(estimate)
     folder.save_estimates(tuple(found))
@@ -170,7 +170,7 @@ class LiveRun:
         with self._lock:
             if self._head is None:
                 return None
-            return replace(self._head, estimates=tuple(self._estimates), measurements=latest(self._measurements))
+            return replace(self._head, estimates=latest(self._estimates), measurements=latest(self._measurements))
 
     def phase(self, sentence: str) -> None:
         """Show the step that begins."""
@@ -188,7 +188,7 @@ class LiveRun:
         self._control.plan(total=total, done=done, predicted_seconds=predicted_seconds or None)
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """Show one estimate; only measurements count as steps."""
+        """Show one estimate, or a better one; only measurements count as steps."""
         with self._lock:
             self._estimates.append(estimate)
         self._control.check()

@@ -29,7 +29,7 @@ class RunObserver(Protocol):
         """The model is loaded; ``head`` holds what an earlier attempt found in ``done`` of ``total`` steps."""
 
     def estimated(self, estimate: LayerMeasurement) -> None:
-        """The quick scan found one estimate."""
+        """The quick scan found one estimate, or a better one of the same layer and level."""
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """One measurement was made, or a layer passed over as not applicable, and is already on the disk."""

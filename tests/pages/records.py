@@ -129,7 +129,7 @@ class ScriptedSession:
     def reusable(self) -> tuple[LayerMeasurement, ...]:
         return ()
 
-    def estimates(self) -> Iterator[LayerMeasurement]:
+    def estimates(self, preview: object = None) -> Iterator[LayerMeasurement]:
         yield from measurements(self._spec, estimated=True)
 
     def measure(self, done: Iterable[LayerMeasurement] = ()) -> Iterator[LayerMeasurement]:

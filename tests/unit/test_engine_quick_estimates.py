@@ -79,6 +79,22 @@ def test_on_a_linear_network_estimates_are_measurements(
     assert not sweep.notes
 
 
+def test_the_first_images_give_estimates_before_the_others() -> None:
+    told: list[LayerMeasurement] = []
+    model, images = Linear(), _images()
+    estimates = list(quick_scan(_sweep(model, micro_batch=4), told.append))
+    assert _by_key(estimates) == _by_key(list(quick_scan(_sweep(model, micro_batch=4))))
+    first = TensorImages(images.images[:8], images.labels[:8])
+    measured = _by_key(list(_sweep(model, images=first).measure()))
+    assert _by_key(told) == pytest.approx(measured, rel=2e-3, abs=1e-6)
+    assert {change.num_samples for item in told for change in item.changes} == {8}
+    assert all(item.estimated for item in told)
+    whole: list[LayerMeasurement] = []
+    list(quick_scan(_sweep(model, micro_batch=24), whole.append))
+    assert not whole  # one pass holds all images
+
+
+
 def test_estimates_say_what_the_compression_would_do() -> None:
     sweep = _sweep(Linear(), PruningConfig(), (0.5,))
     (estimate,), measured = list(quick_scan(sweep)), list(sweep.measure())

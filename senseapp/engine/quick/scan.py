@@ -20,7 +20,8 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -36,6 +37,7 @@ from senseapp.engine.quick.true_passes import correct_by_true_passes
 from senseapp.engine.quick.weight_responses import WeightResponses
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement, Status
+from senseapp.tasks import Task
 
 if TYPE_CHECKING:
     from senseapp.engine.sweep import Sweep
@@ -51,10 +53,15 @@ Changes = dict[str, Tensor]
 """Of each image, (n,), float64, by metric."""
 
 
-def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
+Scanned = tuple[dict[Key, Changes], bool]
+Preview = Callable[[LayerMeasurement], None]
+
+
+def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMeasurement]:
     """Yield an estimate (``estimated=True``) of what the task's directions tell, for each target and level.
 
-    What the scan cannot see gets no estimate, and ``sweep.notes`` says how many those are.
+    What the scan cannot see gets no estimate, and ``sweep.notes`` says how many those are. Where there are more images
+    than one pass holds, ``preview`` is told the estimates from those of the first, not yet corrected by true passes.
     """
     started = time.perf_counter()
     if not sweep.context.task.divergence:
@@ -62,20 +69,23 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
         return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
-    norms = _norms_to_fold(sweep)
-    responses = _responses(sweep, norms)
-    try:
-        prepared = responses.prepare([item.target for item in sweep.planned], sweep.spec.levels)
-        recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
-        found = _scan(sweep, responses, recorder, list(prepared))
-    except Exception as error:  # the scan is a preview: whatever the model raises under autograd, the run goes on
-        _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
+    complete = False
+    for found, complete in _until_it_fails(sweep, _scan(sweep, prepared)):
+        if preview and not complete:
+            for estimate in _estimates(sweep, found, prepared):
+                preview(estimate)
+    if not complete:
         return
     images_passed = _correct(sweep, found)
     unseen = len({key[0] for key in prepared.keys() - found.keys()})
     if unseen:
         _note(sweep, f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
     each = (time.perf_counter() - started) / max(1, len(found))
+    for estimate in _estimates(sweep, found, prepared):
+        yield replace(estimate, images_passed=images_passed.get(estimate.key, 0), seconds=each)
+
+
+def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, Applied]) -> Iterator[LayerMeasurement]:
     baselines = _baselines(sweep, found)
     for item in sweep.planned:
         for level in sweep.spec.levels:
@@ -91,14 +101,19 @@ def quick_scan(sweep: Sweep) -> Iterator[LayerMeasurement]:
                     METRICS[name].change(_moments(values, baselines[name])) for name, values in found[key].items()
                 ),
                 estimated=True,
-                images_passed=images_passed.get(key, 0),
                 group=item.target.group,
                 members=item.target.members,
                 achieved_level=applied.achieved_level,
                 removed_params=applied.removed_params,
                 removed_macs=applied.removed_macs,
-                seconds=each,
             )
+
+
+def _until_it_fails(sweep: Sweep, scanning: Iterator[Scanned]) -> Iterator[Scanned]:
+    try:
+        yield from scanning
+    except Exception as error:  # the scan is a preview: whatever the model raises under autograd, the run goes on
+        _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
 
 
 def _note(sweep: Sweep, sentence: str) -> None:
@@ -151,23 +166,38 @@ def _moments(values: Tensor, baseline: float) -> tuple[float, ...]:
     return (len(values), baseline, *(float((values**power).sum()) for power in (1, 2, 3)))
 
 
-def _scan(sweep: Sweep, responses: Responses, recorder: Recorder, keys: list[Key]) -> dict[Key, Changes]:
-    """Return the change of each image, for each key that could be estimated on all of them."""
+def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
+    """Yield the change of each image, for each key that could be estimated on all of them, and whether that is all.
+
+    It is yielded twice: of the images of the first pass, as soon as they are through, and of all. ``prepared`` is
+    filled before.
+    """
+    norms = _norms_to_fold(sweep)
+    responses = _responses(sweep, norms)
+    prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
+    recorder = Recorder(responses.watched, inputs=responses.at_inputs, downstream=responses.downstream, norms=norms)
     stop = _num_images(sweep)
     # Drawn for all images at once, so that the cut into batches, which is timed, does not matter.
     generator = torch.Generator().manual_seed(sweep.spec.seed)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
     signs = torch.randint(0, 2, (stop, *shape), generator=generator) * 2 - 1
-    parts: dict[Key, list[Changes]] = {key: [] for key in keys}
+    parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
     outputs = []
     num_batches = -(-stop // _graph_batch(sweep, recorder.norms))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         output, found = _scan_batch(sweep, responses, recorder, signs[low:high], low)
         outputs.append(output)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
+        if low == 0 and high < stop and len(sweep.baseline.outputs):
+            yield _joined(task, parts, outputs), False
     if not len(sweep.baseline.outputs):  # what a quick run left to the scan
         sweep.baseline.outputs = torch.cat(outputs)
+    yield _joined(task, parts, outputs), True
+
+
+def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: list[Tensor]) -> dict[Key, Changes]:
+    """Return the finite changes of all batches together, divergences no larger than they can be."""
     most = task.largest_divergence(torch.cat(outputs))
     joined = {key: {name: torch.cat([part[name] for part in each]) for name in each[0]} for key, each in parts.items()}
     for changes in joined.values():
