@@ -94,7 +94,6 @@ def test_the_first_images_give_estimates_before_the_others() -> None:
     assert not whole  # one pass holds all images
 
 
-
 def test_estimates_say_what_the_compression_would_do() -> None:
     sweep = _sweep(Linear(), PruningConfig(), (0.5,))
     (estimate,), measured = list(quick_scan(sweep)), list(sweep.measure())
