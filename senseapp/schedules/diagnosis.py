@@ -51,6 +51,12 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
     ]
     if (repaired := change_in(plain.repaired, metric)) is not None:
         remedies.append(Remedy(label="Repair without training", change=repaired))
+    if not evaluator.result.spec.sensitivity.adapted:
+        new = measured(
+            evaluator, evaluator.apply(schedule), metric, repair=False, adapting="minutes", images=curves
+        ).repaired
+        if (adapted := change_in(new, metric)) is not None:
+            remedies.append(Remedy(label="Adapted weights", change=adapted))
     return Diagnosis(
         layer=layer,
         level=level,

@@ -90,5 +90,6 @@ def test_a_scaled_channel_is_healed_by_a_scale_for_each(few_digits) -> None:
     found = diagnose(evaluator, "layer4.1.conv1", 4)
     assert found.change.delta == pytest.approx(measured.measurements[0].change("kl").delta, rel=1e-3)
     remedies = {each.label: each.change.delta for each in found.remedies}
-    assert set(remedies) == {"One scale per channel", "Repair without training"}
+    assert set(remedies) == {"One scale per channel", "Repair without training", "Adapted weights"}
+    assert remedies["Adapted weights"] < found.change.delta
     assert [each.change.delta for each in found.remedies] == sorted(remedies.values())
