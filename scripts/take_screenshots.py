@@ -37,7 +37,6 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
 SIZE: ViewportSize = {"width": 1280, "height": 1200}
 MOST_BYTES = 300_000
-COLOURS = 256
 PATIENCE_MILLISECONDS = 240_000
 _MEASURED = replace(PHOTOGRAPHS_DEMO.sensitivity, levels=(0.4, 0.6, 0.8))
 ZEROS = replace(PHOTOGRAPHS_DEMO, sensitivity=_MEASURED)
@@ -133,9 +132,8 @@ def healthy(url: str) -> bool:
 
 
 def save(png: bytes, path: Path) -> int:
-    """Write a picture with few colours, and return its size in bytes."""
-    image = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    image.save(path, optimize=True)
+    """Write a picture in all its colours, which tell bands apart, and return its size in bytes."""
+    Image.open(io.BytesIO(png)).convert("RGB").save(path, optimize=True)
     size = path.stat().st_size
     if size > MOST_BYTES:
         sys.exit(f"{path.name} has {size} bytes; the repository takes pictures of {MOST_BYTES} at most.")
