@@ -65,6 +65,20 @@ def chart_downloads(
 
 _TALLEST = 560
 _AXIS_HEIGHT = 70
+_ROOM_HEIGHT = 340
+
+
+def _for_a_room(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
+    """Return the chart with text that is read from further away, and at least so high that half a window is filled."""
+    shown = chart.copy(deep=False)
+    shown.config = alt.Config(
+        axis=alt.AxisConfig(labelFontSize=14, titleFontSize=17),
+        legend=alt.LegendConfig(labelFontSize=16),
+        text=alt.MarkConfig(fontSize=14),
+    )
+    if isinstance(chart.height, int):
+        shown.height = max(chart.height, _ROOM_HEIGHT)
+    return shown
 
 
 def _as_high_as_its_rows(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
@@ -123,6 +137,7 @@ def figure(
     saves: bool = True,
     shown: float | None = None,
     legend: Sequence[LegendEntry] = (),
+    large: bool = False,
 ) -> None:
     """Draw ``chart`` under ``question``, with a menu that saves it.
 
@@ -143,6 +158,7 @@ def figure(
         saves: whether there is a menu; none while a chart still fills.
         shown: place of the picked row in a frame with a scroll bar, 0 for its top to 1 for its bottom.
         legend: of the colours; stands above the frame, so that it stays in sight, and on saved pictures.
+        large: draws it for a room.
     """
     with st.container(gap="xsmall"):
         head = st.container(
@@ -157,7 +173,7 @@ def figure(
         show_caveat(caveat)
         if legend:
             st.html(_legend_html(legend))
-        chart = _as_high_as_its_rows(chart)
+        chart = _as_high_as_its_rows(_for_a_room(chart) if large else chart)
         frame = re.sub(r"[^\w-]", "_", f"{key}_frame")
         with st.container(height=frame_height or "content", border=False, key=frame):
             if run_id or on_pick:

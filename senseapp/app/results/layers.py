@@ -87,7 +87,10 @@ def layers_tab(view: RunView) -> None:
 
 
 def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = True, is_log: bool = False) -> None:
-    """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis."""
+    """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis.
+
+    Without ``picks`` they are for a room: larger, and nothing happens on a click.
+    """
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     figure(
         f"What does each layer lose at {view.level_text}?",
@@ -104,6 +107,7 @@ def bars_figure(view: RunView, rows: pd.DataFrame, *, key: str, picks: bool = Tr
         lines=view.lines,
         data=rows,
         saves=picks,
+        large=not picks,
     )
 
 

@@ -87,7 +87,7 @@ def _trade_off(shown: _Shown) -> None:
         st.markdown(_TO_COME.format(what="the trade-off"))
         return
     st.markdown(f"**{shown.found.headline}**")
-    recommendation_figure(shown.record.run_id, shown.found, shown.result)
+    recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
 
 
 def _pictures(shown: _Shown) -> None:

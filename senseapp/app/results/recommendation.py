@@ -130,8 +130,10 @@ def _on_its_way(task: RecommendationTask) -> None:
             begin(task)
 
 
-def recommendation_figure(run_id: str, found: Recommendation, result: SensitivityResult) -> None:
-    """Draw what whole compressed models still do over the range."""
+def recommendation_figure(
+    run_id: str, found: Recommendation, result: SensitivityResult, *, large: bool = False
+) -> None:
+    """Draw what whole compressed models still do over the range; ``large`` for a room."""
     if not found.tried:
         return
     view, rows = METRICS[found.metric], recommended_frame(found)
@@ -151,4 +153,6 @@ def recommendation_figure(run_id: str, found: Recommendation, result: Sensitivit
         reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: the proof.",
         data=rows,
         level=3,
+        saves=not large,
+        large=large,
     )
