@@ -1,5 +1,7 @@
 """Present: five screens, turned by keys, found again by their address."""
 
+import json
+
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import open_page
