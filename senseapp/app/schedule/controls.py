@@ -19,11 +19,11 @@ from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.schedule_tasks import DropLimit
 
-_METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional rule"}
+_METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}
 _METHOD_HELP = (
     "**Goal** chooses one level per layer so that the summed measured damage is smallest. "
     "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
-    "**Proportional rule** takes a layer the further down, the less it suffers; its strength says how much more."
+    "**Proportional** takes a layer the further down, the less it suffers; its strength says how much more."
 )
 _BUDGETS: dict[str, str] = {
     "params": "Weights removed",
