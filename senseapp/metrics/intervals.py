@@ -16,10 +16,10 @@ One image says nothing about spread: intervals of means are then as wide as the 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import betainc, ndtri, stdtrit
 
 from senseapp.core.errors import InvalidInput
@@ -61,8 +61,8 @@ def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) 
     def excess(x: float, probability: float) -> float:
         return _mid_p_cdf(count, num_samples, x) - probability
 
-    low = 0.0 if count == 0 else float(brentq(excess, 0, 1, args=(tail,)))
-    high = 1.0 if count == num_samples else float(brentq(excess, 0, 1, args=(1 - tail,)))
+    low = 0.0 if count == 0 else _root(partial(excess, probability=tail), 0, 1)
+    high = 1.0 if count == num_samples else _root(partial(excess, probability=1 - tail), 0, 1)
     return low, high
 
 
@@ -108,7 +108,14 @@ def _score_upper(worse: int, better: int, num_samples: int, quantile: float) -> 
         variance = _score_variance(worse, better, num_samples, difference)
         return difference - estimate - quantile * math.sqrt(variance / num_samples)
 
-    return float(brentq(beyond, estimate, 1, xtol=1e-12))
+    return _root(beyond, estimate, 1, tolerance=1e-12)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, *, tolerance: float = 2e-12) -> float:
+    """Return where ``function`` crosses zero between ``low`` and ``high``."""
+    from scipy.optimize import brentq  # takes half a second to import, which the first chart does without
+
+    return float(brentq(function, low, high, xtol=tolerance))
 
 
 def _central(num_samples: int, sums: tuple[float, float, float]) -> tuple[float, float, float]:
