@@ -91,9 +91,10 @@ def mean_ranks(values: Sequence[float]) -> list[float]:
     >>> mean_ranks([0.5, 9.0, 0.5])
     [1.5, 3.0, 1.5]
     """
-    from scipy.stats import rankdata  # scipy.stats takes half a second to import
-
-    return [float(rank) for rank in rankdata(values)]
+    # Not scipy.stats.rankdata: a page may rank while another thread imports torch, which scipy looks into half loaded.
+    _, places, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    means = np.cumsum(counts) - (counts - 1) / 2
+    return [float(rank) for rank in means[places]]
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:

@@ -1,12 +1,17 @@
 """Ranks under noise: certain ones, shared ones, undefined ones."""
 
 import math
+import sys
+from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import rankdata
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import change_of
-from senseapp.records.ranking import joint_confidence, rank_intervals, shared_ranks, spearman, undecided
+from senseapp.records.ranking import joint_confidence, mean_ranks, rank_intervals, shared_ranks, spearman, undecided
 
 NAN, INF = math.nan, math.inf
 
@@ -95,3 +100,14 @@ def test_unpaired_values_are_refused():
         spearman([1, 2], [1])
     with pytest.raises(InvalidInput, match="2 lower and 1 upper"):
         rank_intervals([1, 2], [1])
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 2.0, -1.0, INF]) | st.floats(allow_nan=False)))
+def test_mean_ranks_are_those_of_scipy(values: list[float]) -> None:
+    assert mean_ranks(values) == rankdata(values).tolist()
+
+
+def test_a_correlation_does_not_wait_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another thread imports it, torch is there and has next to nothing in it."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert spearman([1, 2, 3], [2, 4, 9]) == pytest.approx(1)
