@@ -25,6 +25,7 @@ from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import LOGGERS, deliver_downloads, is_connected
 from senseapp.core.errors import SenseError
+from senseapp.core.process import give_back_freed_memory
 from senseapp.core.site import SITE
 from senseapp.runs.backend import close_backends
 
@@ -104,3 +105,4 @@ async def _sweep() -> None:
         await to_thread.run_sync(upload_registry().close_ended, is_connected)
         await to_thread.run_sync(download_registry().sweep)
         await to_thread.run_sync(gc.collect)
+        await to_thread.run_sync(give_back_freed_memory)
