@@ -145,9 +145,10 @@ def test_a_reload_and_a_click_in_the_sidebar_find_a_run_again_and_cancel_keeps_w
     page.get_by_role("link", name="Results", exact=True).click()
     assert done_so_far(page) >= before
     expect(page).to_have_url(address)
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text("What was measured is kept")).to_be_visible()
+    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
+    page.get_by_role("button", name="Cancel").click()  # a page that is still being made would not hear it
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(page.get_by_text("What was measured is kept")).to_be_visible()
     expect(page.get_by_text("What does each layer lose")).to_be_visible()
 
 
