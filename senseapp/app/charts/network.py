@@ -38,10 +38,6 @@ def network_bars(
         labelLimit=_NAME_WIDTH - 5,
         **_PLAIN,
     )
-    columns = [
-        base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
-        for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
-    ]
     click = alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click")
     hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **EDGE_TO_EDGE)
     bars = base.mark_bar(minBandSize=3, stroke=INK, strokeWidth=0.5).encode(
@@ -51,24 +47,23 @@ def network_bars(
         description=alt.Description("description:N"),
     )
     frame = outline(rows, picked, _PLACE, field="node")
-    layers = [hits.properties(name="hits").add_params(click), *columns, bars, frame]
+    layers = [
+        hits.properties(name="hits").add_params(click),
+        *(_size_columns(base, rows) if sizes else ()),
+        bars,
+        frame,
+    ]
     tree = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
     return cast(alt.LayerChart, tree)
 
 
-def flow_graph(
-    rows: pd.DataFrame, edges: pd.DataFrame, metric: Metric, *, sizes: bool = True, picked: str = ""
-) -> alt.LayerChart:
+def flow_graph(rows: pd.DataFrame, edges: pd.DataFrame, metric: Metric, *, picked: str = "") -> alt.LayerChart:
     """Return the graph, one row per node in execution order and one column per lane, as :mod:`.frames.flow` lays out.
 
     A click selects ``layer`` of its row. Losses and sizes stand at the right, as in :func:`network_bars`.
     """
     base: alt.Chart = alt.Chart(rows).encode(tooltip=_tooltip(metric))
     names = alt.Axis(title=None, labelExpr=_text_of_node(rows, "row"), labelLimit=_NAME_WIDTH + 20, **_PLAIN)
-    columns = [
-        base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
-        for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
-    ]
     click = alt.selection_point(name=PICK, fields=["layer"], on="click")
     hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **EDGE_TO_EDGE)
     domain = (-0.5, max(_LEAST_LANES, rows["lane"].max() + _TEXT_LANES) + 0.5)
@@ -91,13 +86,20 @@ def flow_graph(
         text=alt.Text("change_text:N"),
     )
     frame = outline(rows[rows["layer"] != ""], picked, _PLACE, field="node")
-    layers = [hits.properties(name="hits").add_params(click), *columns, lines, marks, texts, frame]
+    layers = [hits.properties(name="hits").add_params(click), *_size_columns(base, rows), lines, marks, texts, frame]
     graph = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
     return cast(alt.LayerChart, graph)
 
 
 def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:
     return alt.Y("node:N", scale=alt.Scale(domain=tuple(rows["node"])), axis=axis)
+
+
+def _size_columns(base: alt.Chart, rows: pd.DataFrame) -> list[alt.Chart]:
+    return [
+        base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
+        for number, (field, title) in enumerate(_SIZES.items())
+    ]
 
 
 def _size_axis(rows: pd.DataFrame, field: str, title: str, number: int) -> alt.Axis:

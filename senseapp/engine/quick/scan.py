@@ -189,7 +189,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
         output, found = _scan_batch(sweep, responses, recorder, signs[low:high], low)
         outputs.append(output)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
-        if low == 0 and high < stop and len(sweep.baseline.outputs):
+        if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has none to compare with yet
             yield _joined(task, parts, outputs), False
     if not len(sweep.baseline.outputs):  # what a quick run left to the scan
         sweep.baseline.outputs = torch.cat(outputs)
