@@ -63,7 +63,7 @@ def ranges(
     """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite."""
     generator = torch.Generator().manual_seed(0)
     watching = {name: {tensor: OBSERVERS[name]() for tensor in tensors} for name in observers}
-    for values in _tensors(network, batches, tensors):
+    for values in tensors_of(network, batches, tensors):
         for tensor, given in values.items():
             flat = given.reshape(-1)
             most = _VALUES * len(given)
@@ -97,7 +97,7 @@ def rounded_products(
     sums = {each.node: _Sums(each, inputs[each.given]) for each in wanted}
     generator = torch.Generator().manual_seed(0)
     images = sum(map(len, batches))
-    for values in _tensors(network, batches, sorted({each.given for each in wanted})):
+    for values in tensors_of(network, batches, sorted({each.given for each in wanted})):
         for each in wanted:
             sums[each.node].add(values[each.given], images, generator)
     found = {}
@@ -145,7 +145,7 @@ class _Sums:
         return RoundedProduct(product=product, steps=product.tensor(steps), scale=scale.reshape(-1), offsets=offsets)
 
 
-def _tensors(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Yield what ``wanted`` tensors of ``network`` are on a few images after the other."""
     model = onnx.load_from_string(network)
     given, shown = model.graph.input[0].name, {each.name for each in model.graph.output}
