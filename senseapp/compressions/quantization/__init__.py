@@ -10,12 +10,13 @@ from senseapp.compressions.levels import BitScale, LevelScale
 
 NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]
-ActivationObserver = Literal["minmax", "percentile", "mse"]
+ActivationObserver = Literal["minmax", "percentile", "mse", "entropy"]
 
 _FORMATS: dict[NumberFormat, str] = {"int": "Integers", "fp8_e4m3": "8-bit float (E4M3)"}
 _GRANULARITIES: dict[QuantizationGranularity, str] = {"channel": "One per channel", "tensor": "One per layer"}
 _OBSERVERS: dict[ActivationObserver, str] = {
     "mse": "Smallest error",
+    "entropy": "Least information lost (KL)",
     "percentile": "Percentile",
     "minmax": "Smallest to largest",
 }

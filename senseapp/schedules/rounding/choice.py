@@ -14,7 +14,7 @@ from senseapp.schedules.rounding.calibration import Range, ranges, rounded_produ
 from senseapp.schedules.rounding.products import products
 from senseapp.schedules.rounding.weights import LARGEST
 
-_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax", "percentile")
+_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax", "percentile", "entropy")
 _TRIED = 8  # tensors whose ranges differ most
 _DIFFERENT = 0.1  # of a range's width
 _LEAST_GAIN = 0.02  # of the damage
