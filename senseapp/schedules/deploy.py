@@ -14,17 +14,18 @@ from torch import Tensor, nn
 
 from senseapp.compressions import Effect
 from senseapp.compressions.levels import BitScale
-from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among
+from senseapp.metrics import METRICS, change_of, divergence_among
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.rounding import LayerRounding, RoundingSettings
 from senseapp.records.schedule import Schedule
 from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.file_judge import FileJudge
 from senseapp.schedules.findings import advice, findings
 from senseapp.schedules.float_nodes import Mixed, mixed
+from senseapp.schedules.four_bits import BITS, with_four_bits
 from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.schedules.repair_choice import Measured, measured
 from senseapp.schedules.rounding.choice import chosen_rounding
@@ -79,9 +80,12 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
     original = _exported(evaluator.dense.model, example)
     network = original if applied is None else _exported(applied.model, example)
     files, found = {"original": original, "file": network}, None
+    in_four_bits: list[str] = []
     if settings.kind != "float":
         found = _int8_files(evaluator, files, applied, settings)
         files = found.files
+    elif applied is not None:
+        files["file"], in_four_bits = with_four_bits(network, _of_bits(network, applied, most=BITS))
     evaluator.progress("Measuring the files in onnxruntime")
     opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
     figures, zeros = _figures(evaluator, files, opened, settings)
@@ -102,7 +106,7 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
         notes=(
             evaluator.images.note,
             *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures else ()),
-            *_on_bits(applied, int8=settings.kind != "float"),
+            *_on_bits(applied, int8=settings.kind != "float", in_four_bits=len(in_four_bits)),
             *((_NOT_QUICKER,) if settings.kind == "quickest" and files["file"] == network else ()),
             *((_EQUALISED,) if found is not None and found.equalised else ()),
             *((_SATURATES_NOWHERE,) if settings.kind != "float" else ()),
@@ -145,12 +149,12 @@ def _int8_files(
 ) -> _Int8Files:
     network = files["file"]
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
-    judge = _Judge(evaluator, network, others, settings.threads)
+    judge = FileJudge(evaluator, network, others, settings.threads)
     damage_of = judge.damage_of
     few = _of_one_size(network, [torch.cat(others)[:_SCREENING_IMAGES]])
     scaled = network
     if applied is None or not applied.reached_by(Effect.BITS):  # rounded weights would leave their grid
-        simulated = _Judge(evaluator, network, others, settings.threads, simulated=True).damage_of
+        simulated = FileJudge(evaluator, network, others, settings.threads, simulated=True).damage_of
         scaled = better_equalised(network, fitted, damage_of=simulated, progress=evaluator.progress)
 
     with Int8Writer(scaled, fitted, reduce_range=settings.reduce_range) as writer:
@@ -178,7 +182,7 @@ def _int8_files(
             found = mixed(
                 writer,
                 always_float=kept,
-                screen=_Judge(evaluator, network, few, settings.threads).damage_of,
+                screen=FileJudge(evaluator, network, few, settings.threads).damage_of,
                 damage_of=damage_of,
                 seconds_of=_seconds(network, all_int8, settings),
                 is_quick_enough=is_quick_enough,
@@ -209,53 +213,6 @@ def _seconds(network: bytes, int8: bytes, settings: DeploySettings) -> Callable[
     return seconds_of
 
 
-class _Judge:
-    """Tells how far the outputs of files are from those of ``network``, by the metric that tells most."""
-
-    def __init__(
-        self,
-        evaluator: ScheduleEvaluator,
-        network: bytes,
-        images: Sequence[Tensor],
-        threads: int = 1,
-        *,
-        simulated: bool = False,
-    ) -> None:
-        names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
-        self._images, self._threads, self._simulated = images, threads, simulated
-        self._baseline = BaselineOutputs(RuntimeModel(network).outputs(images), None, names)
-        self.metric = divergence_among(names) or names[0]
-        self._share = next((name for name in names if METRICS[name].is_share), None)
-        self._last = b"", torch.empty(0)
-
-    def share_changed(self, content: bytes) -> float:
-        """Return the share of answers that differ.
-
-        Raises:
-            InvalidSpec: outputs are no answers that differ or not.
-        """
-        if self._share is None:
-            raise InvalidSpec("A limit on changed answers is for networks that choose one of several: limit the time.")
-        outputs = self._outputs(content)
-        return change_of(self._share, self._baseline.moments_of(self._share, outputs, 0, len(outputs))).delta
-
-    def _outputs(self, content: bytes) -> Tensor:
-        if self._last[0] != content:
-            opened = RuntimeModel(content, threads=self._threads, simulated=self._simulated)
-            self._last = content, opened.outputs(self._images)
-        return self._last[1]
-
-    def change_of(self, content: bytes) -> MetricChange:
-        """Return the change of :attr:`metric`."""
-        outputs = self._outputs(content)
-        return change_of(self.metric, self._baseline.moments_of(self.metric, outputs, 0, len(outputs)))
-
-    def damage_of(self, content: bytes) -> float:
-        """Return the change of :attr:`metric` as a number; infinite where it is none."""
-        delta = self.change_of(content).delta
-        return delta if delta == delta else float("inf")
-
-
 def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings) -> list[LayerRounding]:
     """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
 
@@ -269,7 +226,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings) -> list[La
             fitted,
             settings,
             layers={layer.name for layer in evaluator.profile.layers},
-            change_of=_Judge(evaluator, network, others).change_of,
+            change_of=FileJudge(evaluator, network, others).change_of,
             progress=evaluator.progress,
         )
     )
@@ -293,18 +250,32 @@ def _of_one_size(network: bytes, batches: Sequence[Tensor]) -> list[Tensor]:
 
 def _kept_in_float(network: bytes, applied: AppliedModel | None) -> list[str]:
     """Return the nodes of layers that a schedule of bits gives more than 8; none where it says nothing of bits."""
-    if applied is None or not applied.reached_by(Effect.BITS):
+    return [] if applied is None else _of_bits(network, applied, least=_INT8_BITS + 1)
+
+
+def _of_bits(network: bytes, applied: AppliedModel, *, least: float = 0, most: float = float("inf")) -> list[str]:
+    """Return the nodes of layers that a schedule gives that many bits; none where it says nothing of bits."""
+    if not applied.reached_by(Effect.BITS):
         return []
     nodes = layers_of_nodes(network, {layer.name for layer in applied.after.layers})
-    return [node for node, layer in nodes.items() if applied.bits(layer) > _INT8_BITS]
+    return [node for node, layer in nodes.items() if least <= applied.bits(layer) <= most]
 
 
-def _on_bits(applied: AppliedModel | None, *, int8: bool) -> tuple[str, ...]:
+def _on_bits(applied: AppliedModel | None, *, int8: bool, in_four_bits: int) -> tuple[str, ...]:
     """Say how a file holds fewer bits than it has a type for."""
     bits = [entry.level for entry in applied.reached_by(Effect.BITS)] if applied else []
-    if bits and not int8:
+    if not bits:
+        return ()
+    if int8:
+        return (
+            (f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if min(bits) < _INT8_BITS else ()
+        )
+    if not in_four_bits:
         return ("Weights are rounded as the schedule says and stored in 32 bits.",)
-    return (f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if min(bits, default=8) < 8 else ()
+    return (
+        f"Weights are rounded as the schedule says; those of {in_four_bits} linear layers of at most {BITS} bits are "
+        f"stored in {BITS} (onnxruntime's MatMulNBits), the others in 32.",
+    )
 
 
 def _figures(

@@ -1,0 +1,68 @@
+"""Linear layers in 4 bits: the same outputs in onnxruntime as of the rounded weights, in an eighth of their bytes."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from senseapp.schedules.four_bits import with_four_bits
+from senseapp.schedules.runtime import RuntimeModel
+from senseapp.schedules.write import onnx_model
+
+IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Mixed(nn.Module):
+    """Products with a bias and without, of tokens and of rows, of no whole number of blocks; and a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.tokens = nn.Conv2d(3, 20, 2, stride=2), nn.Linear(20, 320)
+        self.plain, self.head = nn.Linear(320, 40, bias=False), nn.Linear(40, 10)
+
+    def forward(self, given: Tensor) -> Tensor:
+        tokens = torch.relu(self.tokens(self.kernel(given).flatten(2).transpose(1, 2)))
+        return self.head(torch.relu(self.plain(tokens.mean(1))))
+
+
+def rounded(largest: int) -> nn.Module:
+    """Return a network whose weights are up to ``largest`` steps, which some rows do not reach; one row is 0."""
+    torch.manual_seed(largest)
+    network = Mixed().eval()
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                steps = torch.randint(-largest, largest + 1, module.weight.shape).float()
+                shape = (-1, *[1] * (steps.dim() - 1))
+                module.weight.copy_(steps * (0.01 + torch.rand(len(steps)).view(shape)))
+        network.tokens.weight[3] = 0
+    return network
+
+
+def nodes_of(content: bytes) -> list[str]:
+    return [node.name for node in onnx.load_from_string(content).graph.node]
+
+
+@pytest.mark.parametrize("largest", [1, 3, 7])
+def test_a_file_in_four_bits_gives_what_the_rounded_network_gives(largest):
+    network = rounded(largest)
+    exported = onnx_model(network, IMAGES[:1])
+    found, stored = with_four_bits(exported, nodes_of(exported))
+    assert len(stored) == 3
+    onnx.checker.check_model(onnx.load_from_string(found))
+    with torch.no_grad():
+        torch.testing.assert_close(RuntimeModel(found)(IMAGES), network(IMAGES), rtol=1e-4, atol=1e-4)
+    linear = 4 * sum(module.weight.numel() for module in network.modules() if isinstance(module, nn.Linear))
+    assert len(exported) - len(found) > 0.7 * linear
+
+
+def test_what_has_more_steps_or_is_not_asked_for_stays():
+    network = rounded(8)
+    exported = onnx_model(network, IMAGES[:1])
+    assert with_four_bits(exported, nodes_of(exported)) == (exported, [])
+    exported = onnx_model(rounded(7), IMAGES[:1])
+    assert with_four_bits(exported, []) == (exported, [])
+    one = next(node.name for node in onnx.load_from_string(exported).graph.node if node.op_type in ("Gemm", "MatMul"))
+    assert with_four_bits(exported, [one])[1] == [one]
