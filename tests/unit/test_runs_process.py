@@ -309,6 +309,31 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
     pool.close()
 
 
+def test_a_process_that_has_answered_many_questions_gives_way_to_one_that_is_asked_once_it_is_warm(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[JobProcess] = []
+    asked: list[int] = []
+
+    def start() -> JobProcess:
+        made.append(started(SERVES_MANY))
+        return made[-1]
+
+    monkeypatch.setattr(processes, "_MOST_ANSWERS", 3)
+    monkeypatch.setattr(processes, "ask_in", lambda process, question, job_mb: asked.append(made.index(process)))
+    pool = JobProcesses(2, start=start)
+    for _ in range(2):
+        pool.warm_up()
+    for _ in range(3):
+        pool.answer(None)
+    assert asked == [1, 1, 1]
+    assert [process.alive for process in made] == [True, False, True]
+    made[0].warm.set()
+    pool.answer(None)
+    assert asked[-1] == 0
+    pool.close()
+
+
 @pytest.mark.parametrize("cancelled", [True, False], ids=["in the middle of something", "ended meanwhile"])
 def test_a_process_that_cannot_go_on_is_replaced(started: Callable[..., JobProcess], cancelled: bool) -> None:
     pool = JobProcesses(start=lambda: started(SERVES_MANY))

@@ -63,10 +63,12 @@ def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.De
     """Show the run's title, its state and its ``line`` in as few lines as can be; return the room beside the title."""
     state = STATES[record.state]
     with st.container(gap="xsmall"):
-        first = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+        first = st.container(
+            horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="run_header"
+        )
         title, beside = (
-            first.container(horizontal=True, vertical_alignment="center", gap="small", width="content")
-            for _ in range(2)
+            first.container(horizontal=True, vertical_alignment="center", gap="small", width="content", key=key)
+            for key in ("run_title", "run_actions")
         )
         title.title(record.title, anchor=False, width="content")
         title.badge(state.label, icon=state.icon, color=state.color)  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ class JobProcess:
     def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
         self.warm = threading.Event()  # set once the engine is loaded, or never will be
         self.speed: MachineSpeed | None = None  # of this machine, known with that
+        self.answered = 0  # questions
         self._lost_with = lost
         self._heard: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
@@ -249,6 +250,7 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
 
 
 _MOST_QUESTIONS = 2  # at a time: each takes memory
+_MOST_ANSWERS = 500  # of one process: what libraries keep of each file is some 50 kB
 
 
 class JobProcesses:
@@ -304,6 +306,7 @@ class JobProcesses:
         """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
         with self._asking:
             process = self._take()
+            process.answered += 1
             try:
                 return ask_in(process, question, job_mb=self._job_mb)
             finally:
@@ -321,7 +324,7 @@ class JobProcesses:
     def _take(self) -> JobProcess:
         with self._lock:
             while self._idle:
-                process = self._idle.pop()
+                process = self._idle.pop(self._place_of_warm())
                 if process.alive:
                     break
                 process.close()
@@ -330,10 +333,15 @@ class JobProcesses:
             self._busy.add(process)
             return process
 
+    def _place_of_warm(self) -> int:
+        """Return the place among the idle of the last one that has the engine loaded, or of the last."""
+        return max((place for place, process in enumerate(self._idle) if process.warm.is_set()), default=-1)
+
     def _give_back(self, process: JobProcess, reusable: bool) -> None:
         with self._lock:
             self._busy.discard(process)
             keep = reusable and not self._closed and len(self._idle) < self._most
+            keep = keep and process.answered < _MOST_ANSWERS
             if keep:
                 self._idle.append(process)
         if not keep:
