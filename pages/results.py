@@ -20,5 +20,5 @@ with st.container(gap="xsmall"):  # so that the first chart is in sight
     result = require_result(record)
     with beside_title:
         result_actions(record, result)
-    provenance(result, about=run_line(record))
+    provenance(result, about=f"{record.title} · {run_line(record)}")
     result_views(record.run_id, result)

@@ -71,3 +71,15 @@ def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, 
     if size[0] == 1280:
         expect(page.get_by_role("button", name="Run on photographs")).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_first_bar_is_in_sight_beside_a_long_title(page: Page, server: Server, scripted_run: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.goto(f"{server.url}/results?run={scripted_run}")
+    bar = page.locator("path[aria-roledescription=bar]").locator("visible=true").first
+    expect(bar).to_be_visible()
+    page.locator("h1").evaluate("title => { title.textContent = 'A network of a long name, tuned anew · '.repeat(9) }")
+    place = bar.bounding_box()
+    assert place is not None
+    assert place["y"] <= 330
+    expect(page.get_by_role("button", name="Download report")).to_be_in_viewport(ratio=1)
