@@ -250,7 +250,7 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
 
 
 _MOST_QUESTIONS = 2  # at a time: each takes memory
-_MOST_ANSWERS = 500  # of one process: what libraries keep of each file is some 50 kB
+_MOST_ANSWERS = 200  # of one process: what libraries keep of each file is some 200 kB
 
 
 class JobProcesses:
