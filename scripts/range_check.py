@@ -1,8 +1,8 @@
 """Try the package at one end of the ranges that pyproject.toml allows, with one Python.
 
 ``python -m scripts.range_check lowest --python python3.11`` makes ``.cache/range-check``, installs the package there
-with each of its own requirements at its lower bound, and runs the quick unit tests; ``newest`` takes
-the newest that they allow.
+with each of its own requirements at its lower bound, those of ``ray`` too, and runs the quick unit tests; ``newest``
+takes the newest that they allow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PLACE = _ROOT / ".cache" / "range-check"
 _UNIT = _ROOT / "tests" / "unit"
 _TESTS = ("pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.150", "scikit-learn>=1.7")
-_WITHOUT = ("test_cluster_plan.py", "test_engine_level_batching.py", "test_pictures_of_the_app.py")  # ray, a browser
+_WITHOUT = ("test_pictures_of_the_app.py",)  # needs a browser
 _SOURCES = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
 _QUICK = "not (browser or peer or architectures or slow)"
 
@@ -31,7 +31,7 @@ def check(end: str, python: str) -> int:
     subprocess.run([own, "-m", "pip", "install", "--quiet", "uv"], check=True)  # pip seeks for hours among old releases
     install = [own, "-m", "uv", "pip", "install", "--quiet", "--python", own, *_sources(own)]
     install += ["--resolution", "lowest-direct" if end == "lowest" else "highest"]
-    subprocess.run([*install, str(_ROOT), *_TESTS], check=True)
+    subprocess.run([*install, f"{_ROOT}[ray]", *_TESTS], check=True)
     left_out = [word for name in _WITHOUT for word in ("--ignore", str((_UNIT / name).resolve(strict=True)))]
     tests = [own, "-m", "pytest", "-q", "-m", _QUICK, *left_out, str(_UNIT)]
     return subprocess.run(tests, cwd=_ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False).returncode

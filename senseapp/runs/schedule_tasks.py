@@ -135,7 +135,7 @@ class DeployTask(FinishedRunTask[Deployment]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingTask(FinishedRunTask[LayerTimes]):
-    """How long the layers of the network of a run take on this machine, in float and in int8."""
+    """How long the layers of the network of a run take on this machine at the levels of its compression."""
 
     kind: ClassVar[type] = LayerTimes
 
@@ -149,10 +149,10 @@ class TimingTask(FinishedRunTask[LayerTimes]):
 
     def find_out(self, context: TaskContext) -> LayerTimes:
         """Write the network and time its layers."""
-        from senseapp.schedules.timed import TimedNetwork  # torch loads here
+        from senseapp.schedules.timed import open_timed  # torch loads here
 
         evaluator = open_evaluator(context)
-        with TimedNetwork.open(evaluator, threads=self.threads, batch=self.batch) as network:
+        with open_timed(evaluator, threads=self.threads, batch=self.batch) as network:
             return network.times
 
 

@@ -53,7 +53,7 @@ def schedule_within(
     """
     if not (math.isfinite(most_seconds) and most_seconds > 0):
         raise InvalidSpec(f"A budget of time is above 0 ms, got {1000 * most_seconds:g}.")
-    problem = _problem(result, limits or Limits())
+    problem = any_problem(result, limits or Limits())
     curves = problem.curve_set.curves
     choices = _choices(problem, times)
     levels = _untouched(curves, choices)
@@ -81,7 +81,7 @@ def time_range(result: SensitivityResult, times: LayerTimes) -> tuple[float, flo
     Raises:
         InvalidSpec: no layer of the run has a time.
     """
-    problem = _problem(result, Limits())
+    problem = any_problem(result, Limits())
     curves = problem.curve_set.curves
     choices = _choices(problem, times)
     quickest = _solved(curves, replace(choices, damage=[0.0] * len(choices.damage)), times, None) or {}
@@ -127,7 +127,8 @@ def saves_no_time(curves: Sequence[LayerCurve], times: LayerTimes) -> tuple[str,
     )
 
 
-def _problem(result: SensitivityResult, limits: Limits) -> Problem:
+def any_problem(result: SensitivityResult, limits: Limits) -> Problem:
+    """Return the choices of a run under a budget that every schedule meets."""
     kind = result.compression.description.budgets[0]
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
     return build_problem(result, anything, limits, check_budget=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.int8 import Int8Writer, Rounding, layers_of_nodes
 from senseapp.schedules.runtime import RuntimeModel, times
 from senseapp.schedules.time_budget import schedule_within
+from senseapp.schedules.timed_widths import TimedWidths
 from senseapp.schedules.timing import time_layers
 from senseapp.schedules.write import onnx_model
 
@@ -24,6 +26,29 @@ MOST_SLOWER = 1.15
 """A schedule whose file takes longer than this multiple of its promise is not offered."""
 _ROUNDS = 5
 _TURNS = 21
+
+
+class Timed(Protocol):
+    """A network whose layers are timed; what it does with schedules of its compression."""
+
+    @property
+    def times(self) -> LayerTimes:
+        """How long its layers take."""
+        ...
+
+    @property
+    def image(self) -> Tensor:
+        """One call's input, (N, C, H, W)."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """That a call runs on."""
+        ...
+
+    def ratio(self, schedule: Schedule) -> float:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, run in turns."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +119,25 @@ def schedule_for_time(
         InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
         InvalidSpec: this compression is none that onnxruntime computes quicker.
     """
-    compression = evaluator.result.compression.description
-    if not compression.sets_bits:
-        raise InvalidSpec(
-            "Zeros save no time in onnxruntime: choose a run of quantization or pruning."
-            if compression.zeroes_weights
-            else "Times of widths are not taken here: give them with a file of times."
-        )
-    with TimedNetwork.open(evaluator, threads=threads, batch=batch) as network:
+    with open_timed(evaluator, threads=threads, batch=batch) as network:
         return measured_schedule(evaluator, network, most_seconds, limits)
 
 
+def open_timed(evaluator: ScheduleEvaluator, *, threads: int = 1, batch: int = 1) -> AbstractContextManager[Timed]:
+    """Time the network of a run at the levels of its compression.
+
+    Raises:
+        InvalidSpec: this compression is none that onnxruntime computes quicker.
+    """
+    compression = evaluator.result.compression.description
+    if compression.zeroes_weights:
+        raise InvalidSpec("Zeros save no time in onnxruntime: choose a run of quantization or pruning.")
+    kind = TimedNetwork if compression.sets_bits else TimedWidths
+    return kind.open(evaluator, threads=threads, batch=batch)
+
+
 def measured_schedule(
-    evaluator: ScheduleEvaluator, network: TimedNetwork, most_seconds: float, limits: Limits | None
+    evaluator: ScheduleEvaluator, network: Timed, most_seconds: float, limits: Limits | None
 ) -> Schedule:
     """Return :func:`schedule_for_time` of a network whose layers are timed."""
     scale = evaluator.result.compression.scale

@@ -97,6 +97,28 @@ def time_layers(
     )  # fmt: skip
 
 
+def time_products(
+    network: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+) -> tuple[dict[str, tuple[float, int]], float]:
+    """Return the seconds of each layer's kernels in a float ``network`` with the values that it makes; and of the rest.
+
+    Raises:
+        InvalidSpec: none of ``owners``, layers by node, is a product.
+    """
+    model = onnx.load_from_string(network)
+    products = dict(_products(model.graph, owners, _shapes(model.graph, batch)))
+    if not products:
+        raise InvalidSpec("No layer of this network is one whose time can be taken.")
+    names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
+    for node in model.graph.node:
+        node.name = names.get(node.name, node.name)
+    kernels = _profile(model.SerializeToString(), threads, batch)
+    seconds = _by_product(kernels, len(products))
+    sizes = (math.prod(product.made) for product in products.values())
+    rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
+    return dict(zip(products, zip(seconds, sizes, strict=True), strict=True)), rest
+
+
 def _border(rates: Mapping[str, float], dims: int) -> float:
     """Return what one value of a tensor costs on its way from float to int8 or back, the mean of both ways."""
     kinds = _BORDER if dims == 4 else _BORDER[:2]
@@ -183,17 +205,24 @@ def _outputs(product: _Product) -> int:
 
 def _timed(content: bytes, count: int, threads: int) -> tuple[list[float], dict[str, float]]:
     """Return the seconds of each product of a bench, and those of a value by kind of border kernel."""
-    seconds = [0.0] * count
     spent: defaultdict[str, float] = defaultdict(float)
     values: defaultdict[str, int] = defaultdict(int)
-    for kernel in _profile(content, threads):
-        own = _OWN.match(kernel.name)
+    kernels = _profile(content, threads)
+    for kernel in kernels:
         if kernel.kind in _BORDER:
             spent[kernel.kind] += kernel.seconds
             values[kernel.kind] += kernel.values
-        elif own:
+    products = _by_product([kernel for kernel in kernels if kernel.kind not in _BORDER], count)
+    return products, {kind: spent[kind] / max(1, values[kind]) for kind in spent}
+
+
+def _by_product(kernels: Sequence[_Kernel], count: int) -> list[float]:
+    """Return the seconds of the kernels of each product."""
+    seconds = [0.0] * count
+    for kernel in kernels:
+        if own := _OWN.match(kernel.name):
             seconds[int(own[1])] += kernel.seconds
-    return seconds, {kind: spent[kind] / max(1, values[kind]) for kind in spent}
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

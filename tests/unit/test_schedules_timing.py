@@ -9,10 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from senseapp.cli.main import main
+from senseapp.compressions import PruningConfig
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.layer_times import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes
+from senseapp.schedules import timed_widths
 from senseapp.schedules.int8 import Int8Writer, layers_of_nodes
 from senseapp.schedules.timed import measured_schedule, schedule_for_time
+from senseapp.schedules.timed_widths import time_widths
 from senseapp.schedules.timing import time_layers
 from senseapp.schedules.write import onnx_model
 from tests.schedule_cases import run_of
@@ -45,6 +49,42 @@ def test_every_layer_has_two_times_and_neighbours_a_cost():
     expected = [(FLOAT, "stem"), ("stem", "branch"), ("stem", INT8), ("branch", INT8), ("head", FLOAT)]
     assert {frozenset(pair) for pair in expected} == neighbours  # the mean before the head is always in float
     assert found.measured_here
+
+
+class Narrow(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            *(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 2 * width, 3), nn.ReLU()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, 5)),
+        )
+
+
+def test_times_of_widths_add_up_to_what_the_whole_files_take(monkeypatch):
+    torch.manual_seed(0)
+    image = torch.randn(2, 3, 16, 16)
+    files = {level: onnx_model(Narrow(width).eval(), image) for level, width in ((0.0, 32), (0.5, 16))}
+    walls = {0.0: 3e-3, 0.5: 1e-3}
+    monkeypatch.setattr(timed_widths, "times", lambda *_, **__: [[seconds] * 3 for seconds in walls.values()])
+    found = time_widths(files, {"0", "2", "6"}, image)
+    assert {(each.layer, each.level) for each in found.times} == {(layer, level) for layer in "026" for level in walls}
+    for level, seconds in walls.items():
+        assert sum(each.seconds for each in found.times if each.level == level) == pytest.approx(seconds)
+        levels = dict.fromkeys("026", level)
+        assert found.whole(levels, PruningConfig.scale, int8=()) == pytest.approx(seconds)
+    assert all(each.seconds > 0 for each in found.times)
+    assert found.measured_here
+
+
+@pytest.mark.slow
+def test_a_run_of_pruning_has_a_schedule_of_a_time(tmp_path, capsys):
+    run, file = tmp_path / "run", tmp_path / "schedule.json"
+    measured = ("--compression", "pruning", "--levels", "25,50", "--mode", "quick", "--samples", "64")
+    assert main(["analyze", "--model", "demo", "--data", "demo", *measured, "--out", str(run)]) == 0
+    asked = ("schedule", "--run", str(run), "--format", "json", "--out", str(file), "--budget-ms")
+    assert main([*asked, "60000"]) == 0
+    assert "0 layers or groups compressed" in capsys.readouterr().out
+    assert main([*asked, "0.000001"]) == 2
+    assert "ms cannot be met by pruning: at least" in capsys.readouterr().err
 
 
 @dataclass

@@ -26,28 +26,29 @@ _CSV = "says its levels itself"
 def choose_time(run_id: str, result: SensitivityResult) -> TimeGoal | None:
     """Show where times come from and how long a call may take; None while there are no times, or none differ."""
     description = result.compression.description
-    sources = [_HERE, _FILES] if description.sets_bits else [_FILES]
+    sources = [_FILES] if description.zeroes_weights else [_HERE, _FILES]
     source = st.segmented_control(
         "Times of layers",
         sources,
         default=sources[0],
         required=True,
         **kept(f"schedule.times_from.{run_id}"),
-        help="Measured in onnxruntime on this machine, in float and in int8 with what changes between them cost; or "
+        help="Measured in onnxruntime on this machine, bits as float and int8 with what changes between them cost; or "
         "from a CSV with the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
     )
     with errors_here():
-        times = _measured(run_id) if source == _HERE else _from_files(run_id, result)
+        times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
         if times is not None:
             return _choose(run_id, result, times)
     return None
 
 
-def _measured(run_id: str) -> LayerTimes | None:
+def _measured(run_id: str, result: SensitivityResult) -> LayerTimes | None:
     task = TimingTask(run_id=run_id)
     times = backend.service().work.outcome(task)
     if times is None and (label := start_label(task, "Time the layers", "these times", cancel="schedule.times_stop")):
-        st.markdown("Every layer runs in onnxruntime as float and as int8, one image a call on one thread.")
+        levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
+        st.markdown(f"Every layer runs in onnxruntime {levels}, one image a call on one thread.")
         if st.button(label, key=f"schedule.times.{run_id}", type="primary", icon=":material/timer:"):
             begin(task)
     return times

@@ -1,0 +1,102 @@
+"""How long each layer takes in onnxruntime on this machine with fewer channels: time has steps that MACs do not have.
+
+The network is pruned to the same fraction everywhere, once for each level, and runs in onnxruntime as a whole, so a
+layer's time is that with its inputs pruned as far as its outputs. Of schedules that mix levels, that is an estimate:
+:func:`~senseapp.schedules.timed.measured_schedule` runs the file of a schedule before it offers it.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from senseapp.records.layer_times import LayerTime, LayerTimes
+from senseapp.records.schedule import Limits, Schedule
+from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.int8 import layers_of_nodes
+from senseapp.schedules.problem import assemble
+from senseapp.schedules.runtime import RuntimeModel, machine, ratio, times
+from senseapp.schedules.time_budget import any_problem
+from senseapp.schedules.timing import time_products
+from senseapp.schedules.write import onnx_model
+
+_TURNS = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedWidths:
+    """The network of a run of pruning as float ONNX, and how long its layers take at each level.
+
+    Attributes:
+        network: the uncompressed file.
+        image: one call's input, (N, C, H, W).
+    """
+
+    evaluator: ScheduleEvaluator
+    network: bytes
+    times: LayerTimes
+    image: Tensor
+    threads: int
+
+    @classmethod
+    @contextmanager
+    def open(cls, evaluator: ScheduleEvaluator, *, threads: int = 1, batch: int = 1) -> Iterator[TimedWidths]:
+        """Write the network at every level of its run, and time it."""
+        image = evaluator.dense.batches(0, 1)[0].cpu()
+        scale = evaluator.result.compression.scale
+        evaluator.progress("Writing the network as ONNX")
+        files = {scale.untouched: _exported(evaluator.dense.model, image)}
+        for level in evaluator.result.levels:
+            evaluator.progress(f"Timing every layer at {scale.text(level)}")
+            files[level] = _exported(evaluator.apply(_uniform(evaluator, level)).model, image)
+        network = files[scale.untouched]
+        size = RuntimeModel(network).fixed_batch or batch
+        shown = image[:1].expand(size, *image.shape[1:]).contiguous()
+        found = time_widths(files, {layer.name for layer in evaluator.profile.layers}, shown, threads=threads)
+        yield cls(evaluator=evaluator, network=network, times=found, image=shown, threads=threads)
+
+    def ratio(self, schedule: Schedule) -> float:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, run in turns."""
+        file = _exported(self.evaluator.apply(schedule).model, self.image)
+        models = [RuntimeModel(content, threads=self.threads) for content in (file, self.network)]
+        return ratio(*times(models, self.image, turns=_TURNS)).value
+
+
+def time_widths(files: Mapping[float, bytes], layers: set[str], image: Tensor, *, threads: int = 1) -> LayerTimes:
+    """Return the times of ``layers`` in float ONNX ``files`` of one network, by level.
+
+    What a file takes besides its products is shared out among them by their outputs, so the times of a network at one
+    level everywhere add up to what that file takes.
+
+    Raises:
+        InvalidSpec: no layer is a product that can be timed.
+    """
+    opened = [RuntimeModel(content, threads=threads) for content in files.values()]
+    walls = [statistics.median(spent) for spent in times(opened, image, turns=_TURNS)]
+    found = []
+    for (level, content), wall in zip(files.items(), walls, strict=True):
+        seconds, rest = time_products(content, layers_of_nodes(content, layers), threads=threads, batch=len(image))
+        whole = sum(spent for spent, _ in seconds.values()) + rest
+        sizes = sum(size for _, size in seconds.values())
+        found += [
+            LayerTime(layer=layer, level=level, seconds=wall / whole * (spent + rest * size / sizes))
+            for layer, (spent, size) in seconds.items()
+        ]
+    return LayerTimes(times=tuple(found), source=f"measured on {machine()}", measured_here=True)
+
+
+def _uniform(evaluator: ScheduleEvaluator, level: float) -> Schedule:
+    problem = any_problem(evaluator.result, Limits())
+    levels = {curve.layer: level for curve in problem.curve_set.curves}
+    return assemble(problem.curve_set, problem.accounting, levels, method="uniform")
+
+
+def _exported(model: torch.nn.Module, image: Tensor) -> bytes:
+    with torch.no_grad():
+        return onnx_model(copy.deepcopy(model).cpu(), image)
