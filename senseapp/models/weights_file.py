@@ -76,8 +76,10 @@ INERT_NAMES = frozenset(
         "pathlib.WindowsPath",
         "pathlib.PurePosixPath",
         "pathlib.PureWindowsPath",
-        "pathlib._local.PosixPath",
+        "pathlib._local.PosixPath",  # as Python 3.13 calls them
         "pathlib._local.WindowsPath",
+        "pathlib._local.PurePosixPath",
+        "pathlib._local.PureWindowsPath",
     }
 )
 """Harmless records of a training run (a best accuracy, a path), to be read as :class:`Inert` instead."""
