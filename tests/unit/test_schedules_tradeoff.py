@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -78,18 +76,12 @@ def test_bad_requests_are_refused():
         trade_off(quantized_run(), "macs")
 
 
-def test_two_hundred_layers_of_twenty_levels_are_solved_quickly():
-    """Aim: 0.3 s; the bound is loose because test machines are shared."""
+def test_two_hundred_layers_of_twenty_levels_are_solved():
+    """How quickly is in `make bench-schedule`."""
     levels = tuple(round(0.049 * step, 4) for step in range(1, 21))
-    result = large_run(200, levels)
-    start = time.process_time()
-    make_schedule(result, budget=ResourceBudget(kind="params", target=0.8))
-    assert time.process_time() - start < 1.0
+    made = make_schedule(large_run(200, levels), budget=ResourceBudget(kind="params", target=0.8))
+    assert 0.8 <= made.achieved["params"] < 0.805
 
 
-def test_the_curve_of_sixty_layers_is_drawn_at_once():
-    """Aim: 1 s for 25 points."""
-    result = large_run(60, (0.25, 0.5, 0.75, 0.9))
-    start = time.process_time()
-    assert len(trade_off(result, "params", 25)) == 25
-    assert time.process_time() - start < 3.0
+def test_the_curve_of_sixty_layers_has_the_points_that_were_asked_for():
+    assert len(trade_off(large_run(60, (0.25, 0.5, 0.75, 0.9)), "params", 25)) == 25
