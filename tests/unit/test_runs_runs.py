@@ -245,14 +245,12 @@ def test_starting_never_waits_for_the_model(tmp_path):
 
     class SlowEngine(FakeEngine):
         def __call__(self, spec, **options):
-            release.wait(10)
+            release.wait()  # a start that waited for this would never end
             return super().__call__(spec, **options)
 
     backend = a_backend(tmp_path, SlowEngine(), workers=1)
     service = Service(backend, "ann")
-    began = time.perf_counter()
     first, second = service.start(SPEC), service.start(SPEC)
-    assert time.perf_counter() - began < 0.6  # two starts, 0.3 s each
     assert service.snapshot(second).queue_place >= 1
     release.set()
     deadline = time.monotonic() + 10
