@@ -22,11 +22,11 @@ SUMMARY = "Choose one level per layer for a budget, and write the file your tool
 EPILOG = """\
 --target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
 --max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
---budget-ms stands in place of both: the time of one call in onnxruntime. Layers are timed on this machine, of pruning at
-each level of the run, of bits with what changes between int8 and float cost, and the schedule's file is measured before
-it is offered; or times come from
---times: a CSV with the columns layer,level,ms, or for each level LEVEL=FILE, a profile of onnxruntime, of trtexec
---exportProfile or of TFLite's benchmark_model (level 0 or 32: uncompressed).
+--budget-ms stands in place of both: the time of one call in onnxruntime. Layers are timed on this machine, pruned ones
+at each level of the run, those of bits with what changes between int8 and float cost, and the schedule's file is
+measured before it is offered; or times come from --times: a CSV with the columns layer,level,ms, or for each level
+LEVEL=FILE, a profile of onnxruntime, of trtexec --exportProfile or of TFLite's benchmark_model (level 0 or 32:
+uncompressed).
 
 examples:
   python -m senseapp schedule --run runs/demo --budget params --target 0.8 --format json --out targets.json
