@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
-from torch import Tensor, nn
+from torch import Tensor
 
 from senseapp.compressions import Effect
 from senseapp.compressions.levels import BitScale
@@ -33,7 +32,7 @@ from senseapp.schedules.rounding.equalise import better_equalised
 from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
 from senseapp.schedules.timing import time_layers
-from senseapp.schedules.write import onnx_model
+from senseapp.schedules.write import onnx_copy
 
 _INT8_BITS = 8
 _BITS = BitScale(noun="rounding", axis="Bits")
@@ -77,8 +76,8 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
     adapted = _adapted(evaluator, applied, settings) if applied is not None else None
     example = evaluator.dense.batches(0, 1)[0].cpu()
     evaluator.progress("Writing the network as ONNX")
-    original = _exported(evaluator.dense.model, example)
-    network = original if applied is None else _exported(applied.model, example)
+    original = onnx_copy(evaluator.dense.model, example)
+    network = original if applied is None else onnx_copy(applied.model, example)
     files, found = {"original": original, "file": network}, None
     in_four_bits: list[str] = []
     if settings.kind != "float":
@@ -125,11 +124,6 @@ def _adapted(evaluator: ScheduleEvaluator, applied: AppliedModel, settings: Depl
     )
     judged_by = divergence_among(names) or names[0]
     return measured(evaluator, applied, judged_by, repair=False, images=images, adapting=settings.adapting)
-
-
-def _exported(model: nn.Module, example: Tensor) -> bytes:
-    with torch.no_grad():
-        return onnx_model(copy.deepcopy(model).cpu(), example)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +212,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings) -> list[La
 
     Half of the images of the curves fit ranges and weights, on the others damage is measured.
     """
-    network = _exported(evaluator.dense.model, evaluator.dense.batches(0, 1)[0].cpu())
+    network = onnx_copy(evaluator.dense.model, evaluator.dense.batches(0, 1)[0].cpu())
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
     return list(
         layer_roundings(

@@ -20,6 +20,9 @@ TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
 
 
+_COMPARING_TURNS = 21  # where only the ratio counts
+
+
 class RuntimeModel:
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
@@ -88,6 +91,12 @@ def times(models: Sequence[RuntimeModel], images: Tensor, *, turns: int = TURNS)
 def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
     """Return the median of the ratios, turn by turn, of ``seconds`` to those of another model of :func:`times`."""
     return Median.of([one / other for one, other in zip(seconds, to, strict=True)])
+
+
+def time_ratio(file: bytes, other: bytes, images: Tensor, *, threads: int = 1) -> float:
+    """Return the time of a file on ``images`` as a multiple of that of another, run in turns."""
+    models = [RuntimeModel(content, threads=threads) for content in (file, other)]
+    return ratio(*times(models, images, turns=_COMPARING_TURNS)).value
 
 
 _DOT_PRODUCTS = ("avx512_vnni", "avx_vnni", "asimd_dot")  # of four products of 8 bits, added in 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -16,16 +15,15 @@ from senseapp.records.layer_times import INT8_BITS, MILLISECONDS, LayerTimes
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.int8 import Int8Writer, Rounding, layers_of_nodes
-from senseapp.schedules.runtime import RuntimeModel, times
+from senseapp.schedules.runtime import RuntimeModel, time_ratio
 from senseapp.schedules.time_budget import schedule_within
 from senseapp.schedules.timed_widths import TimedWidths
 from senseapp.schedules.timing import time_layers
-from senseapp.schedules.write import onnx_model
+from senseapp.schedules.write import onnx_copy
 
 MOST_SLOWER = 1.15
 """A schedule whose file takes longer than this multiple of its promise is not offered."""
 _ROUNDS = 5
-_TURNS = 21
 
 
 class Timed(Protocol):
@@ -72,7 +70,7 @@ class TimedNetwork:
         """Write the uncompressed network of a run, and time its layers; its files are gone with the block."""
         image = evaluator.dense.batches(0, 1)[0].cpu()
         evaluator.progress("Writing the network as ONNX")
-        network = onnx_model(evaluator.dense.model.cpu(), image)
+        network = onnx_copy(evaluator.dense.model, image)
         size = RuntimeModel(network).fixed_batch or batch
         with Int8Writer(network, evaluator.calibration(), rounding=Rounding()) as writer:
             evaluator.progress("Timing every layer in float and in int8")
@@ -98,9 +96,7 @@ class TimedNetwork:
 
     def ratio(self, schedule: Schedule) -> float:
         """Return the time of the file of ``schedule`` as a multiple of the float file's, run in turns."""
-        models = [RuntimeModel(file, threads=self.threads) for file in (self.file(schedule), self.network)]
-        own, real = times(models, self.image, turns=_TURNS)
-        return statistics.median(one / other for one, other in zip(own, real, strict=True))
+        return time_ratio(self.file(schedule), self.network, self.image, threads=self.threads)
 
 
 def schedule_for_time(

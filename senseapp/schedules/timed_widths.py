@@ -7,13 +7,11 @@ layer's time is that with its inputs pruned as far as its outputs. Of schedules 
 
 from __future__ import annotations
 
-import copy
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from senseapp.records.layer_times import LayerTime, LayerTimes
@@ -21,10 +19,10 @@ from senseapp.records.schedule import Limits, Schedule
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.int8 import layers_of_nodes
 from senseapp.schedules.problem import assemble
-from senseapp.schedules.runtime import RuntimeModel, machine, ratio, times
+from senseapp.schedules.runtime import RuntimeModel, machine, time_ratio, times
 from senseapp.schedules.time_budget import any_problem
 from senseapp.schedules.timing import time_products
-from senseapp.schedules.write import onnx_model
+from senseapp.schedules.write import onnx_copy
 
 _TURNS = 21
 
@@ -51,10 +49,10 @@ class TimedWidths:
         image = evaluator.dense.batches(0, 1)[0].cpu()
         scale = evaluator.result.compression.scale
         evaluator.progress("Writing the network as ONNX")
-        files = {scale.untouched: _exported(evaluator.dense.model, image)}
+        files = {scale.untouched: onnx_copy(evaluator.dense.model, image)}
         for level in evaluator.result.levels:
             evaluator.progress(f"Timing every layer at {scale.text(level)}")
-            files[level] = _exported(evaluator.apply(_uniform(evaluator, level)).model, image)
+            files[level] = onnx_copy(evaluator.apply(_uniform(evaluator, level)).model, image)
         network = files[scale.untouched]
         size = RuntimeModel(network).fixed_batch or batch
         shown = image[:1].expand(size, *image.shape[1:]).contiguous()
@@ -63,9 +61,8 @@ class TimedWidths:
 
     def ratio(self, schedule: Schedule) -> float:
         """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, run in turns."""
-        file = _exported(self.evaluator.apply(schedule).model, self.image)
-        models = [RuntimeModel(content, threads=self.threads) for content in (file, self.network)]
-        return ratio(*times(models, self.image, turns=_TURNS)).value
+        file = onnx_copy(self.evaluator.apply(schedule).model, self.image)
+        return time_ratio(file, self.network, self.image, threads=self.threads)
 
 
 def time_widths(files: Mapping[float, bytes], layers: set[str], image: Tensor, *, threads: int = 1) -> LayerTimes:
@@ -95,8 +92,3 @@ def _uniform(evaluator: ScheduleEvaluator, level: float) -> Schedule:
     problem = any_problem(evaluator.result, Limits())
     levels = {curve.layer: level for curve in problem.curve_set.curves}
     return assemble(problem.curve_set, problem.accounting, levels, method="uniform")
-
-
-def _exported(model: torch.nn.Module, image: Tensor) -> bytes:
-    with torch.no_grad():
-        return onnx_model(copy.deepcopy(model).cpu(), image)

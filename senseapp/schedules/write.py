@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -107,6 +108,12 @@ def onnx_model(model: nn.Module, example: Tensor) -> bytes:
         raise InvalidSpec(
             f"This network cannot be written as ONNX: {type(error).__name__}: {first_line_of(error)}."
         ) from error
+
+
+def onnx_copy(model: nn.Module, example: Tensor) -> bytes:
+    """Return :func:`onnx_model` of a copy on the processor; ``model`` stays where it is, and as it lies in memory."""
+    with torch.no_grad():
+        return onnx_model(copy.deepcopy(model).cpu(), example)
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -103,7 +103,7 @@ class _Group:
         if self.convolved and any(seen[name].dims != 2 for name in self.multiplied):
             return None  # axes differ
         largest = {name: seen[name].by_channel if self.convolved else seen[name].by_last for name in self.tensors}
-        if len({len(each) for each in largest.values()}) > 1:
+        if len({(seen[name].images, len(each)) for name, each in largest.items()}) > 1:
             return None
         ranges = torch.stack([largest[name] for name in self.rounded]).amax(0)
         most = ranges.max()
@@ -236,9 +236,10 @@ def _largest_weights(product: Product) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The axes of a tensor, and the largest absolute value by its second and by its last axis."""
+    """The axes of a tensor, the length of its first, and the largest absolute value by its second and its last."""
 
     dims: int
+    images: int
     by_channel: Tensor
     by_last: Tensor
 
@@ -252,5 +253,5 @@ def _seen(network: bytes, batches: Sequence[Tensor], tensors: Sequence[str]) -> 
             first, last = size.movedim(1, 0).flatten(1).amax(1), size.flatten(0, -2).amax(0)
             if (known := found.get(name)) is not None:
                 first, last = first.maximum(known.by_channel), last.maximum(known.by_last)
-            found[name] = _Seen(given.dim(), first, last)
+            found[name] = _Seen(given.dim(), len(given), first, last)
     return found
