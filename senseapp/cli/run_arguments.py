@@ -223,7 +223,7 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
         default="off",
         choices=("minutes", "best"),
         help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
-        "form (minutes), or then tuned block by block by descent too (best)",
+        "form (minutes), or then tuned block by block by descent too, which takes minutes more (best)",
     )
 
 

@@ -49,12 +49,13 @@ class Applied:
 class WeightGrid:
     """What rounded weights may be: ``nearest`` of value / scale, times the scale; at most ``largest`` times the scale.
 
-    One scale holds for each output channel, or, if ``shared``, for the tensor.
+    One scale holds for each output channel, or, if ``shared``, for the tensor. ``integers``: without gaps.
     """
 
     nearest: Callable[[Tensor], Tensor]
     largest: float
     shared: bool = False
+    integers: bool = True
 
 
 KeptWeights = Callable[[Tensor, float], Tensor]

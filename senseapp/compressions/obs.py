@@ -23,7 +23,24 @@ _DAMPING = 0.01  # of the mean diagonal
 _MOST_SHRUNK = 0.95  # towards moments that are equal and apart
 _BLOCK = 64  # columns whose changes reach the others in one product
 _SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale under which nothing is clipped
+_HALF = 0.499  # of a step: what is not more is rounded back
 _ROUNDS = 3  # of columns in turn, each with the best scale for the integers before
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedWeight:
+    """New weights of a layer.
+
+    Attributes:
+        matrix: the weights (G, O, K).
+        scale: of each row (G, O), where they are on a grid.
+        unrounded: what is best for each weight, all others as they are, in units of ``scale`` (G, O, K); at most half
+            a unit from where it is rounded to.
+    """
+
+    matrix: Tensor
+    scale: Tensor | None = None
+    unrounded: Tensor | None = None
 
 
 def damped(second: Tensor, rows: int | None = None, *, least: float = _DAMPING) -> Tensor:
@@ -57,7 +74,7 @@ def inverse_factor(second: Tensor) -> Tensor:
     return factor
 
 
-def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | None = None) -> Tensor:
+def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | None = None) -> AdaptedWeight:
     """Return ``weight`` (G, O, K) on ``grid``, the error of each column spread over those that follow.
 
     ``second`` (G, K, K) is positive definite. The columns with the largest inputs go first. The scale of each row is
@@ -73,8 +90,14 @@ def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | 
     for _ in range(_ROUNDS):
         scale = rows.fitted_scale(second, steps, scale)
         steps = in_turn(rows.wanted, second, steps, scale, rows.nearest)
-    found = steps * rows.fitted_scale(second, steps, scale)
-    return torch.empty_like(found).scatter_(0, columns, found).permute(1, 2, 0)
+    scale = rows.fitted_scale(second, steps, scale)
+    gain = _times(rows.wanted - steps * scale, second) / (second.diagonal(dim1=1, dim2=2).T[..., None] * scale)
+    unrounded = steps + gain.clamp(-_HALF, _HALF)
+
+    def in_place(values: Tensor) -> Tensor:
+        return torch.empty_like(values).scatter_(0, columns, values).permute(1, 2, 0)
+
+    return AdaptedWeight(matrix=in_place(steps * scale), scale=scale, unrounded=in_place(unrounded))
 
 
 def _times(values: Tensor, matrices: Tensor) -> Tensor:
@@ -219,12 +242,12 @@ def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
     return least_squares(wanted, moments, kept, start=free) / unit
 
 
-def adapted(weight: Tensor, second: Tensor, freedom: Freedom) -> Tensor:
+def adapted(weight: Tensor, second: Tensor, freedom: Freedom) -> AdaptedWeight:
     """Return the weights (G, O, K) that ``freedom`` allows and that make up best for not being ``weight``.
 
     ``second`` is as for :func:`rounded`; zeros are chosen first, then what is kept is rounded.
     """
     found = weight if freedom.kept is None else zeroed(weight, second, freedom.kept)
     if freedom.grid is None:
-        return found
+        return AdaptedWeight(found)
     return rounded(found, second, freedom.grid, kept=None if freedom.kept is None else found != 0)

@@ -71,7 +71,8 @@ class AdaptedCompressor(WeightCompressor):
         parameter = weight.parameter
         with ordinary_tensors():
             dense = product.matrix(parameter.detach()).float()
-            found = obs.adapted(dense, obs.damped(moments.second.to(dense.device), moments.rows), prepared.freedom)
+            second = obs.damped(moments.second.to(dense.device), moments.rows)
+            found = obs.adapted(dense, second, prepared.freedom).matrix
             if not bool(found.isfinite().all()):
                 return prepared
             adapted = product.weight(found, parameter.detach())

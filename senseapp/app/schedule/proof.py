@@ -149,8 +149,8 @@ def choose_adapting(key: str, result: SensitivityResult, *, label: str = "Adapt 
         **kept(key),
         help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
         "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
-        "Best then tunes norms and biases block by block too, where no channels went. Kept only where it measures "
-        "better on images that it was not fitted to.",
+        "Best takes minutes more and then tunes norms, biases and weights block by block, where no channels went. "
+        "Kept only where it measures better on images that it was not fitted to.",
     )
     return chosen
 

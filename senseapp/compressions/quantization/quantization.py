@@ -82,7 +82,8 @@ class QuantizationCompressor(WeightCompressor):
 
         applied = Applied(achieved_level=level)
         grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
-        freedom = Freedom(grid=WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared))
+        integers = self._config.number_format == "int"
+        freedom = Freedom(grid=WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers))
         if input_range is None:
             return Prepared(
                 applied=applied,

@@ -106,10 +106,14 @@ class Walk(Repair):
         except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
             self.undo()
             return False
-        finite = all(stop.is_finite() for _, _, stop in self._stops)
+        finite = self.is_finite()
         if not finite:
             self.undo()
         return finite
+
+    def is_finite(self) -> bool:
+        """Whether all that was changed holds numbers only."""
+        return all(stop.is_finite() for _, _, stop in self._stops)
 
     def undo(self) -> None:
         """Put the network back as it was."""

@@ -53,12 +53,13 @@ UPDATES = (
 
 
 @dataclass(slots=True, kw_only=True)
-class _LayerStop:
+class LayerStop:
     """One layer gets new weights, and a bias that keeps the mean of its outputs.
 
     Attributes:
         dense: its weight before compression.
         freedom: what its new weights may be.
+        found: what they are.
     """
 
     name: str
@@ -68,6 +69,7 @@ class _LayerStop:
     freedom: Freedom
     aimed: bool
     seed: int
+    found: obs.AdaptedWeight | None = field(init=False, default=None)
     plain: Tensor = field(init=False)
     bias: Tensor | None = field(init=False)
     old_bias: Tensor | None = field(init=False)
@@ -83,10 +85,10 @@ class _LayerStop:
         dense = self.product.matrix(self.dense).float()
         wanted, second = _aimed(dense, sums) if self.aimed else dense, obs.damped(sums.second, sums.count)
         found = obs.adapted(wanted, second, self.freedom)
-        parameter = self.weight.parameter
-        parameter.data.copy_(self.product.weight(found, parameter))
+        parameter, self.found = self.weight.parameter, found
+        parameter.data.copy_(self.product.weight(found.matrix, parameter))
         if self.bias is not None and self.old_bias is not None:
-            self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found, sums.mean))
+            self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found.matrix, sums.mean))
 
     def undo(self) -> None:
         """See :class:`~senseapp.schedules.adapt.walk.Stop`."""
@@ -105,7 +107,7 @@ class Adaptation(Walk):
     ``dense``, ``batches`` and ``progress`` are those of a :class:`~senseapp.schedules.adapt.walk.Walk`.
 
     Attributes:
-        layers: names of those that are adapted.
+        layers: those that are adapted, by name.
         left: why others are not, by name.
     """
 
@@ -122,10 +124,10 @@ class Adaptation(Walk):
         super().__init__(dense, applied.model, batches, progress=progress)
         self.title, self._update, self._seed = update.title, update, seed
         self.left: dict[str, str] = {}
-        self.layers: tuple[str, ...] = ()
+        self.layers: dict[str, LayerStop] = {}
         for position, layer in self._found(dense.model, applied):
             self.stop(layer.name, layer, position)
-            self.layers += (layer.name,)
+            self.layers[layer.name] = layer
         for name, module in batch_norms(applied.model).items():
             self.stop(name, NormStop(NormSite(module)))
 
@@ -139,7 +141,7 @@ class Adaptation(Walk):
             notes.append(f"{plural(len(self.left), 'compressed layer')} kept their weights (first: {name}: {reason}).")
         return tuple(notes)
 
-    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, _LayerStop]]:
+    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, LayerStop]]:
         """Yield the layers that can be adapted, each with where it is called; note why others cannot be."""
         weights, left = find_weights(applied.model, applied.after.layers)
         self.left = {name: reason for name, reason in left.items() if name in applied.freedoms}
@@ -160,7 +162,7 @@ class Adaptation(Walk):
                 continue
             yield (
                 starts.pop(),
-                _LayerStop(
+                LayerStop(
                     name=name,
                     weight=weight,
                     product=product,
