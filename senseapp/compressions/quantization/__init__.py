@@ -29,6 +29,10 @@ class QuantizationConfig(CompressionConfig):
     ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output channel
     or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits. Activation ranges
     come from calibration images, through ``observer``, never from the images measured.
+
+    Attributes:
+        equalised: bring the channels of each layer's input to more equal ranges first, and the weights that read them
+            inversely. No setting of runs, as not each network can take it exactly: a remedy that is measured.
     """
 
     kind: ClassVar[str] = "quantization"
@@ -62,6 +66,7 @@ class QuantizationConfig(CompressionConfig):
         choices=_OBSERVERS,
         when=lambda values: bool(values["activations"]),
     )
+    equalised: bool = False
 
     @property
     def only_level(self) -> tuple[float, str] | None:
@@ -85,7 +90,7 @@ class QuantizationConfig(CompressionConfig):
 
     @property
     def variants(self) -> tuple[tuple[str, CompressionConfig], ...]:
-        """A scale for each channel; other ranges of the input; the input left alone."""
+        """A scale for each channel; other ranges of the input, or of its channels; the input left alone."""
         found: list[tuple[str, CompressionConfig]] = []
         if self.granularity == "tensor":
             found.append(("One scale per channel", replace(self, granularity="channel")))
@@ -95,6 +100,7 @@ class QuantizationConfig(CompressionConfig):
                 for name, title in _OBSERVERS.items()
                 if name != self.observer
             ]
+            found.append(("Equalised input channels (deployed files try them)", replace(self, equalised=True)))
             found.append(("Leave its input in float", replace(self, activations=False)))
         return tuple(found)
 

@@ -30,6 +30,7 @@ from senseapp.compressions.quantization.activations import (
     changed_inputs,
     observe_inputs,
 )
+from senseapp.compressions.quantization.equalisation import ChannelFactors, equalising
 from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
@@ -45,6 +46,7 @@ class QuantizationCompressor(WeightCompressor):
         self._config = config
         self._weights, self._reasons = find_weights(request.model, request.layers)
         self._observers: dict[str, MinMaxObserver] = {}
+        self._equalised: dict[str, ChannelFactors] = {}
         if config.activations:
             self._observe(request)
         self.not_applicable: Mapping[str, str] = self._reasons
@@ -57,11 +59,14 @@ class QuantizationCompressor(WeightCompressor):
                 "got none. Add images or quantize the weights only."
             )
         seen: set[str] = set()
+        if self._config.equalised:
+            self._equalised = equalising(request.model, self._weights, request.calibration)
 
         def watch(layer: str, inputs: tuple[Tensor, ...]) -> None:
             seen.add(layer)
+            equalised = self._equalised.get(layer)
             for values in {id(values): values for values in inputs}.values():
-                self._observers[layer].update(values)
+                self._observers[layer].update(values if equalised is None else values / equalised.of_inputs(values))
 
         self._observers = {layer: OBSERVERS[self._config.observer]() for layer in self._weights}
         watchers = [(weight.module, partial(watch, layer)) for layer, weight in self._weights.items()]
@@ -83,7 +88,9 @@ class QuantizationCompressor(WeightCompressor):
         applied = Applied(achieved_level=level)
         grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
         integers = self._config.number_format == "int"
-        freedom = Freedom(grid=WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers))
+        allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
+        equalised = self._equalised.get(target.layer)
+        freedom = Freedom(grid=allowed if equalised is None else None)
         if input_range is None:
             return Prepared(
                 applied=applied,
@@ -94,8 +101,14 @@ class QuantizationCompressor(WeightCompressor):
         low, high = input_range
         round_input = self._input_rounding(bits)
 
+        def rounded_input(values: Tensor) -> Tensor:
+            if equalised is None:
+                return round_input(values, low, high)
+            factors = equalised.of_inputs(values)
+            return round_input(values / factors, low, high) * factors
+
         def inputs() -> AbstractContextManager[None]:
-            return changed_inputs(weight.module, lambda values: round_input(values, low, high))
+            return changed_inputs(weight.module, rounded_input)
 
         @contextmanager
         def active() -> Iterator[None]:
@@ -111,13 +124,17 @@ class QuantizationCompressor(WeightCompressor):
                 "The weight holds values that are not finite (NaN or infinity), so it has no scale; "
                 "check the checkpoint."
             )
-        return fake_quantize_weight(
-            parameter.detach(),
+        equalised = self._equalised.get(weight.profile.name)
+        factors = None if equalised is None else equalised.of_weights()
+        values = parameter.detach()
+        rounded = fake_quantize_weight(
+            values if factors is None else values * factors,
             bits=bits,
             number_format=self._config.number_format,
             granularity=self._config.granularity,
             channel_axis=weight.profile.channel_axis,
         )
+        return rounded if factors is None else rounded / factors
 
     def _input_rounding(self, bits: int) -> Rounding:
         return partial(fake_quantize_input, bits=bits, number_format=self._config.number_format)

@@ -1,0 +1,81 @@
+"""Input channels of a layer brought to more equal ranges, so that one range for all of them leaves each enough steps.
+
+What is divided out of a channel is multiplied into the weights that read it, which changes nothing in float.
+
+Source: Xiao et al. 2023, "SmoothQuant", equations 3 and 4 with α = ½.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from senseapp.compressions.base import INPUT, LayerWeight
+from senseapp.compressions.quantization.activations import observe_inputs
+from senseapp.layers.profile import CONVOLUTIONS
+
+_MOST = 64.0  # that the largest is divided by more than the least: channels of zeros would go to infinity
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFactors:
+    """What each input channel of a layer is divided by, (C,), and the weights that read it are multiplied by."""
+
+    weight: LayerWeight
+    factors: Tensor
+
+    def of_inputs(self, values: Tensor) -> Tensor:
+        """Return the factors in a shape that multiplies ``values``, an input of the layer."""
+        axis = _channel_axis(self.weight.module) % values.dim()
+        return self.factors.to(values).reshape(-1, *(1,) * (values.dim() - 1 - axis))
+
+    def of_weights(self) -> Tensor:
+        """Return the factors in the shape of the weight."""
+        parameter, layout = self.weight.parameter.detach(), self.weight.layout
+        split = layout.split(parameter)
+        factors = self.factors.to(parameter).reshape(layout.groups, 1, -1, 1, 1, 1)
+        return layout.merge(factors.expand_as(split), parameter)
+
+
+def equalising(
+    model: nn.Module, weights: Mapping[str, LayerWeight], batches: Sequence[Tensor]
+) -> dict[str, ChannelFactors]:
+    """Return by layer what makes its input channels and the weights that read them as large as each other.
+
+    Layers whose inputs are 0, not finite or read by several weights of one module have none.
+    """
+    chosen = {layer: weight for layer, weight in weights.items() if weight.inputs_read == slice(None)}
+    largest: dict[str, Tensor] = {}
+
+    def watch(layer: str, inputs: tuple[Tensor, ...]) -> None:
+        axis = _channel_axis(chosen[layer].module)
+        for values in inputs:
+            found = values.detach().abs().movedim(axis, 0).flatten(1).amax(1).float()
+            largest[layer] = found.maximum(largest.get(layer, found))
+
+    watchers = [(weight.module, partial(watch, layer)) for layer, weight in chosen.items()]
+    observe_inputs(model, watchers, batches)
+    return {
+        layer: ChannelFactors(chosen[layer], _factors(chosen[layer], found))
+        for layer, found in largest.items()
+        if bool(found.isfinite().all()) and float(found.amax()) > 0
+    }
+
+
+def _factors(weight: LayerWeight, inputs: Tensor) -> Tensor:
+    """Return √(r / w) of each channel, whose inputs reach r and whose weights w."""
+    split = weight.layout.split(weight.parameter.detach().float().abs())
+    read = split.amax([axis for axis in range(1, split.dim()) if axis != INPUT]).flatten()
+    return (_bounded(inputs) / _bounded(read).to(inputs)).sqrt()
+
+
+def _bounded(values: Tensor) -> Tensor:
+    return values.clamp_min(float(values.amax()) / _MOST).clamp_min(torch.finfo(values.dtype).tiny)
+
+
+def _channel_axis(module: nn.Module) -> int:
+    return 1 if isinstance(module, CONVOLUTIONS) else -1
