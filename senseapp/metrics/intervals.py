@@ -112,10 +112,14 @@ def _score_upper(worse: int, better: int, num_samples: int, quantile: float) -> 
 
 
 def _root(function: Callable[[float], float], low: float, high: float, *, tolerance: float = 2e-12) -> float:
-    """Return where ``function`` crosses zero between ``low`` and ``high``."""
-    from scipy.optimize import brentq  # takes half a second to import, which the first chart does without
+    """Return where ``function``, which rises, crosses zero between ``low`` and ``high``.
 
-    return float(brentq(function, low, high, xtol=tolerance))
+    Not by scipy.optimize: it takes half a second to import, for which everybody would wait before the first chart.
+    """
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+    return (low + high) / 2
 
 
 def _central(num_samples: int, sums: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -25,6 +25,7 @@ from senseapp.records.resolution import baseline_warning
 from senseapp.runs.run_log import LogEntry
 
 _REDRAW_SECONDS = 2.0
+_BEFORE_A_CHART = 0.4  # times the usual seconds between two looks
 _KEPT_CHARTS = 32
 
 
@@ -33,11 +34,18 @@ def progress_panel(run_id: str, drawn: RunState, *, may_cancel: bool = True) -> 
 
     ``drawn`` is the state that the rest of the page shows.
     """
-    seconds = seconds_to_next_look()
-    st.fragment(_panel, run_every=seconds)(run_id, drawn, may_cancel, seconds)
+    seconds, waits = seconds_to_next_look(), not _has_chart(run_id)
+    run_every = seconds * _BEFORE_A_CHART if waits else seconds
+    st.fragment(_panel, run_every=run_every)(run_id, drawn, may_cancel, seconds, waits)
 
 
-def _panel(run_id: str, drawn: RunState, may_cancel: bool, seconds: float) -> None:
+def _has_chart(run_id: str) -> bool:
+    with suppress(SenseError):  # the panel says what is wrong
+        return bool((result := backend.result_of(run_id)) and result.shown)
+    return False
+
+
+def _panel(run_id: str, drawn: RunState, may_cancel: bool, seconds: float, waits: bool) -> None:
     if seconds_to_next_look() >= 2 * seconds:
         st.rerun()  # many more watch than when this page began to
     try:
@@ -50,7 +58,8 @@ def _panel(run_id: str, drawn: RunState, may_cancel: bool, seconds: float) -> No
     _progress(snapshot)
     if may_cancel:
         _cancel_button(snapshot)
-    _chart_so_far(run_id, time.time() // _REDRAW_SECONDS)
+    if _chart_so_far(run_id, time.time() // _REDRAW_SECONDS) and waits:
+        st.rerun()  # from here on, look as often as usual
 
 
 def _progress(snapshot: JobSnapshot) -> None:
@@ -86,22 +95,23 @@ def _cancel(run_id: str) -> None:
         backend.service().cancel(run_id)
 
 
-def _chart_so_far(run_id: str, moment: float) -> None:
-    """Draw what was found; the same for everybody who watches at the same ``moment``."""
+def _chart_so_far(run_id: str, moment: float) -> bool:
+    """Draw what was found, the same for everybody who watches at the same ``moment``; return whether there is any."""
     try:
         result = backend.result_of(run_id)
     except SenseError as error:
         complain(str(error))
-        return
+        return False
     if result is None or not result.shown:
-        return
+        return False
     if warning := baseline_warning(result):
         st.warning(warning, icon=":material/warning:")
     view = choose_view(run_id, result, page="run")
     if view is None or view.rows.empty:
-        return
+        return True
     _bars(run_id, view.metric.name, view.level, moment, view)
     provenance(result)
+    return True
 
 
 @st.cache_data(show_spinner=False, max_entries=_KEPT_CHARTS)
