@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -331,6 +332,42 @@ def test_a_process_that_has_answered_many_questions_gives_way_to_one_that_is_ask
     made[0].warm.set()
     pool.answer(None)
     assert asked[-1] == 0
+    pool.close()
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])
+def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_another(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def ask_in(process: JobProcess, question: Any, job_mb: int) -> None:
+        asked.set()
+        answered.wait(30)
+
+    monkeypatch.setattr(processes, "ask_in", ask_in)
+    monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.0)
+    pool = JobProcesses(1, start=lambda: started(SERVES_MANY))
+    asking = threading.Thread(target=pool.answer, args=(None,))
+    asking.start()
+    assert asked.wait(30)
+    (first,) = pool.pids()
+    looked: list[str] = []
+
+    def look(sentence: str) -> None:
+        looked.append(sentence)
+        if len(looked) == 3:  # so long it has waited, while the engine was being loaded
+            assert looked == ["", "", ""]
+            if long:
+                next(iter(pool._asked)).warm.set()
+            else:
+                answered.set()
+
+    work_in(pool, look)
+    assert looked[-1] == "at work"
+    assert (pool.pids() == (first,)) is not long
+    answered.set()
+    asking.join()
     pool.close()
 
 

@@ -251,6 +251,7 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
 
 _MOST_QUESTIONS = 2  # at a time: each takes memory
 _MOST_ANSWERS = 200  # of one process: what libraries keep of each file is some 200 kB
+_ANSWER_SECONDS = 1.0  # for which work waits for a process that answers a question with the engine loaded
 
 
 class JobProcesses:
@@ -267,9 +268,11 @@ class JobProcesses:
         self._job_mb = job_mb
         self._start = start
         self._lock = threading.Lock()
+        self._given_back = threading.Condition(self._lock)
         self._asking = threading.BoundedSemaphore(_MOST_QUESTIONS)
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
+        self._asked: set[JobProcess] = set()  # of the busy ones, those that answer questions
         self._closed = False
 
     def pids(self) -> tuple[int, ...]:
@@ -295,6 +298,7 @@ class JobProcesses:
 
     def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
         """Do a task in one of the processes, see :func:`carry_out_in`."""
+        self._wait_for_answers(context.observer.phase)
         process, done = self._take(), False
         try:
             carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
@@ -305,7 +309,7 @@ class JobProcesses:
     def answer(self, question: Question[AnswerT]) -> AnswerT:
         """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
         with self._asking:
-            process = self._take()
+            process = self._take(asked=True)
             process.answered += 1
             try:
                 return ask_in(process, question, job_mb=self._job_mb)
@@ -321,7 +325,20 @@ class JobProcesses:
         for process in ended:
             process.close()
 
-    def _take(self) -> JobProcess:
+    def _wait_for_answers(self, progress: Callable[[str], None]) -> None:
+        """Wait for a process that is only asked something: it is free sooner than another has loaded the engine."""
+        end = math.inf
+        while True:
+            with self._lock:
+                asked = [process for process in self._asked if process.alive]
+                if self._idle or not asked or time.monotonic() > end:
+                    return
+                if any(process.warm.is_set() for process in asked):
+                    end = min(end, time.monotonic() + _ANSWER_SECONDS)
+                self._given_back.wait(_ASK_SECONDS)
+            progress("")  # where a cancel takes effect
+
+    def _take(self, *, asked: bool = False) -> JobProcess:
         with self._lock:
             while self._idle:
                 process = self._idle.pop(self._place_of_warm())
@@ -331,6 +348,8 @@ class JobProcesses:
             else:
                 process = self._start()
             self._busy.add(process)
+            if asked:
+                self._asked.add(process)
             return process
 
     def _place_of_warm(self) -> int:
@@ -340,10 +359,12 @@ class JobProcesses:
     def _give_back(self, process: JobProcess, reusable: bool) -> None:
         with self._lock:
             self._busy.discard(process)
+            self._asked.discard(process)
             keep = reusable and not self._closed and len(self._idle) < self._most
             keep = keep and process.answered < _MOST_ANSWERS
             if keep:
                 self._idle.append(process)
+            self._given_back.notify_all()
         if not keep:
             process.close()
             with suppress(
