@@ -148,7 +148,8 @@ class Backend:
 
     def recommendation_seconds(self, result: SensitivityResult) -> float:
         """Return how long the recommendation for a finished run will take."""
-        work = recommendation_work(result.profile, num_images=result.num_samples)
+        adapted = result.spec.sensitivity.adapted
+        work = recommendation_work(result.profile, num_images=result.num_samples, adapted=adapted)
         return self.speeds.predict(work, kind=kind_of(result.spec))
 
     def stop_all(self, run_id: str) -> None:

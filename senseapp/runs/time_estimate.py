@@ -83,13 +83,17 @@ def work_of(
 _SCHEDULES = 15  # that a recommendation measures whole before the proof
 _REPAIRED = 9  # of them and of the proof, which are measured with repair too
 _REPAIR_PASSES = 6  # over the images that a repair is fitted to and judged on
+_ADAPTING_PASSES = 40  # as long as these takes a repair that adapts weights
 _REPAIR_IMAGES = 256
 
 
-def recommendation_work(profile: ModelProfile, *, num_images: int, batch_size: int = 32) -> RunWork:
+def recommendation_work(
+    profile: ModelProfile, *, num_images: int, adapted: bool = False, batch_size: int = 32
+) -> RunWork:
     """Count the work of recommending a schedule for a run on so many images; layers have no share in it."""
     layers = sum(layer.runs for layer in profile.layers)
-    images = (_SCHEDULES + 2) * num_images + _REPAIRED * _REPAIR_PASSES * min(num_images, _REPAIR_IMAGES)
+    passes = _ADAPTING_PASSES if adapted else _REPAIR_PASSES
+    images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, _REPAIR_IMAGES)
     calls = _CALLS_PER_LAYER * layers * images / batch_size
     return RunWork(macs=profile.macs * images, calls=calls, measurements=_SCHEDULES)
 

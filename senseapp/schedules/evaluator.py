@@ -257,6 +257,11 @@ class ScheduleEvaluator:
         """Return what repairs ``applied``."""
         return matching_of(applied, self.reference, scale=self.scales_per_channel)
 
+    @property
+    def usual_adapting(self) -> Adapting:
+        """How schedules of the run are carried out where nobody says otherwise: as their layers were measured."""
+        return "minutes" if self.result.spec.sensitivity.adapted else "off"
+
     def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[Walk | TunedBlocks, ...]:
         """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
         if adapting == "off":

@@ -15,7 +15,7 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule, TriedTarget
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, TriedTarget
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.prove import Judged, Proven
 from senseapp.schedules.strongest import Trials, couplings_of
@@ -120,8 +120,7 @@ class _Search:
         refused: list[TriedTarget] = []
         for target in self._holding()[: 1 + _VETOES]:
             schedule = self._make(target, "optimal")
-            adapting: Adapting = "minutes" if self._evaluator.result.spec.sensitivity.adapted else "off"
-            judged = Judged.of(self._evaluator, schedule, repair=True, adapting=adapting)
+            judged = Judged.of(self._evaluator, schedule, repair=True, adapting=self._evaluator.usual_adapting)
             change = change_in(judged.found.best, self._metric)
             if change is not None and change.delta <= self._allowed:
                 return (schedule, judged.proven()), tuple(refused)

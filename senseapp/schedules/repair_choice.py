@@ -92,13 +92,16 @@ def measured_quickly(
     """Return what ``applied`` loses on the images that repairs are fitted to, and whether that is after repair.
 
     It stays as it is. Each image is measured with a repair that has not seen it, and nothing is repaired that loses no
-    more than ``tolerable``: this is for searches, whose outcome is proven.
+    more than ``tolerable``: this is for searches, whose outcome is proven. Where layers were measured with adapted
+    weights, the repair adapts them, in the first of the ways that the proof tries.
     """
     without = evaluator.sums(applied, evaluator.repair_images)
     lost = _loss(metric, without)
     if lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
         matching = evaluator.matching(applied)
-        held_out = _tried(evaluator, applied, [matching], metric)[1][1] if matching.norms or matching.layers else None
+        adapted = evaluator.adaptations(applied, evaluator.usual_adapting)
+        repairs: list[Repair] = [*adapted[:1]] or ([matching] if matching.norms or matching.layers else [])
+        held_out = _tried(evaluator, applied, repairs, metric)[1][1] if repairs else None
         if held_out is not None and _loss(metric, held_out) < lost:
             return _changes(held_out), True
     return _changes(without), False

@@ -25,6 +25,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.prove import prove
+from senseapp.schedules.repair_choice import measured_quickly
 from senseapp.schedules.sizes import as_integers
 from tests.small_models import images_for
 
@@ -309,6 +310,9 @@ def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network)
     assert proven.delivered == "adapted"
     assert kl(proven.repaired) < 4 * proven.predicted
     assert kl(proven.changes) > 10 * proven.predicted
+    searched, adapted = measured_quickly(evaluator, evaluator.apply(asked), "kl", tolerable=0.0)
+    assert adapted
+    assert kl(searched) < 4 * proven.predicted
 
 
 class _Blocks(nn.Module):

@@ -73,7 +73,12 @@ class MadeUp:
         images = SimpleNamespace(curves=SimpleNamespace(labels=None), proof=None)
         dense = SimpleNamespace(model=None, task=task)
         evaluator = SimpleNamespace(
-            result=self.result, images=images, dense=dense, profile=self.result.profile, progress=lambda sentence: None
+            result=self.result,
+            images=images,
+            dense=dense,
+            profile=self.result.profile,
+            progress=lambda sentence: None,
+            usual_adapting="off",
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)
