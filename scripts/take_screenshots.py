@@ -38,13 +38,11 @@ FOLDER = ROOT / "assets" / "screenshots"
 SIZE: ViewportSize = {"width": 1280, "height": 1200}
 MOST_BYTES = 300_000
 PATIENCE_MILLISECONDS = 240_000
-_MEASURED = replace(PHOTOGRAPHS_DEMO.sensitivity, levels=(0.4, 0.6, 0.8))
-ZEROS = replace(PHOTOGRAPHS_DEMO, sensitivity=_MEASURED)
-LEVEL = "60 %"
-BITS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=QuantizationConfig(), levels=(8, 4, 3)))
-
-
-_RUNS = {"zeros": ZEROS, "bits": BITS}
+_MEASURED = PHOTOGRAPHS_DEMO.sensitivity
+BITS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=QuantizationConfig(), levels=(8, 6, 4, 3)))
+LEVEL = "4 bits"
+ZEROS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, levels=(0.4, 0.6, 0.8)))
+_RUNS = {"bits": BITS, "zeros": ZEROS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +50,8 @@ class Stage:
     """What pictures are taken of: the address of the app, its runs, and a report of the first."""
 
     url: str
-    zeros: str
     bits: str
+    zeros: str
     report: Path
 
 
@@ -82,10 +80,10 @@ def staged(folder: Path) -> Iterator[Stage]:
     """Measure the demo twice, recommend, make a report, and serve the app on it until the pictures are taken."""
     backend = Backend(folder / "home")
     service = Service(backend)
-    zeros, bits = (service.start(spec, title=f"EfficientNet-Lite0, {what}") for what, spec in _RUNS.items())
+    bits, zeros = (service.start(spec, title=f"EfficientNet-Lite0, {what}") for what, spec in _RUNS.items())
     while not all(service.run(run_id).state.finished for run_id in (zeros, bits)):
         time.sleep(0.2)
-    result, task = service.result(zeros), RecommendationTask(run_id=zeros)
+    result, task = service.result(bits), RecommendationTask(run_id=bits)
     assert result is not None
     service.work.start(task)
     while service.work.outcome(task) is None:
@@ -93,11 +91,11 @@ def staged(folder: Path) -> Iterator[Stage]:
     backend.close()
     report = folder / "report.html"
     report.write_text(
-        build_report(ReportContents(title="EfficientNet-Lite0, zeros", result=result, headline=headline(result))),
+        build_report(ReportContents(title="EfficientNet-Lite0, bits", result=result, headline=headline(result))),
         "utf-8",
     )
     with serving(folder) as url:
-        yield Stage(url=url, zeros=zeros, bits=bits, report=report)
+        yield Stage(url=url, bits=bits, zeros=zeros, report=report)
 
 
 @contextmanager
@@ -167,7 +165,7 @@ def results(tab: str, *, charts: bool = True) -> Callable[[Page, Stage], None]:
     """Show one view of the results, once its charts are drawn."""
 
     def show(page: Page, stage: Stage) -> None:
-        page.goto(f"{stage.url}/results?run={stage.zeros}")
+        page.goto(f"{stage.url}/results?run={stage.bits}")
         page.get_by_text(LEVEL, exact=True).first.click()
         settled(page)
         page.get_by_role("tab", name=tab, exact=True).click()
@@ -188,15 +186,15 @@ def histograms(page: Page, stage: Stage) -> None:
 
 
 def schedule(page: Page, stage: Stage) -> None:
-    """Show a schedule for half of the weights."""
-    page.goto(f"{stage.url}/schedule?run={stage.zeros}")
+    """Show the schedule that is recommended."""
+    page.goto(f"{stage.url}/schedule?run={stage.bits}")
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     settled(page)
 
 
 def compare(page: Page, stage: Stage) -> None:
-    """Show zeros beside bits."""
-    page.goto(f"{stage.url}/compare?run={stage.zeros}&run={stage.bits}&level=0.6&level=4&metric=kl")
+    """Show bits beside zeros."""
+    page.goto(f"{stage.url}/compare?run={stage.bits}&run={stage.zeros}&level=4&level=0.6&metric=kl")
     expect(page.get_by_role("heading", name=re.compile("A and B rank"))).to_be_visible()
     settled(page)
 
