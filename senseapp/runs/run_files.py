@@ -10,9 +10,11 @@ from typing import BinaryIO
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile
 from senseapp.records.model_files import CHECKPOINT
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec
 from senseapp.runs.leaderboard import headline
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.store.run_file_reading import ReadRunFile, read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
@@ -99,6 +101,9 @@ def _fill(folder: RunFolder, read: ReadRunFile) -> None:
     for name, record in read.records.items():
         if isinstance(record, ValidationResult):
             record = replace(record, files=_files(read.weights, _key(name)))
+        if isinstance(record, Recommendation) and record.schedule and record.validation:
+            files = _files(read.weights, Verification(run_id="", schedule=record.schedule).key)
+            record = replace(record, validation=replace(record.validation, files=files))
         folder.save(_key(name), record)
     for name in read.weights:
         _keep_weights(folder, name, read)

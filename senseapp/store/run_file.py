@@ -1,7 +1,8 @@
 """The file that carries a finished run to another server: a zip of JSON records and safetensors, never pickle.
 
-``run.json`` says what it is, ``result.json`` is the result; ``validation-KEY.json``, ``histogram-KEY.json`` and
-``compressed-KEY.safetensors`` are what was made of it. Nothing else is written, and nothing else is read.
+``run.json`` says what it is, ``result.json`` is the result; ``validation-KEY.json``, ``histogram-KEY.json``,
+``recommendation-KEY.json`` and ``compressed-KEY.safetensors`` are what was made of it. Nothing else is written, and
+nothing else is read.
 
 Whether the records of a run file fit together, so that no page meets a layer or metric that does not exist.
 Writing a finished run as one file.
@@ -25,6 +26,7 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
 from senseapp.records.profile import UnlistedWeights
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.store.run_folder import RunFolder
 
@@ -36,6 +38,7 @@ WEIGHTS = re.compile(r"compressed-[0-9a-f]{16}\.safetensors")
 _EXTRAS: tuple[tuple[re.Pattern[str], type], ...] = (
     (re.compile(r"validation-[0-9a-f]{16}\.json"), ValidationResult),
     (re.compile(r"histogram-[0-9a-f]{16}\.json"), QuantizationHistogram),
+    (re.compile(r"recommendation-[0-9a-f]{16}\.json"), Recommendation),
 )
 
 
@@ -123,10 +126,9 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         raise _misfit(f"there is no metric {result.metric[:40]!r}")
     for extra in extras:
         if isinstance(extra, ValidationResult):
-            steps = tuple(step.change for step in extra.steps)
-            _check_changes(extra.changes, extra.repaired, extra.uniform, extra.uniform_repaired, steps)
-            if extra.schedule.metric not in METRICS:
-                raise _misfit("a proof is counted in an unknown metric")
+            _check_proof(extra)
+        if isinstance(extra, Recommendation):
+            _check_recommendation(extra, result)
         if isinstance(extra, QuantizationHistogram):
             _check_histogram(extra)
     if not all(0 <= number <= _MOST_OF_ANYTHING for number in _counts(result)):
@@ -165,6 +167,28 @@ def _figures(change: MetricChange) -> Iterator[float]:
     """Yield what must be a number; only intervals may be unknown."""
     yield from (change.baseline, change.value, change.delta)
     yield from (bound for bound in (change.ci_low, change.ci_high) if not math.isnan(bound))
+
+
+def _check_proof(proof: ValidationResult) -> None:
+    steps = tuple(step.change for step in proof.steps)
+    _check_changes(proof.changes, proof.repaired, proof.uniform, proof.uniform_repaired, steps)
+    if proof.schedule.metric not in METRICS:
+        raise _misfit("a proof is counted in an unknown metric")
+
+
+def _check_recommendation(found: Recommendation, result: SensitivityResult) -> None:
+    tried = (*found.tried, *found.uniform, *found.refused)
+    _check_changes(*(each.changes for each in tried))
+    if found.metric not in METRICS or found.kind not in result.compression.description.budgets:
+        raise _misfit("a recommendation is counted in what this compression does not save, or in an unknown metric")
+    if not all(map(_is_possible, (found.allowed_drop, *(each.figure for each in tried)))):
+        raise _misfit("a recommendation has a figure that is no possible one")
+    if (found.schedule is None) != (found.validation is None):
+        raise _misfit("a recommendation has no proof, or a proof of nothing")
+    if found.validation is not None:
+        _check_proof(found.validation)
+        if not _is_possible(found.validation.schedule.achieved.get(found.kind, math.nan)):
+            raise _misfit("a recommendation does not say what it saves")
 
 
 def _check_histogram(histogram: QuantizationHistogram) -> None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile
 from senseapp.records.measurement import SensitivityResult
+from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.store.run_file import (
     HEAD_NAME,
@@ -100,6 +101,8 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
 
 
 def _plain(record: Any) -> Any:
+    if isinstance(record, Recommendation):
+        return replace(record, validation=record.validation and _plain(record.validation))
     plain = replace(record, notes=tuple(sanitised(note) for note in record.notes))
     if isinstance(plain, ValidationResult):
         steps = tuple(replace(step, title=sanitised(step.title)) for step in plain.steps)

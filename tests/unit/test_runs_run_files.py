@@ -18,7 +18,8 @@ from safetensors.numpy import save
 
 from senseapp.core.errors import InvalidFile, NotFound, QuotaExceeded
 from senseapp.records.jobs import RunState
-from senseapp.records.schedule import Schedule, ValidationResult
+from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.schedule_tasks import Verification
@@ -35,6 +36,14 @@ PROOF = ValidationResult(
     schedule=Schedule(model="demo", method="manual", entries=(), metric="kl"),
     changes=(a_change(0.1, metric="kl"),),
     files={".safetensors": 5, ".sparse.safetensors.gz": 3},  # of which one is carried, and has another size
+)
+RECOMMENDATION = Recommendation(
+    kind="params",
+    metric="kl",
+    allowed_drop=0.01,
+    tried=(TriedTarget(figure=0.5, changes=PROOF.changes),),
+    schedule=PROOF.schedule,
+    validation=replace(PROOF, schedule=replace(PROOF.schedule, achieved={"params": 0.5})),
 )
 WEIGHTS = save({"stem.weight": np.ones((4, 3), np.float32)})
 
@@ -57,6 +66,7 @@ def finished(service):
     folder = store.folder(run_id)
     folder.save_result(a_result([a_measurement(level=level) for level in (0.25, 0.5, 0.75)], spec=SPEC))
     folder.save(KEY, PROOF)
+    folder.save(KEY, RECOMMENDATION)
     folder.compressed_model(KEY).write_bytes(WEIGHTS)
     store.set_state(run_id, RunState.DONE)
     return run_id
@@ -101,13 +111,21 @@ def test_a_run_moves_to_another_server_whole(service, finished, tmp_path):
     assert there == replace(here, spec=here.spec.without_folders())
     folder = other._backend.store.folder(run_id)
     assert folder.load(ValidationResult, KEY) == replace(PROOF, files={".safetensors": len(WEIGHTS)})
+    validation = replace(RECOMMENDATION.validation, files={})  # the file of its proof is not there
+    assert folder.load(Recommendation, KEY) == replace(RECOMMENDATION, validation=validation)
     assert folder.compressed_model(KEY).read_bytes() == WEIGHTS
     assert packed(other, run_id) == packed(other, run_id)
 
 
 def test_a_run_file_tells_nothing_of_the_server_it_came_from(service, finished):
     content = members_of(packed(service, finished))
-    assert sorted(content) == [f"compressed-{KEY}.safetensors", "result.json", "run.json", f"validation-{KEY}.json"]
+    assert sorted(content) == [
+        f"compressed-{KEY}.safetensors",
+        f"recommendation-{KEY}.json",
+        "result.json",
+        "run.json",
+        f"validation-{KEY}.json",
+    ]
     assert not any(b"secret" in part or finished.encode() in part for part in content.values())
 
 
@@ -164,6 +182,10 @@ def set_name(data):
     data["profile"]["layers"][0]["name"] = "![x](http://evil.example/x.png)"
 
 
+def no_saving(data):
+    data["validation"]["schedule"]["achieved"].clear()
+
+
 def drop_layers(data):
     data["profile"]["layers"] = []
 
@@ -185,6 +207,12 @@ def drop_layers(data):
         ({"run_json": lambda data: data.update(title="x" * 201)}, "1 to 200 characters"),
         ({"run_json": lambda data: data.update(extra=1)}, "damaged"),
         ({f"compressed-{KEY}_safetensors": b"\x80\x04pickle"}, "no safetensors"),
+        ({f"recommendation-{KEY}_json": lambda data: data.update(kind="bits")}, "does not save"),
+        ({f"recommendation-{KEY}_json": lambda data: data.update(metric="beauty")}, "unknown metric"),
+        ({f"recommendation-{KEY}_json": lambda data: data.update(allowed_drop=1e300)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": lambda data: data["tried"][0].update(figure=1e300)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": lambda data: data.update(validation=None)}, "has no proof"),
+        ({f"recommendation-{KEY}_json": no_saving}, "what it saves"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(service, finished, tmp_path, changed, message):
