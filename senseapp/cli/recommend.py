@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``recommend``."""
     parser.add_argument("--run", dest="run_folder", type=Path, required=True, metavar="DIR", help="finished run")
     parser.add_argument(
-        "--allowed", type=float, metavar="X", help="tolerable loss, in points where shares of answers count (1)"
+        "--allowed",
+        type=float,
+        metavar="X",
+        help="tolerable loss, in points where shares of answers count (1; without labels 5, of the original's answers)",
     )
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON file to write")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")

@@ -102,6 +102,11 @@ class Metric(ABC):
     finding: str = " loses {}"
     kept: str = ""
 
+    @property
+    def tolerable(self) -> float:
+        """The largest ``delta`` of a whole compressed model that is tolerable where nobody says otherwise."""
+        return self.notable
+
     # ---- measurement
 
     @abstractmethod

@@ -87,6 +87,15 @@ class TopAccuracy(ClassificationMetric):
 class Agreement(ClassificationMetric):
     """The share of images that get the same class as from the uncompressed model."""
 
+    @property
+    def tolerable(self) -> float:
+        """Five points: the answers that change first are those between which the model hardly chose, right or wrong.
+
+        EfficientNet-Lite0 with 8 bits in each layer changes 4.5 % of its answers to crops of photographs, at a KL
+        divergence of .001 nats; a third of that divergence still changes 1.8 %.
+        """
+        return 0.05
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return :func:`powers` of whether the class is another, 0 or 1."""
         same = _in_top(output, baseline_output.argmax(1), 1) * ~baseline_output.isnan().any(1)

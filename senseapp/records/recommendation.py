@@ -74,7 +74,8 @@ class Recommendation:
         return f"Measured on {where}: {_lost(view, loss)} ({interval}; {allowed} allowed).{beside}"
 
     def _mildest(self, view: Metric) -> str:
-        known = [(tried, change) for tried in self.tried + self.refused if (change := tried.change(self.metric))]
+        """Say what the mildest schedule loses that was tried: on the images that refused it, where they did."""
+        known = [(tried, change) for tried in self.refused or self.tried if (change := tried.change(self.metric))]
         if not known:
             return "No schedule could be measured."
         tried, change = min(known, key=lambda pair: pair[1].delta)

@@ -2,12 +2,13 @@
 
 Whole schedules, of least damage and uniform, are measured on the curves' images over the range that was measured; where
 the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven on
-images that nothing was made from. They have a veto: where they see a larger loss, the next milder one is proven.
+images that nothing was made from. They have a veto: where they see a larger loss, the next milder one is proven, and at
+last some that are milder than all that was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from senseapp.compressions import BudgetKind
@@ -24,6 +25,7 @@ from senseapp.schedules.trade_off import schedule_for, trade_off
 _POINTS = 6
 _HALVINGS = 3
 _VETOES = 2
+_MILDER = 3  # schedules that are proven at last, each milder than all before
 MOST_MEASURED = 2 * _POINTS + _HALVINGS
 """Whole schedules that are measured before the proof."""
 _LARGEST_FRACTION = 0.9
@@ -58,7 +60,7 @@ def recommend(evaluator: ScheduleEvaluator, *, allowed_drop: float | None = None
     """
     kind = evaluator.result.compression.description.budgets[0]
     metric = judged_by(evaluator)
-    allowed = METRICS[metric].notable if allowed_drop is None else allowed_drop
+    allowed = METRICS[metric].tolerable if allowed_drop is None else allowed_drop
     search = _Search(evaluator, kind, metric, allowed)
     search.measure_range()
     proven, refused = search.prove_strongest()
@@ -118,8 +120,11 @@ class _Search:
     def prove_strongest(self) -> tuple[tuple[Schedule, Proven] | None, tuple[TriedTarget, ...]]:
         """Prove the strongest schedule that held, or the next milder one that the proof's images let pass too."""
         refused: list[TriedTarget] = []
-        for target in self._holding()[: 1 + _VETOES]:
-            schedule = self._make(target, "optimal")
+        for target in self._candidates():
+            try:
+                schedule = self._make(target, "optimal")
+            except (InfeasibleBudget, InvalidSpec):
+                continue
             judged = Judged.of(self._evaluator, schedule, repair=True, adapting=self._evaluator.usual_adapting)
             change = change_in(judged.found.best, self._metric)
             if change is not None and change.delta <= self._allowed:
@@ -127,6 +132,19 @@ class _Search:
             figure = judged.schedule.achieved[self._kind]
             refused.append(TriedTarget(figure=figure, changes=judged.found.best))
         return None, tuple(refused)
+
+    def _candidates(self) -> Iterator[float]:
+        """Yield the targets that held, the strongest first, then milder ones than all that was measured."""
+        holding = self._holding()[: 1 + _VETOES]
+        yield from holding
+        mildest = holding[-1] if holding else min(self._drops, key=self._saving, default=0.0)
+        for index in range(_MILDER):
+            mildest = mildest + 2**index if self._kind == "bits" else mildest / 2
+            if mildest >= self._step:
+                yield round(mildest, 9)
+
+    def _saving(self, target: float) -> float:
+        return -target if self._kind == "bits" else target
 
     def _range(self) -> list[float]:
         points = trade_off(
@@ -148,7 +166,7 @@ class _Search:
 
     def _holding(self) -> list[float]:
         """Return the targets that held, none of them beyond one that did not, the strongest first."""
-        order = sorted(self._drops, reverse=self._kind == "bits")
+        order = sorted(self._drops, key=self._saving)
         failed = next((index for index, target in enumerate(order) if not self._holds(target)), len(order))
         return order[:failed][::-1]
 
