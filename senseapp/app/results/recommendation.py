@@ -30,7 +30,7 @@ from senseapp.runs.schedule_tasks import RecommendationTask, Verification
 from senseapp.runs.service import Service
 
 _STEM = "compressed"
-_TOLERANCES = (0.5, 1.0, 2.0, 5.0)  # of the usual one
+_TOLERANCES = (0.2, 0.5, 1.0, 2.0)  # of the usual one
 
 
 def recommendation_card(run_id: str, result: SensitivityResult) -> None:
@@ -39,9 +39,10 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
     with errors_here():
         record = backend.service().run(run_id)
         found = backend.service().work.outcome(task)
+        can_search = record.state is RunState.DONE and record.spec.data.kind != "imported"
         if found is not None:
             place = st.container()
-            asked = replace(task, allowed_drop=_tolerated(run_id, found))
+            asked = replace(task, allowed_drop=_tolerated(run_id, found) if can_search else None)
             found = backend.service().work.outcome(asked)
             with place:
                 if found is None:
@@ -53,7 +54,7 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
             st.markdown(finding)
             return
         st.markdown(f"## {finding}")
-        if record.state is RunState.DONE and record.spec.data.kind != "imported":
+        if can_search:
             _on_its_way(task)
 
 
