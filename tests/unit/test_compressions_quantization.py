@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig
+from senseapp.compressions.quantization import EqualisedQuantization
 from senseapp.compressions.quantization.activations import (
     NUM_BINS,
     OBSERVERS,
@@ -125,7 +126,7 @@ def test_equalised_input_channels_spare_the_others_from_a_loud_one(module, shape
     wanted = model(images)
 
     def lost(bits, equalised):
-        config = QuantizationConfig(activations=True, observer="minmax", equalised=equalised)
+        config = (EqualisedQuantization if equalised else QuantizationConfig)(activations=True, observer="minmax")
         compressor = compressor_of(model, config, calibration=[images])
         with torch.no_grad(), compressor.compress(compressor.targets[0], bits):
             return float((model(images) - wanted).square().mean() / wanted.square().mean())
@@ -138,7 +139,7 @@ def test_equalised_channels_and_weights_are_rounded_as_numpy_does():
     model = _layer(nn.Linear(2, 2, bias=False))
     model[0].weight.data = torch.tensor([[1.0, 0.5], [-4.0, 0.25]])
     images = torch.tensor([[9.0, -2.0], [1.5, 0.7]])
-    config = QuantizationConfig(activations=True, observer="minmax", equalised=True)
+    config = EqualisedQuantization(activations=True, observer="minmax")
     compressor = compressor_of(model, config, calibration=[images])
     with torch.no_grad(), compressor.compress(compressor.targets[0], 4):
         found = model(images).numpy()

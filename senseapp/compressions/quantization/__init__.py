@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
 from senseapp.compressions.description import CompressionConfig, CompressionDescription, Effect, option
@@ -29,10 +29,6 @@ class QuantizationConfig(CompressionConfig):
     ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output channel
     or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits. Activation ranges
     come from calibration images, through ``observer``, never from the images measured.
-
-    Attributes:
-        equalised: bring the channels of each layer's input to more equal ranges first, and the weights that read them
-            inversely. No setting of runs, as not each network can take it exactly: a remedy that is measured.
     """
 
     kind: ClassVar[str] = "quantization"
@@ -66,7 +62,6 @@ class QuantizationConfig(CompressionConfig):
         choices=_OBSERVERS,
         when=lambda values: bool(values["activations"]),
     )
-    equalised: bool = False
 
     @property
     def only_level(self) -> tuple[float, str] | None:
@@ -100,7 +95,8 @@ class QuantizationConfig(CompressionConfig):
                 for name, title in _OBSERVERS.items()
                 if name != self.observer
             ]
-            found.append(("Equalised input channels (deployed files try them)", replace(self, equalised=True)))
+            settings = {each.name: getattr(self, each.name) for each in fields(self)}
+            found.append(("Equalised input channels (deployed files try them)", EqualisedQuantization(**settings)))
             found.append(("Leave its input in float", replace(self, activations=False)))
         return tuple(found)
 
@@ -108,6 +104,14 @@ class QuantizationConfig(CompressionConfig):
     def scales_per_channel(self) -> bool:
         """Not where one scale holds for the whole tensor."""
         return self.granularity == "channel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualisedQuantization(QuantizationConfig):
+    """The same, with the channels of each layer's input brought to more equal ranges, and its weights inversely.
+
+    No setting of runs, as not each network can take it exactly: a remedy that is measured.
+    """
 
 
 QUANTIZATION = CompressionDescription(

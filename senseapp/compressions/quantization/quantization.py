@@ -23,6 +23,7 @@ from senseapp.compressions.base import (
     ordinary_tensors,
     swapped,
 )
+from senseapp.compressions.quantization import EqualisedQuantization
 from senseapp.compressions.quantization.activations import (
     OBSERVERS,
     MinMaxObserver,
@@ -59,7 +60,7 @@ class QuantizationCompressor(WeightCompressor):
                 "got none. Add images or quantize the weights only."
             )
         seen: set[str] = set()
-        if self._config.equalised:
+        if isinstance(self._config, EqualisedQuantization):
             self._equalised = equalising(request.model, self._weights, request.calibration)
 
         def watch(layer: str, inputs: tuple[Tensor, ...]) -> None:
