@@ -1,4 +1,4 @@
-"""What adapted weights win back: ``python -m benchmarks.adapt [--only TITLE,TITLE]``.
+"""What adapted weights win back: ``python -m benchmarks.adapt [--only TITLE ...]``.
 
 A real network on photographs, and small networks trained here on digits. Schedules are solved, and weights adapted, on
 some images; the choice between ways to adapt is made on those too, with a veto of others, and all is scored on images
@@ -246,8 +246,8 @@ def rows_of(case: Case) -> Iterator[Row]:
 def main() -> None:
     """Print each row and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adapt", description=__doc__)
-    parser.add_argument("--only", default="", help="titles of cases, comma-separated")
-    chosen = parser.parse_args().only.split(",") if parser.parse_args().only else None
+    parser.add_argument("--only", nargs="+", metavar="TITLE", help="titles of cases")
+    chosen = parser.parse_args().only
     cases = [case for case in _cases() if chosen is None or case.title in chosen]
     if not cases:
         parser.error(f"--only names none of {', '.join(case.title for case in _cases())}.")
