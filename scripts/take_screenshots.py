@@ -36,7 +36,7 @@ from senseapp.runs.service import Service
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
 SIZE: ViewportSize = {"width": 1280, "height": 1200}
-MOST_BYTES = 300_000
+MOST_BYTES = 400_000
 PATIENCE_MILLISECONDS = 240_000
 _MEASURED = PHOTOGRAPHS_DEMO.sensitivity
 BITS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=QuantizationConfig(), levels=(8, 6, 4, 3)))
