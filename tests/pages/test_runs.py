@@ -213,5 +213,5 @@ def test_every_entry_of_the_guide_has_a_picture_of_its_own_that_loads_quickly(ap
     pictures = [PICTURES / f"{entry.picture}.png" for entry in ENTRIES]
     assert len(set(pictures)) == len(ENTRIES) == len(app.image)
     for picture in pictures:
-        assert picture.stat().st_size < 300_000
+        assert picture.stat().st_size < 400_000
     assert all(len(entry.caption) > 20 for entry in ENTRIES)
