@@ -72,7 +72,7 @@ def test_another_loss_can_be_tolerated_which_is_searched_on_request(
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
     control = app.segmented_control(key=f"recommendation.allowed.{finished_run}")
-    assert control.options == ["0.5 points", "1.0 points", "2.0 points", "5.0 points"]
+    assert (control.label, control.options) == ("Tolerable loss (points)", ["0.2", "0.5", "1", "2"])
     control.set_value(0.02).run()
     assert not app.exception
     assert "You can remove" not in texts(app)

@@ -62,9 +62,9 @@ def _tolerated(run_id: str, usual: Recommendation) -> float | None:
     """Let another loss be tolerated; None for the usual one, whose recommendation is known."""
     view = METRICS[usual.metric]
     chosen = st.segmented_control(
-        "Tolerable loss",
+        f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
         [share * usual.allowed_drop for share in _TOLERANCES],
-        format_func=view.change_text,
+        format_func=lambda loss: f"{view.factor * loss:g}",
         default=usual.allowed_drop,
         required=True,
         **kept(f"recommendation.allowed.{run_id}"),
