@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from senseapp.compressions import DENSE_BITS, BudgetKind
 from senseapp.core.codec import dumps, register
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile
@@ -181,14 +182,22 @@ def _check_recommendation(found: Recommendation, result: SensitivityResult) -> N
     _check_changes(*(each.changes for each in tried))
     if found.metric not in METRICS or found.kind not in result.compression.description.budgets:
         raise _misfit("a recommendation is counted in what this compression does not save, or in an unknown metric")
-    if not all(map(_is_possible, (found.allowed_drop, *(each.figure for each in tried)))):
+    if not 0 < found.allowed_drop <= _LARGEST_FIGURE or not all(_is_saving(found.kind, each.figure) for each in tried):
         raise _misfit("a recommendation has a figure that is no possible one")
+    losses = [each.change(found.metric) for each in tried] + [found.loss, found.uniform_loss]
+    if not all(math.isfinite(figure) for loss in losses if loss for figure in _figures(loss)):
+        raise _misfit("a recommendation counts in a loss that is no number")
     if (found.schedule is None) != (found.validation is None):
         raise _misfit("a recommendation has no proof, or a proof of nothing")
     if found.validation is not None:
         _check_proof(found.validation)
-        if not _is_possible(found.validation.schedule.achieved.get(found.kind, math.nan)):
+        if not _is_saving(found.kind, found.validation.schedule.achieved.get(found.kind, math.nan)):
             raise _misfit("a recommendation does not say what it saves")
+
+
+def _is_saving(kind: BudgetKind, figure: float) -> bool:
+    """Return whether so much can be saved: bits that a weight may have, or a share."""
+    return 0 < figure <= DENSE_BITS if kind == "bits" else 0 <= figure <= 1
 
 
 def _check_histogram(histogram: QuantizationHistogram) -> None:

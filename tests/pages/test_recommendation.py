@@ -91,14 +91,18 @@ def test_the_schedule_page_begins_with_what_is_recommended_and_its_proof(app: Ap
     assert ":gray[not yet]" not in texts(app)
 
 
-def test_bits_begin_with_what_is_recommended_too(app: AppTest, service: Service, backend: Backend) -> None:
+@pytest.mark.parametrize(("bits", "reached"), [(5.3, 5.3), (11.0, 10.4)], ids=["as measured", "some layers in float"])
+def test_bits_begin_with_what_is_recommended_too(
+    app: AppTest, service: Service, backend: Backend, bits: float, reached: float
+) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8)))
     run_id = finish(service, backend, spec)
-    recommend(backend, run_id, target=5.3, kind="bits")
+    recommend(backend, run_id, target=bits, kind="bits")
     open_page(app, SCHEDULE, run=run_id)
-    assert app.slider(key=f"schedule.bits.{run_id}").value == 5.3
+    assert not app.exception
+    assert app.slider(key=f"schedule.bits.{run_id}").value == bits
     open_page(app, RESULTS, run=run_id)
-    assert "You can store the weights in 5.3 bits instead of 32 and keep 97.4 %" in texts(app)
+    assert f"You can store the weights in {reached:g} bits instead of 32 and keep 97.4 %" in texts(app)
 
 
 def test_where_nothing_pays_that_is_the_answer(app: AppTest, finished_run, backend) -> None:

@@ -186,6 +186,14 @@ def no_saving(data):
     data["validation"]["schedule"]["achieved"].clear()
 
 
+def save_too_much(data):
+    data["validation"]["schedule"]["achieved"]["params"] = 5.0
+
+
+def lose_endlessly(data):
+    data["validation"]["changes"][0]["delta"] = "inf"
+
+
 def drop_layers(data):
     data["profile"]["layers"] = []
 
@@ -211,7 +219,11 @@ def drop_layers(data):
         ({f"recommendation-{KEY}_json": lambda data: data.update(metric="beauty")}, "unknown metric"),
         ({f"recommendation-{KEY}_json": lambda data: data.update(allowed_drop=1e300)}, "no possible one"),
         ({f"recommendation-{KEY}_json": lambda data: data["tried"][0].update(figure=1e300)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": lambda data: data.update(allowed_drop=0.0)}, "no possible one"),
+        ({f"recommendation-{KEY}_json": lambda data: data["tried"][0].update(figure=5.0)}, "no possible one"),
         ({f"recommendation-{KEY}_json": lambda data: data.update(validation=None)}, "has no proof"),
+        ({f"recommendation-{KEY}_json": save_too_much}, "what it saves"),
+        ({f"recommendation-{KEY}_json": lose_endlessly}, "no number"),
         ({f"recommendation-{KEY}_json": no_saving}, "what it saves"),
     ],
 )

@@ -38,6 +38,7 @@ _BUDGET_HELP = (
     "for each position and what is not zero, at its bits; the files say their own sizes. Milliseconds add up what "
     "layers take, and what changes between int8 and float cost."
 )
+_PERCENTS = (1, 99)
 _USUAL_PERCENT = 50
 _ROOM_LEFT = 2 / 3
 """Of the strongest level measured; at all of it, every layer would be taken to its end."""
@@ -113,8 +114,7 @@ def _choose_budget(run_id: str, result: SensitivityResult, *, timed: bool) -> st
 def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
     percent = st.slider(
         "Target",
-        1,
-        99,
+        *_PERCENTS,
         _first_percent(run_id, result),
         format="%d %%",
         **kept(f"schedule.target.{run_id}"),
@@ -133,7 +133,8 @@ def _recommended(run_id: str, kind: str) -> float | None:
 def _first_percent(run_id: str, result: SensitivityResult) -> int:
     """Return a target to begin with: what is recommended, else one that no layer is taken further for than measured."""
     if recommended := _recommended(run_id, "params"):
-        return round(100 * recommended)
+        least, most = _PERCENTS
+        return min(max(round(100 * recommended), least), most)
     if result.compression.description.sets_bits:
         return _USUAL_PERCENT
     strongest = 100 * max(result.levels)
@@ -143,11 +144,12 @@ def _first_percent(run_id: str, result: SensitivityResult) -> int:
 def _choose_bits(run_id: str, result: SensitivityResult) -> float:
     measured = [int(level) for level in result.levels]
     choices = result.spec.sensitivity.compression.scale.choices
+    first = max(_recommended(run_id, "bits") or float(min(max(4, min(measured)), max(measured))), min(choices))
     found = st.slider(
         "Average bits",
         min(choices),
-        max(choices),
-        _recommended(run_id, "bits") or float(min(max(4, min(measured)), max(measured))),
+        max(*choices, first),  # where some layers have to stay as they are, more are recommended
+        first,
         0.1,
         **kept(f"schedule.bits.{run_id}"),
         help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
