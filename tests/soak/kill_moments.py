@@ -94,7 +94,7 @@ class Moment(ABC):
 
     async def press_again(self, page: Visitor, *, says: str) -> None:
         """Wait for the sentence with its button, and press it."""
-        await page.wait_until(lambda shown: any(label in AGAIN for label in shown.labels()) and bool(shown.alerts()))
+        await page.wait_until(_offers_again)
         said = page.alerts()
         assert any(says in sentence for sentence in said), f"the page says {said}, not {says!r}"
         await page.click(next(label for label in AGAIN if label in page.labels()))
@@ -109,6 +109,7 @@ class InRun(Moment):
 
     run_id = ""
     kept = 0
+    unbegun = False  # perhaps; then it was waiting for the killed process, which answered a question: it takes another
     latest = 200  # measurement after which it is killed
 
     async def strike(self, server: Served, page: Visitor) -> None:
@@ -123,12 +124,17 @@ class InRun(Moment):
             await asyncio.sleep(0.001)
         told = re.findall(r"(\d+) of \d+ done", page.text())
         self.kept = max([_lines(journal), *map(int, told)])
+        self.unbegun = wanted == self.kept == 0 and self.scene.victim != "server"
         await self.kill_unless_done(server, after=0, done=lambda: self.scene.folder(self.run_id).finished)
 
     async def go_on(self, server: Served, page: Visitor) -> None:
         now = self.scene.folder(self.run_id).measurements.count()
         assert now >= self.kept, f"{self.kept - now} of {self.kept} measurements were lost"
         await page.go("results", f"run={self.run_id}")
+        await page.wait_until(lambda shown: _offers_again(shown) or shown.has_finished, seconds=_DONE_SECONDS)
+        if page.has_finished:
+            assert self.unbegun, "a run whose process was killed said nothing"
+            return
         await self.press_again(page, says=self.sentence)
         await page.wait_until(lambda shown: shown.has_finished, seconds=_DONE_SECONDS)
 
@@ -400,6 +406,10 @@ async def _ask_for_pictures(page: Visitor) -> None:
     await page.go("")
     await page.wait_until(lambda shown: " layers × " in shown.text(), seconds=_DONE_SECONDS)
     await page.set("button_group", "Where they come from", string_array_value=["Upload images"])
+
+
+def _offers_again(page: Visitor) -> bool:
+    return any(label in AGAIN for label in page.labels()) and bool(page.alerts())
 
 
 def _has_understood(page: Visitor) -> bool:
