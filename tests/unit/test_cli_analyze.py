@@ -190,6 +190,12 @@ def test_every_option_of_a_page_is_on_the_command_line(engine, out):
     assert (compression.number_format, compression.observer) == ("fp8_e4m3", "minmax")
 
 
+def test_activations_get_bits_of_their_own(engine, out):
+    options = ("--activations", "--activation-bits", "8")
+    assert run(*DEMO[:6], "quantization", "--levels", "4", *options, out=out) == 0
+    assert spec_in(out).sensitivity.compression.input_bits == 8
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -221,6 +227,10 @@ def test_every_option_of_a_page_is_on_the_command_line(engine, out):
         ({"--number-format": "int"}, "--number-format has no meaning for sparsity"),
         ({"--compression": "quantization", "--levels": "4", "--number-format": "fp8_e4m3"}, "its only level is 8"),
         ({"--compression": "quantization", "--levels": "4", "--observer": "mse"}, "--observer has no meaning beside"),
+        (
+            {"--compression": "quantization", "--levels": "4", "--activation-bits": "8"},
+            "--activation-bits has no meaning beside",
+        ),
         ({"--model": "timm/resnet1888"}, "timm/resnet18"),
         ({"--model": "auto"}, "Add --checkpoint FILE"),
         ({"--preprocessing": "auto"}, "--preprocessing auto is for a checkpoint"),

@@ -109,6 +109,34 @@ def test_activations_are_rounded_over_the_calibrated_range_not_that_of_the_batch
     assert seen.tolist() == [[-1, 1, 2]]
 
 
+@pytest.mark.parametrize(("given", "levels"), [("same", 3), ("8", 255), ("16", 65535)])
+def test_activations_have_bits_of_their_own(given, levels):
+    model, images = _layer(nn.Linear(2, 2, bias=False)), torch.tensor([[-1.0, 0.31], [0.71, 2.0]])
+    model[0].weight.data = torch.eye(2)
+    config = QuantizationConfig(activations=True, observer="minmax", activation_bits=given)
+    compressor = compressor_of(model, config, calibration=[images])
+    with torch.no_grad(), compressor.compress(compressor.targets[0], 2):
+        found = model(images).numpy()
+    step = 3 / levels
+    assert found == pytest.approx(np.rint(images.numpy() / step) * step, abs=1e-5)
+
+
+def test_bits_of_activations_mean_nothing_to_8_bit_floats():
+    floats = QuantizationConfig(activations=True, number_format="fp8_e4m3", activation_bits="16")
+    assert floats.input_bits is None
+    assert "as many bits as its weight" in floats.schedule_notes[1]
+
+
+def test_bits_of_activations_are_said_and_a_wider_input_is_a_remedy():
+    config = QuantizationConfig(activations=True, activation_bits="8")
+    assert "rounded to 8 bits" in config.schedule_notes[0]
+    titles = [title for title, _ in config.variants]
+    assert "Its input in 16 bits" in titles
+    assert "Its input in 16 bits" not in [
+        title for title, _ in QuantizationConfig(activations=True, activation_bits="16").variants
+    ]
+
+
 _LOUD = [
     (nn.Linear(6, 5), (40, 6), -1),
     (nn.Conv2d(6, 4, 3, groups=2), (4, 6, 9, 9), 1),

@@ -10,10 +10,13 @@ from senseapp.compressions.levels import BitScale, LevelScale
 
 NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]
+ActivationBits = Literal["same", "8", "16"]
 ActivationObserver = Literal["minmax", "percentile", "mse", "entropy"]
 
 _FORMATS: dict[NumberFormat, str] = {"int": "Integers", "fp8_e4m3": "8-bit float (E4M3)"}
 _GRANULARITIES: dict[QuantizationGranularity, str] = {"channel": "One per channel", "tensor": "One per layer"}
+_ACTIVATION_BITS: dict[ActivationBits, str] = {"same": "As many as the weights", "8": "8", "16": "16"}
+_WIDEST = 16  # bits of an input
 _OBSERVERS: dict[ActivationObserver, str] = {
     "mse": "Smallest error",
     "entropy": "Least information lost (KL)",
@@ -49,11 +52,18 @@ class QuantizationConfig(CompressionConfig):
     activations: bool = option(
         False,
         label="Quantize activations too",
-        help="Also round the layer's input to the same number of bits, with ranges from calibration images.",
+        help="Also round the layer's input, with ranges from calibration images.",
         choices={True: "Quantized too", False: "Left alone"},
         switch=True,
         title="Activations",
         flag_of={"--activations": True},
+    )
+    activation_bits: ActivationBits = option(
+        "same",
+        label="Bits of activations",
+        help="Processors that compute with 8 bits take weights of fewer bits and inputs of 8.",
+        choices=_ACTIVATION_BITS,
+        when=lambda values: bool(values["activations"]) and values["number_format"] == "int",
     )
     observer: ActivationObserver = option(
         "mse",
@@ -77,15 +87,15 @@ class QuantizationConfig(CompressionConfig):
         if self.granularity == "tensor":
             found.append("Measured with one scale per tensor; schedule files ask for one per output channel.")
         if self.activations:
+            bits = f"{self.input_bits} bits" if self.input_bits else "as many bits as its weight"
             found.append(
-                "Measured with the input of each layer rounded to as many bits as its weight; schedule files set the "
-                "bits of weights only."
+                f"Measured with the input of each layer rounded to {bits}; schedule files set the bits of weights only."
             )
         return tuple(found)
 
     @property
     def variants(self) -> tuple[tuple[str, CompressionConfig], ...]:
-        """A scale for each channel; other ranges of the input, or of its channels; the input left alone."""
+        """A scale for each channel; other ranges of the input, or of its channels; a wider input, or one left alone."""
         found: list[tuple[str, CompressionConfig]] = []
         if self.granularity == "tensor":
             found.append(("One scale per channel", replace(self, granularity="channel")))
@@ -97,8 +107,15 @@ class QuantizationConfig(CompressionConfig):
             ]
             settings = {each.name: getattr(self, each.name) for each in fields(self)}
             found.append(("Equalised input channels (deployed files try them)", EqualisedQuantization(**settings)))
+            if self.number_format == "int" and self.input_bits != _WIDEST:
+                found.append((f"Its input in {_WIDEST} bits", replace(self, activation_bits="16")))
             found.append(("Leave its input in float", replace(self, activations=False)))
         return tuple(found)
+
+    @property
+    def input_bits(self) -> int | None:
+        """Bits of the input of every layer; None for as many as its weight has."""
+        return None if self.number_format != "int" or self.activation_bits == "same" else int(self.activation_bits)
 
     @property
     def scales_per_channel(self) -> bool:

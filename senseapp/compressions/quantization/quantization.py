@@ -39,8 +39,8 @@ from senseapp.core.errors import InvalidDataset, MeasurementFailed
 class QuantizationCompressor(WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that rounds a weight, and on request the layer's input.
 
-    Inputs get as many bits as the weight, one scale and zero point for the tensor; of ``nn.MultiheadAttention``, query,
-    key and value share theirs. Their ranges come from the calibration images, in one pass for all layers.
+    Inputs get one scale and zero point for the tensor; of ``nn.MultiheadAttention``, query, key and value share theirs.
+    Their ranges come from the calibration images, in one pass for all layers.
     """
 
     def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:
@@ -80,7 +80,7 @@ class QuantizationCompressor(WeightCompressor):
             )
 
     def prepare(self, target: Target, level: float) -> Prepared:
-        """Round the weight of ``target`` and its input to ``level`` bits; MeasurementFailed if they are not finite."""
+        """Round the weight of ``target`` to ``level`` bits, and its input; MeasurementFailed if they are not finite."""
         weight, bits = self._weights[target.layer], int(level)
         with ordinary_tensors():
             rounded = self._rounded(weight, bits)
@@ -138,6 +138,7 @@ class QuantizationCompressor(WeightCompressor):
         return rounded if factors is None else rounded / factors
 
     def _input_rounding(self, bits: int) -> Rounding:
+        bits = self._config.input_bits or bits
         return partial(fake_quantize_input, bits=bits, number_format=self._config.number_format)
 
     def _input_range(self, layer: str, bits: int) -> tuple[float, float] | None:
