@@ -172,6 +172,10 @@ class OfFinishedRun(Moment):
 
     async def go_on(self, server: Served, page: Visitor) -> None:
         await self.open(page)
+        await page.wait_until(lambda shown: _offers_again(shown) or bool(self.records()))
+        if self.records():
+            assert not _offers_again(page), f"what was done is called lost: {page.alerts()}"
+            raise CameTooLate
         await self.press_again(page, says=self.sentence)
         await page.wait_until(lambda shown: bool(self.records()), seconds=_DONE_SECONDS)
 

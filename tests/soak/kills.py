@@ -132,32 +132,30 @@ def _kill_and_go_on(moment: Moment, reference: Reference) -> bool:
     """Return False where the work was done before anything was killed."""
     scene = moment.scene
     settings = SETTINGS | (SLOW_DISK if moment.slow_disk else {})
-    with served(scene.home, **settings) as server:
-        if not run_async(_strike(server, moment)):
-            return False
-        if scene.victim != "server":
-            check_home(scene.home)
-    if scene.victim == "server":
-        wait_until_gone(scene.jobs)
-        with served(scene.home, **SETTINGS) as server:
-            run_async(_go_on(server, moment))
-            check_home(scene.home)
+    try:
+        with served(scene.home, **settings) as server:
+            run_async(_strike(server, moment))
+            if scene.victim != "server":
+                check_home(scene.home)
+        if scene.victim == "server":
+            wait_until_gone(scene.jobs)
+            with served(scene.home, **SETTINGS) as server:
+                run_async(_go_on(server, moment))
+                check_home(scene.home)
+    except CameTooLate:
+        return False
     moment.check(reference.whole)
     return True
 
 
-async def _strike(server: Served, moment: Moment) -> bool:
+async def _strike(server: Served, moment: Moment) -> None:
     with suppress(ConnectionClosed):  # the server is gone
         async with Visitor(server.url) as page:
             await _ready(server, page)
-            try:
-                await moment.strike(server, page)
-            except CameTooLate:
-                return False
+            await moment.strike(server, page)
             if moment.scene.victim != "server":
                 await moment.go_on(server, page)
                 await open_pages(server, moment.scene.run_id)
-    return True
 
 
 async def _go_on(server: Served, moment: Moment) -> None:
