@@ -158,15 +158,17 @@ class OfFinishedRun(Moment):
 
     button = ""
 
-    async def begin(self, page: Visitor) -> None:
-        """Open the page and press the button."""
+    async def begin(self, page: Visitor, server: Served | None = None) -> None:
+        """Open the page and press the button; the processes of ``server`` stand still first."""
         await self.open(page)
         await page.wait_until(lambda shown: self.button in shown.labels())
+        if server is not None:
+            _hold(server)
         await page.click(self.button)
+        await page.wait_until(lambda shown: self.button not in shown.labels())
 
     async def strike(self, server: Served, page: Visitor) -> None:
         await self.begin(page)
-        await page.wait_until(lambda shown: self.button not in shown.labels())
         after = self.scene.patience[self.kind] * self.scene.chance.uniform(0.02, 0.7)
         await self.kill_unless_done(server, after=after, done=lambda: bool(self.records()))
 
@@ -218,6 +220,14 @@ class InHistogram(OfFinishedRun):
         await page.go("results", f"run={self.scene.run_id}")
         await page.open_tab("Histograms")
 
+    async def strike(self, server: Served, page: Visitor) -> None:
+        if self.scene.victim == "server":
+            await super().strike(server, page)
+            return
+        await self.begin(page, server)  # it takes hundredths of a second
+        await asyncio.sleep(self.scene.chance.uniform(0, 1))
+        await asyncio.to_thread(kill_jobs, server)
+
 
 class InUpload(Moment):
     """An archive of pictures on its way: part of it, all of it, looked at, or read by a run that waits."""
@@ -228,9 +238,8 @@ class InUpload(Moment):
         await _ask_for_pictures(page)
         if self.scene.victim == "server":
             await self._strike_server(server, page)
-        else:  # it stands still, so that it is at work on the file when it is killed
-            for process in job_processes(server):
-                process.suspend()
+        else:
+            _hold(server)
             await page.upload("Images", "pictures.zip", _pictures(self.scene), keep=True)
             await page.wait_until(lambda shown: "hourglass_empty" in shown.text())
             await asyncio.sleep(self.scene.chance.uniform(0, 1))
@@ -404,6 +413,12 @@ async def _kill_at(scene: Scene, server: Served, name: str) -> None:
     await asyncio.to_thread(wait_for_file, scene.home, name)
     await asyncio.sleep(scene.chance.uniform(0, 0.1))
     await asyncio.to_thread(scene.kill, server)
+
+
+def _hold(server: Served) -> None:
+    """Let the processes that work for the app stand still, so that they are at work when they are killed."""
+    for process in job_processes(server):
+        process.suspend()
 
 
 async def _ask_for_pictures(page: Visitor) -> None:
