@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
 from websockets.exceptions import ConnectionClosed
 
 from tests.asynchronous import run_async
@@ -43,6 +44,7 @@ SETTINGS = {
 }
 VICTIMS = ("server", "job process")
 _TRIES = 4
+_RESTING_SECONDS = 0.05  # of a processor, in half a second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,21 @@ class Reference:
 
 
 async def _ready(server: Served, page: Visitor) -> None:
-    """Wait until a job process has the engine loaded, as it has where somebody looks at the page for a while."""
+    """Wait until a job process has the engine loaded and rests, as where somebody looks at the page for a while."""
     await page.wait_until(lambda shown: " layers × " in shown.text(), seconds=120)
-    while not job_processes(server):
-        await asyncio.sleep(0.1)
+    while not (jobs := job_processes(server)) or await _work(jobs):
+        pass
+
+
+async def _work(processes: list[psutil.Process]) -> bool:
+    """Return whether the processes compute within half a second."""
+
+    def spent() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = spent()
+    await asyncio.sleep(0.5)
+    return spent() - before > _RESTING_SECONDS
 
 
 def make_reference(folder: Path) -> Reference:
