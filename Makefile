@@ -71,6 +71,8 @@ bench: $(DEV)
 
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
+	$(BIN)/python -m benchmarks.rivals
+	$(BIN)/python -m benchmarks.configurations
 
 soak: $(DEV)
 	@$(PYTEST) -m wide

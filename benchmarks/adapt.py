@@ -5,117 +5,40 @@ some images; the choice between ways to adapt is made on those too, with a veto 
 that nothing was made from. KL is given as a share of that of the same schedule rounded, zeroed or pruned; of zeros,
 schedules are solved for layers measured with adapted weights, and the share is that of the usual schedule's.
 
-Scans are kept in ``.cache/scans``: delete it to scan anew. Rows are written as they are found, in place of older ones
+Rows are written as they are found, in place of older ones
 of the same title, so that a part can be measured alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 
-from benchmarks.networks import CACHE, NETWORKS, trained
-from benchmarks.real.network import ARCHITECTURE, load_network
-from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
+from benchmarks.networks import NETWORKS
+from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.real.pruned import pruned_schedule
 from benchmarks.real.rows import HEAD, Row
 from benchmarks.results import write_row
+from benchmarks.scans import ADAPTED_ON, SCORED, Scan, unseen
 from benchmarks.schedule_cases import BITS, SPARSE
 from senseapp.compressions import BudgetKind, CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.core.codec import dumps, loads
 from senseapp.core.process import become_measuring
-from senseapp.data.images import ImageSet, TensorImages
-from senseapp.data.load import load_demo_images
-from senseapp.engine.quick.scan import quick_scan
-from senseapp.engine.sweep import Sweep
-from senseapp.models.demo import DEMO_PREPROCESSING
-from senseapp.models.loaded import LoadedModel, Preprocessing
-from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ScheduleEntry
-from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.schedules.apply import AppliedModel
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
+from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.repair_choice import Measured, measured
 
 TITLE = "Adapted weights (`python -m benchmarks.adapt`)"
-_SCANS = CACHE.parent / "scans"
-_ADAPTED_ON, _PROOFS, _SCORED = 64, 56, 112  # photographs
-_DIGITS = (256, 192)  # for curves and adapting, and for the veto; the other held-out ones are scored
 _MOST_SECONDS = 120
 _ZEROS, _BITS = tuple(step / 10 for step in range(1, 10)), (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
 _NEAR = 0.01  # of the original's accuracy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scan:
-    """One compression of one network, and what is measured of it."""
-
-    network: str
-    config: CompressionConfig
-    levels: tuple[float, ...]
-    adapted: bool = False
-
-    def evaluator(self) -> ScheduleEvaluator:
-        """Return the network with a quick scan, made now or before."""
-        model, images = _opened(self.network)
-        spec = SensitivitySpec(compression=self.config, levels=self.levels, metric="kl", adapted=self.adapted)
-        path = _SCANS / f"{self.network}-{hashlib.sha256(repr(spec).encode()).hexdigest()[:12]}.json"
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(dumps(_scanned(model, images.curves, spec)))
-        return ScheduleEvaluator.open(loads(path.read_text(), SensitivityResult), model=model, images=images)
-
-
-@cache
-def _opened(network: str) -> tuple[LoadedModel, ProofImages]:
-    if network == ARCHITECTURE:
-        module, title, classes = load_network(), ARCHITECTURE, 1000
-        preparation = Preprocessing(input_shape=(3, 224, 224), mean=(0.5,) * 3, std=(0.5,) * 3)
-        curves, proof = TensorImages(tensors(_ADAPTED_ON, MADE_FROM)), TensorImages(tensors(_PROOFS, MADE_FROM, seed=1))
-    else:
-        module, title, classes, preparation = trained(network), NETWORKS[network].title, 10, DEMO_PREPROCESSING
-        curves, proof, _ = _digits()
-    model = LoadedModel(
-        module=module, title=title, preprocessing=preparation, num_classes=classes, pretrained=True
-    )  # fmt: skip
-    return model, ProofImages(curves=curves, proof=proof, note="")
-
-
-@cache
-def _digits() -> tuple[TensorImages, TensorImages, TensorImages]:
-    held_out = load_demo_images("heldout")
-    order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0)).tolist()
-    first, second = _DIGITS
-    parts = order[:first], order[first : first + second], order[first + second :]
-    curves, proof, scored = (held_out.subset(sorted(part)) for part in parts)
-    return curves, proof, scored
-
-
-@cache
-def _unseen(network: str) -> ImageSet:
-    return TensorImages(tensors(_SCORED, SCORED_ON)) if network == ARCHITECTURE else _digits()[2]
-
-
-def _scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> SensitivityResult:
-    sweep = Sweep.open(model.module, images, replace(spec, mode="quick"))
-    estimates = tuple(quick_scan(sweep))
-    return SensitivityResult(
-        spec=RunSpec(sensitivity=spec),
-        profile=replace(sweep.context.profile, title=model.title),
-        metric="kl",
-        baseline={},
-        measurements=estimates,
-        estimates=estimates,
-        num_samples=len(images),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +120,7 @@ def _delivered(
 
 
 def _lost(evaluator: ScheduleEvaluator, case: Case, applied: AppliedModel) -> dict[str, float]:
-    return {change.metric: change.delta for change in evaluator.measure(applied, _unseen(case.scan.network))}
+    return {change.metric: change.delta for change in evaluator.measure(applied, unseen(case.scan.network))}
 
 
 def rows_of(case: Case) -> Iterator[Row]:
@@ -230,13 +153,13 @@ def rows_of(case: Case) -> Iterator[Row]:
     if isinstance(case.scan.config, PruningConfig):
         plain_kl = min(plain_kl, _delivered(case, evaluator, schedule, "off")[0]["kl"])
     yield Row(
-        what=f"{case.title}: KL on {_SCORED} other photographs, as a share of that of the schedule alone",
+        what=f"{case.title}: KL on {SCORED} other photographs, as a share of that of the schedule alone",
         wanted=f"≤ {case.wanted:g}",
         found=f"{kl / plain_kl:.3f} ({plain_kl:.3f}, adapted {kl:.3f}; held out: {steps})",
         holds=kl <= case.wanted * plain_kl,
     )
     yield Row(
-        what=f"{case.title}: time of all steps and their choice, {_ADAPTED_ON} images",
+        what=f"{case.title}: time of all steps and their choice, {ADAPTED_ON} images",
         wanted=f"≤ {_MOST_SECONDS} s on two cores",
         found=f"{wall:.0f} s, {cpu:.0f} s of processors, {torch.get_num_threads()} threads",
         holds=wall <= _MOST_SECONDS,

@@ -1,0 +1,349 @@
+"""Other ways to choose levels, beside ours, at equal cost: ``python -m benchmarks.rivals [--networks NAME,NAME]``.
+
+All choose from the same levels, measured alone on the same images, and none of them trains:
+
+- *uniform*: one level for all layers;
+- *rule*: fasterai's, strength by the rank of the damage (gamma 1.5); it knows no bits;
+- *PSNR*: greedy, the layer whose next level disturbs the network's output least goes first (AIMET, coreai-opt);
+- *gradients*: Σ (∂L/∂y)² (Δy)² of each layer's output, then the knapsack (modelopt's ``auto_quantize``); the labels are
+  the network's own answers, and no channels can be removed;
+- *pairs*: our damages and their interactions in pairs, after CLADO (see ``benchmarks/configurations.py``);
+- *estimated*, *measured*: ours, from a quick scan and from measurements; *proven*: solved again where layers together
+  lose more than predicted; *adapted*: that, with adapted weights, and *uniform, adapted* beside it.
+
+Scored on images that nothing was made from. Networks and curves are kept in ``.cache``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.configurations import Compressed, interactions
+from benchmarks.networks import NETWORKS
+from benchmarks.real.network import ARCHITECTURE
+from benchmarks.real.pruned import LEVELS as PRUNED
+from benchmarks.results import write_row
+from benchmarks.scans import Scan, opened, unseen
+from benchmarks.schedule_cases import BITS
+from senseapp.compressions import BudgetKind, CompressionConfig, PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.compressions.base import CompressionRequest, WeightCompressor, build_compressor
+from senseapp.core.errors import SenseError
+from senseapp.core.process import become_measuring
+from senseapp.layers.profile import profile_model
+from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
+from senseapp.schedules.curves import Choice
+from senseapp.schedules.evaluator import ScheduleEvaluator
+from senseapp.schedules.methods import ChoiceTable, choices_by_layer, make_schedule
+from senseapp.schedules.problem import Problem, assemble, build_problem, infeasible
+from senseapp.schedules.prove import prove, true_figure
+from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.trade_off import with_true_size
+
+TITLE = "Schedules beside other ways to choose (`python -m benchmarks.rivals`)"
+_ZEROS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+_PASSED = 32  # images in a pass with gradients
+_GAIN = 1e-12  # nats; less is rounding
+_METHODS = ("uniform", "rule", "PSNR", "gradients", "pairs", "estimated", "measured", "proven")
+_ADAPTED = ("uniform, adapted", "adapted")
+_OTHERS = _METHODS[:5]
+
+HEAD = (
+    "KL divergence to the original on images that nothing was made from, and the points of top-1 (without labels, of "
+    "agreement) that are lost; see `benchmarks/rivals.py`. *Best other* is the least KL of the five that are not ours, "
+    "*ours* the share of it that the proven schedule has.",
+    "",
+    f"| case | cost | {' | '.join((*_METHODS, *_ADAPTED))} | best other | ours |",
+    f"|{'---|' * (len(_METHODS) + len(_ADAPTED) + 4)}",
+)
+
+Damages = Mapping[tuple[str, float], float]
+Pairs = Mapping[frozenset[str], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One network compressed one way to one budget."""
+
+    network: str
+    what: str
+    scan: Scan
+    kind: BudgetKind
+    target: float
+
+    @property
+    def title(self) -> str:
+        """Network and budget."""
+        name = ARCHITECTURE if self.network == ARCHITECTURE else NETWORKS[self.network].title
+        return f"{name}, {self.what}"
+
+
+def cases(network: str) -> Iterator[Case]:
+    """Yield what is tried on one network."""
+
+    def case(what: str, config: CompressionConfig, levels: Sequence[float], kind: BudgetKind, target: float) -> Case:
+        scan = Scan(network=network, config=config, levels=tuple(levels), mode="exact")
+        return Case(network=network, what=what, scan=scan, kind=kind, target=target)
+
+    for bits in (4.0, 3.0, 2.0 + (network == ARCHITECTURE) / 2):
+        yield case(f"{bits:g} bits", QuantizationConfig(), BITS, "bits", bits)
+    yield case("W4A4", QuantizationConfig(activations=True), BITS, "bits", 4.0)
+    yield case("W4A8", QuantizationConfig(activations=True, activation_bits="8"), BITS, "bits", 4.0)
+    for zeros in (0.5, 0.7, 0.9, 0.95):
+        yield case(f"{100 * zeros:g} % zeros", SparsityConfig(), _ZEROS, "params", zeros)
+    yield case("2:4 in 80 % of the weights", SparsityConfig(granularity="2:4"), (0.5,), "params", 0.4)
+    for macs in (0.3, 0.5, 0.7):
+        yield case(f"{100 * macs:g} % of MACs", PruningConfig(), PRUNED, "macs", macs)
+
+
+def greedy(result: SensitivityResult, budget: ResourceBudget) -> Schedule:
+    """Return the schedule that takes the least output noise first, level by level, until the budget is met."""
+    problem = build_problem(result, budget, Limits(), metric="sqnr")
+    choices = choices_by_layer(problem)
+    places = dict.fromkeys(choices, 0)
+
+    def saved() -> float:
+        return sum(choices[layer][place].saving(problem.kind) for layer, place in places.items())
+
+    while saved() < problem.required * (1 - 1e-9):
+        left = [layer for layer, place in places.items() if place + 1 < len(choices[layer])]
+        if not left:
+            raise infeasible(problem, reachable=saved())
+        places[min(left, key=lambda layer: choices[layer][places[layer] + 1].damage)] += 1
+    return _assembled(problem, {layer: choices[layer][place] for layer, place in places.items()})
+
+
+def with_pairs(result: SensitivityResult, budget: ResourceBudget, pairs: Pairs) -> Schedule:
+    """Return the schedule that no change of two layers betters, where pairs interact; sought from that without pairs.
+
+    With d the damages of the choices and r their roots, it minimises Σ dᵢ + Σ 2 ρᵢₖ rᵢ rₖ (Deng et al. 2023, eq. 4).
+    """
+    problem = build_problem(result, budget, Limits(), metric="kl")
+    table = ChoiceTable(choices_by_layer(problem), problem.kind)
+    layers = list(table.choices)
+    chosen = [table.choices[layer].index(choice) for layer, choice in table.best(problem).items()]
+    rho = np.array([[pairs.get(frozenset((one, other)), 0.0) for other in layers] for one in layers])
+    improved = True
+    while improved:
+        improved = False
+        for pair in itertools.combinations(range(len(layers)), 2):
+            better = _exchanged(table, problem.required, 2 * rho, chosen, pair)
+            improved |= better != chosen
+            chosen = better
+    return _assembled(
+        problem, {layer: table.choices[layer][place] for layer, place in zip(layers, chosen, strict=True)}
+    )
+
+
+def _exchanged(
+    table: ChoiceTable, required: float, quadratic: NDArray[np.float64], chosen: list[int], pair: tuple[int, int]
+) -> list[int]:
+    """Return ``chosen`` with the best choices of two layers beside those of the others."""
+    roots = np.array([damages[place] ** 0.5 for damages, place in zip(table.damages, chosen, strict=True)])
+    roots[list(pair)] = 0.0
+    saved = sum(table.savings[layer][place] for layer, place in enumerate(chosen) if layer not in pair)
+    one, other = pair
+    first, second = (
+        table.damages[layer] + np.sqrt(table.damages[layer]) * (quadratic[layer] @ roots) for layer in pair
+    )
+    together = quadratic[one, other] * np.sqrt(np.outer(table.damages[one], table.damages[other]))
+    damage = first[:, None] + second + together
+    enough = table.savings[one][:, None] + table.savings[other] + saved >= required * (1 - 1e-9)
+    damage = np.where(enough, damage, np.inf)
+    best = np.unravel_index(int(damage.argmin()), damage.shape)
+    if damage[best] >= damage[chosen[one], chosen[other]] - _GAIN:
+        return chosen
+    found = list(chosen)
+    found[one], found[other] = map(int, best)
+    return found
+
+
+def _assembled(problem: Problem, chosen: Mapping[str, Choice]) -> Schedule:
+    untouched = problem.curve_set.description.scale.untouched
+    levels = {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in chosen.items()}
+    return assemble(problem.curve_set, problem.accounting, levels, method="manual", budget=problem.budget)
+
+
+def made(case: Case, evaluator: ScheduleEvaluator, make: Callable[[ResourceBudget], Schedule]) -> Schedule | None:
+    """Return what ``make`` finds, None where it cannot serve; of channels, what truly meets the budget when applied."""
+
+    def asked(target: float) -> Schedule:
+        return make(ResourceBudget(kind=case.kind, target=target))
+
+    try:
+        if case.kind != "macs":
+            return asked(case.target)
+        return with_true_size(
+            asked, lambda tried: true_figure(evaluator, evaluator.apply(tried), case.kind), case.target
+        )
+    except SenseError:
+        return None
+
+
+def _compressor(case: Case) -> WeightCompressor:
+    model, images = opened(case.network)
+    calibration = tuple(images.curves.batch(0, 64).split(_PASSED))
+    layers = profile_model(model.module, calibration[0][:1]).layers
+    request = CompressionRequest(model=model.module, layers=layers, calibration=calibration)
+    return cast(WeightCompressor, build_compressor(case.scan.config, request))
+
+
+def gradient_scores(
+    network: nn.Module, images: Tensor, compressor: WeightCompressor, levels: Sequence[float]
+) -> Damages:
+    """Return Σ (∂L/∂y)² (Δy)² by layer and level: L is the loss of the network's own answers, y the layer's output."""
+    scores: dict[tuple[str, float], float] = defaultdict(float)
+    for part in images.split(_PASSED):
+        inputs, gradients = _with_gradients(network, part, [target.layer for target in compressor.targets])
+        for target in compressor.targets:
+            module, given = network.get_submodule(target.layer), inputs[target.layer]
+            with torch.no_grad():
+                output = module(given)
+                for level in levels:
+                    with compressor.compress(target, level):
+                        change = module(given) - output
+                    scores[target.layer, level] += float((gradients[target.layer] * change).square().sum())
+    return scores
+
+
+def _with_gradients(
+    network: nn.Module, images: Tensor, layers: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the input of each layer, and the gradient of the loss by its output."""
+    inputs: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
+
+    def watch(layer: str, _: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        inputs[layer] = given[0].detach().clone()
+        output.register_hook(partial(gradients.__setitem__, layer))
+
+    handles = [network.get_submodule(layer).register_forward_hook(partial(watch, layer)) for layer in layers]
+    scores = network(images.clone().requires_grad_(True))
+    functional.cross_entropy(scores, scores.argmax(1), reduction="sum").backward()
+    for handle in handles:
+        handle.remove()
+    network.zero_grad()
+    return inputs, gradients
+
+
+def _with_damages(result: SensitivityResult, damages: Damages) -> SensitivityResult:
+    def changed(found: LayerMeasurement) -> LayerMeasurement:
+        known = found.change("kl")
+        if known is None:
+            return found
+        damage = damages[found.key]
+        return replace(found, changes=(replace(known, delta=damage, ci_low=damage, ci_high=damage),))
+
+    return replace(result, measurements=tuple(map(changed, result.measurements)))
+
+
+def _pairs(case: Case, evaluator: ScheduleEvaluator, compressor: WeightCompressor) -> Pairs:
+    """Return ρ of every pair of layers: measured, or the mean of those that were."""
+    model, images = opened(case.network)
+    damage = {found.key: change.delta for found in evaluator.result.measurements if (change := found.change("kl"))}
+    names = list(dict.fromkeys(layer for layer, _ in damage))
+    compressed = Compressed(model.module, images.curves.batch(0, len(images.curves)), compressor)
+    pairs = dict(interactions(compressed, compressed.log_probabilities({}), names, case.scan.levels, damage))
+    mean = float(np.mean(list(pairs.values()))) if pairs else 0.0
+    return {each: pairs.get(each, mean) for each in map(frozenset, itertools.combinations(names, 2))}
+
+
+_OtherScores = tuple[SensitivityResult | None, Pairs | None]
+
+
+def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConfig, _OtherScores]) -> str:
+    """Return the row of one case; ``known`` keeps what all budgets of one compression share."""
+    if case.scan.config not in known:
+        known[case.scan.config] = _other_scores(case, evaluator)
+    gradients, pairs = known[case.scan.config]
+    result, tried = evaluator.result, partial(made, case, evaluator)
+    estimates = replace(case.scan, mode="quick").evaluator().result
+    schedules = {
+        "uniform": tried(partial(_ours, result, method="uniform")),
+        "rule": tried(partial(_ours, result, method="gamma")),
+        "PSNR": tried(partial(greedy, result)),
+        "gradients": None if gradients is None else tried(partial(_ours, gradients)),
+        "pairs": None if pairs is None else tried(partial(with_pairs, result, pairs=pairs)),
+        "estimated": tried(partial(_ours, estimates)),
+        "measured": tried(partial(_ours, result)),
+    }
+    found = {name: _lost(case, evaluator, schedule) for name, schedule in schedules.items()}
+    found["uniform, adapted"] = _lost(case, evaluator, schedules["uniform"], adapting="minutes")
+    ours = schedules["measured"]
+    assert ours is not None, f"{case.title} cannot be met"
+    proven = prove(evaluator, ours, repair=False, rounds=3).result.schedule
+    found["proven"], found["adapted"] = (_lost(case, evaluator, proven, adapting=how) for how in ("off", "minutes"))
+    cost = true_figure(evaluator, evaluator.apply(proven), case.kind)
+    others = {name: lost["kl"] for name in _OTHERS if (lost := found[name]) is not None}
+    best = min(others, key=lambda name: others[name])
+    cells = [case.title, f"{cost:.3g}", *map(_shown, (found[name] for name in (*_METHODS, *_ADAPTED)))]
+    share = (found["proven"] or {"kl": math.inf})["kl"] / others[best]
+    return f"| {' | '.join([*cells, best, f'{share:.2f}'])} |"
+
+
+def _ours(result: SensitivityResult, budget: ResourceBudget, method: str = "optimal") -> Schedule:
+    return make_schedule(result, budget=budget, method=method, metric="kl")
+
+
+def _other_scores(case: Case, evaluator: ScheduleEvaluator) -> _OtherScores:
+    """Return the curves with scores by gradients, and the pairs; None for channels, which have neither."""
+    if isinstance(case.scan.config, PruningConfig):
+        return None, None
+    compressor = _compressor(case)
+    model, images = opened(case.network)
+    pictures = images.curves.batch(0, len(images.curves))
+    scores = gradient_scores(model.module, pictures, compressor, case.scan.levels)
+    return _with_damages(evaluator.result, scores), _pairs(case, evaluator, compressor)
+
+
+def _lost(
+    case: Case, evaluator: ScheduleEvaluator, schedule: Schedule | None, *, adapting: Adapting = "off"
+) -> dict[str, float] | None:
+    """Return by metric what is lost on images that nothing was made from."""
+    if schedule is None:
+        return None
+    applied = evaluator.apply(schedule)
+    if adapting != "off":
+        measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting=adapting)
+    return {change.metric: change.delta for change in evaluator.measure(applied, unseen(case.network))}
+
+
+def _shown(lost: dict[str, float] | None) -> str:
+    if lost is None:
+        return "–"
+    return f"{lost['kl']:.3g} ({100 * lost.get('top1', lost['agreement']):.1f})"
+
+
+def main() -> None:
+    """Print each row, and write it in place of an older one."""
+    every = (ARCHITECTURE, "resnet", "mobilenet", "vit", "convnext")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__)
+    parser.add_argument("--networks", default=",".join(every), help="comma-separated")
+    parser.add_argument("--only", default="", help="part of the names of cases")
+    options = parser.parse_args()
+    print("\n".join(HEAD), flush=True)
+    for name in options.networks.split(","):
+        known: dict[CompressionConfig, _OtherScores] = {}
+        for case in cases(name):
+            if options.only in case.title:
+                row = row_of(case, case.scan.evaluator(), known)
+                print(row, flush=True)
+                write_row(TITLE, HEAD, row)
+
+
+if __name__ == "__main__":
+    become_measuring(beside_others=False)
+    main()
