@@ -85,6 +85,8 @@ def _cases() -> Iterator[Case]:
     bits = Scan(network=ARCHITECTURE, config=QuantizationConfig(), levels=_BITS)
     for title, target, wanted in (("4 bits", 4.0, 0.25), ("3 bits", 3.0, 0.17)):
         yield Case(title=title, scan=bits, wanted=wanted, solve=_budget("bits", target))
+        blocks = f"{title}, blocks tuned"
+        yield Case(title=blocks, scan=bits, wanted=wanted, solve=_budget("bits", target), adapting="best")
     for title, target, wanted in (("50 % zeros", 0.5, 0.4), ("60 % zeros", 0.6, 0.4), ("70 % zeros", 0.7, 0.5)):
         solve, adapted = _budget("params", target), replace(zeros, levels=_ZEROS[2:], adapted=True)
         yield Case(title=title, scan=zeros, wanted=wanted, solve=solve, solved_for=adapted)
@@ -158,11 +160,12 @@ def rows_of(case: Case) -> Iterator[Row]:
         found=f"{kl / plain_kl:.3f} ({plain_kl:.3f}, adapted {kl:.3f}; held out: {steps})",
         holds=kl <= case.wanted * plain_kl,
     )
+    limited = case.adapting != "best"
     yield Row(
         what=f"{case.title}: time of all steps and their choice, {ADAPTED_ON} images",
-        wanted=f"≤ {_MOST_SECONDS} s on two cores",
+        wanted=f"≤ {_MOST_SECONDS} s on two cores" if limited else "no limit",
         found=f"{wall:.0f} s, {cpu:.0f} s of processors, {torch.get_num_threads()} threads",
-        holds=wall <= _MOST_SECONDS,
+        holds=wall <= _MOST_SECONDS or not limited,
     )
 
 
