@@ -85,9 +85,12 @@ async def _work(processes: list[psutil.Process]) -> bool:
     def spent() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
-    before = spent()
-    await asyncio.sleep(0.5)
-    return spent() - before > _RESTING_SECONDS
+    try:
+        before = spent()
+        await asyncio.sleep(0.5)
+        return spent() - before > _RESTING_SECONDS
+    except psutil.NoSuchProcess:  # it made way for another
+        return True
 
 
 def make_reference(folder: Path) -> Reference:
