@@ -98,7 +98,7 @@ def cases(network: str) -> Iterator[Case]:
         scan = Scan(network=network, config=config, levels=tuple(levels), mode="exact")
         return Case(network=network, what=what, scan=scan, kind=kind, target=target)
 
-    for bits in (4.0, 3.0, 2.0 + (network == ARCHITECTURE) / 2):
+    for bits in (4.0, 3.0, 2.5):
         yield case(f"{bits:g} bits", QuantizationConfig(), BITS, "bits", bits)
     yield case("W4A4", QuantizationConfig(activations=True), BITS, "bits", 4.0)
     yield case("W4A8", QuantizationConfig(activations=True, activation_bits="8"), BITS, "bits", 4.0)
