@@ -14,7 +14,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec
 from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import Verification
+from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.store.run_file_reading import ReadRunFile, read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
@@ -101,8 +101,9 @@ def _fill(folder: RunFolder, read: ReadRunFile) -> None:
     for name, record in read.records.items():
         if isinstance(record, ValidationResult):
             record = replace(record, files=_files(read.weights, _key(name)))
-        if isinstance(record, Recommendation) and record.schedule and record.validation:
-            files = _files(read.weights, Verification(run_id="", schedule=record.schedule).key)
+        if isinstance(record, Recommendation) and (proof := RecommendationTask(run_id="").proof(record)):
+            assert record.validation is not None
+            files = _files(read.weights, proof.key)
             record = replace(record, validation=replace(record.validation, files=files))
         folder.save(_key(name), record)
     for name in read.weights:

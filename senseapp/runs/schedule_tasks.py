@@ -224,7 +224,9 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
     def proof(self, found: Recommendation) -> Verification | None:
         """Return the task whose outcome is the proof of what is recommended; None where nothing is."""
-        return None if found.schedule is None else Verification(run_id=self.run_id, schedule=found.schedule)
+        if found.schedule is None or found.validation is None:
+            return None
+        return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
 
     def find_out(self, context: TaskContext) -> Recommendation:
         """Look for it, and keep its proof and the compressed model."""

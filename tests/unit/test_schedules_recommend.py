@@ -19,7 +19,7 @@ from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.layer_tasks import LayerAnswers
-from senseapp.runs.schedule_tasks import RecommendationTask
+from senseapp.runs.schedule_tasks import RecommendationTask, Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from senseapp.schedules import recommend
@@ -136,6 +136,13 @@ def test_the_words_say_what_was_measured() -> None:
     validation = replace(found.validation, changes=(replace(unlabelled, num_samples=24),), uniform=())
     words = replace(found, metric="agreement", validation=validation, held_out=False).evidence
     assert words.startswith("Measured on 24 images that the layers were measured on too: 12 of 24 answers change, 50.0")
+
+
+def test_the_proof_of_adapted_weights_is_found_where_the_page_looks_for_it() -> None:
+    found, task = MadeUp(SparsityConfig, 0.6, 0.6).recommended(), RecommendationTask(run_id="run")
+    adapted = replace(found, validation=replace(found.validation, adapting="minutes"))
+    assert task.proof(adapted) == Verification(run_id="run", schedule=found.schedule, adapting="minutes")
+    assert task.proof(replace(found, schedule=None, validation=None)) is None
 
 
 @pytest.fixture(scope="module")
