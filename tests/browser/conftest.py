@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
 from senseapp.records.spec import RunSpec
@@ -118,6 +118,11 @@ def script_errors() -> list[str]:
     return []
 
 
+def is_complaint(said: ConsoleMessage) -> bool:
+    """Whether a line of the console is an error, or a warning of Vega's on a chart."""
+    return said.type == "error" or said.text.startswith("WARN")
+
+
 def failure_of(request: Request) -> list[str]:
     """Return why a request failed; nothing where its page was left before the answer."""
     return [] if request.failure == "net::ERR_ABORTED" else [f"{request.url}: {request.failure}"]
@@ -134,7 +139,7 @@ def page(
     local = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
     opened.on("request", lambda request: None if request.url.startswith(local) else foreign.append(request.url))
     opened.on("console", lambda said: foreign.append(said.text) if "Content Security Policy" in said.text else None)
-    opened.on("console", lambda said: script_errors.append(said.text) if said.type == "error" else None)
+    opened.on("console", lambda said: script_errors.append(said.text) if is_complaint(said) else None)
     opened.on("pageerror", lambda error: script_errors.append(error.stack or error.message))
     opened.on("requestfailed", lambda request: script_errors.extend(failure_of(request)))
     opened.on("crash", lambda _: script_errors.append("The browser ended this page."))

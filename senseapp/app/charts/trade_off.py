@@ -60,7 +60,7 @@ def _lines(base: alt.Chart, sources: list[str]) -> Any:
     legend = alt.Legend(title=None, orient="top", symbolType="stroke", columns=2)
     return base.mark_line(strokeWidth=2, clip=True, aria=False).encode(
         color=alt.Color("source:N", scale=colours, legend=legend),
-        strokeDash=alt.StrokeDash("source:N", scale=dashes, legend=None),
+        strokeDash=alt.StrokeDash("source:N", scale=dashes, legend=legend),
     )
 
 
