@@ -30,7 +30,7 @@ _OTHERS = (
 )
 _FITTED, _SCORED, _SIDE = 16, 96, 64
 _LEARNT = 280  # images that classifiers are fitted to
-_DAMPING, _LOGIT = 1e-4, 10.0
+_DAMPING, _LOGIT = 0.1, 10.0
 INTRO = (
     f"{machine()}. The file in onnxruntime against the same file computed in float, step by step as its integers are "
     f"to be, on {_SCORED} images that nothing was fitted to. {_REAL} has ImageNet weights and photographs, the demo "
@@ -81,15 +81,16 @@ def _case(name: str) -> tuple[bytes, Tensor]:
 def _fit_classifier(network: nn.Module, images: Tensor) -> None:
     """Let the last layer tell the pictures apart that ``images`` are crops of in turn: ridge regression."""
     with torch.no_grad():
-        features = network.forward_head(network.forward_features(images), pre_logits=True)
-        ones = torch.cat([features, torch.ones(len(features), 1)], dim=1).double()
+        features = network.forward_head(network.forward_features(images), pre_logits=True).double()
+        mean = features.mean(0)
+        centred = features - mean
         wanted = functional.one_hot(torch.arange(len(images)) % len(MADE_FROM)).double()
-        gram = ones.T @ ones
+        gram = centred.T @ centred
         damping = _DAMPING * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
-        found = (_LOGIT * torch.linalg.solve(gram + damping, ones.T @ wanted)).float()
+        found = _LOGIT * torch.linalg.solve(gram + damping, centred.T @ (wanted - wanted.mean(0)))
         classifier = network.get_classifier()
-        classifier.weight.copy_(found[:-1].T)
-        classifier.bias.copy_(found[-1])
+        classifier.weight.copy_(found.T)
+        classifier.bias.copy_(-mean @ found)
 
 
 def _fitted_file(network: nn.Module, fitted: Tensor) -> bytes:

@@ -28,8 +28,8 @@ _SCHEDULES, _TURNS = 5, 21
 _BUDGETS = {"tf_efficientnet_lite0": 16, "mobilenetv3_small_100": 17, "regnetx_002": 17}
 _BITS = BitScale(noun="rounding", axis="Bits")
 INTRO = (
-    f"One image, one thread, {machine()}. Times are multiples of the float file's, made in turns, so that what else the "
-    "machine does meets both alike. Weights are random: time does not depend on them."
+    f"One image, one thread, {machine()}. Times are multiples of the float file's, made in turns, so that what else "
+    "the machine does meets both alike. Weights are random: time does not depend on them."
 )
 
 

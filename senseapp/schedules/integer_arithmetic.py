@@ -142,7 +142,8 @@ class _Rewriting:
         else:
             ratios = [scale / last for scale in scales]
             zeros = [self._value(each, 2).astype(np.float32) for each in (first, second)]
-            total = self._constant(np.float64(zero - (ratios[0] * zeros[0] + ratios[1] * zeros[1])), np.float64)
+            fused = np.float32(np.float64(ratios[0]) * zeros[0] + np.float32(ratios[1] * zeros[1]))  # by the compiler
+            total = self._constant(np.float64(zero - fused), np.float64)
             for each, ratio in zip((second, first), reversed(ratios), strict=True):  # two fused multiply-adds
                 wide = self._add("Cast", each.input[0], to=TensorProto.DOUBLE)
                 total = self._add("Add", self._add("Mul", wide, self._constant(ratio, np.float64)), total)
