@@ -250,7 +250,7 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
 
 
 _MOST_QUESTIONS = 2  # at a time: each takes memory
-_MOST_ANSWERS = 200  # of one process: what libraries keep of each file is some 200 kB
+_MOST_ANSWERS = 100  # of one process: what libraries keep of each file is some 200 kB
 _ANSWER_SECONDS = 1.0  # for which work waits for a process that answers a question with the engine loaded
 
 
