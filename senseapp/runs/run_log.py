@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from senseapp.core.disk import storage_errors
-from senseapp.core.errors import SenseError
 from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
@@ -121,8 +120,8 @@ class RunLogs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record to the log of its run; a disk that refuses must not fail the run."""
-        with suppress(SenseError, OSError):
-            path = self._store.folder(record.__dict__["run"]).path / _FILE
+        with suppress(OSError):
+            path = self._store.folder_of_runs / record.__dict__["run"] / _FILE  # of another store, it is not there
             if path.parent.is_dir() and (not path.is_file() or path.stat().st_size < _MOST_BYTES):
                 with path.open("a", encoding="utf-8") as stream:
                     stream.write(self.format(record) + "\n")

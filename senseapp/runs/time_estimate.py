@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from senseapp.core.codec import register
@@ -175,8 +176,9 @@ def _geometric_mean(known: float, newest: float) -> float:
     return mean
 
 
+@cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution for about a quarter of a second."""
+    """Time a large and a tiny convolution for about a quarter of a second, once in a process."""
     import torch  # the app paints before torch is loaded
 
     with torch.inference_mode():

@@ -221,12 +221,14 @@ class InHistogram(OfFinishedRun):
         await page.open_tab("Histograms")
 
     async def strike(self, server: Served, page: Visitor) -> None:
-        if self.scene.victim == "server":
-            await super().strike(server, page)
-            return
         await self.begin(page, server)  # it takes hundredths of a second
-        await asyncio.sleep(self.scene.chance.uniform(0, 1))
-        await asyncio.to_thread(kill_jobs, server)
+        if self.scene.victim == "server":
+            for process in job_processes(server):
+                process.resume()
+            await asyncio.sleep(self.scene.chance.uniform(0, 0.03))
+        else:
+            await asyncio.sleep(self.scene.chance.uniform(0, 1))
+        await asyncio.to_thread(self.scene.kill, server)
 
 
 class InUpload(Moment):
