@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import onnx
 import pytest
@@ -97,6 +99,7 @@ def exported(model: nn.Module) -> bytes:
     return onnx_model(model.eval(), IMAGES[:1])
 
 
+@cache
 def built(kind: type[nn.Module]) -> bytes:
     torch.manual_seed(0)
     return exported(kind())
