@@ -21,8 +21,6 @@ from senseapp.schedules.timed_widths import TimedWidths
 from senseapp.schedules.timing import time_layers
 from senseapp.schedules.write import onnx_copy
 
-MOST_SLOWER = 1.15
-"""A schedule whose file takes longer than this multiple of its promise is not offered."""
 _ROUNDS = 5
 
 
@@ -109,7 +107,7 @@ def schedule_for_time(
 ) -> Schedule:
     """Return the schedule of least damage whose file was measured to take at most ``most_seconds`` here.
 
-    What layers take is measured first. A schedule whose file takes longer than it promises is solved again for less.
+    What layers take is measured first. A schedule whose file takes longer than that is solved again for less.
 
     Raises:
         InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
@@ -154,7 +152,7 @@ def measured_schedule(
         share = network.ratio(schedule)
         promised, found = schedule.achieved[MILLISECONDS] / 1000, share * real
         least = min(least, found)
-        if found <= most_seconds and found <= MOST_SLOWER * promised and share < 1:
+        if found <= most_seconds and share < 1:
             return _with_measured(schedule, found, real, network.threads, len(network.image))
         asked = min(asked, promised) * min(0.98, most_seconds / found)
     raise _too_slow(most_seconds, least, real)

@@ -132,6 +132,13 @@ def test_one_that_is_slower_is_solved_again_for_less():
     assert made.achieved[MILLISECONDS] == pytest.approx(1.86)
 
 
+def test_one_as_quick_as_asked_is_offered_though_a_quicker_one_was_predicted():
+    network = ScriptedNetwork([0.72])
+    made = solve(network, 2.2)
+    assert network.seen == pytest.approx([1.8])
+    assert made.achieved[MILLISECONDS] == pytest.approx(2.16)
+
+
 @pytest.mark.parametrize("ratios", [[1.1] * 5, [0.99] * 5, [0.8, 0.9, 0.9]])
 def test_nothing_slower_than_the_budget_or_float_is_ever_offered(ratios):
     with pytest.raises(InfeasibleBudget, match=r"No schedule was measured to take at most 1\.25 ms here"):
