@@ -5,24 +5,27 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {
-    "browser, with the engine": (
-        "tests/browser/test_journey.py",
-        "tests/browser/test_restart.py",
+    "journeys": ("tests/browser/test_journey.py",),
+    "uploads in the browser": (
         "tests/browser/test_uploads.py",
+        "tests/browser/test_restart.py",
         "tests/browser/test_large_upload.py",
     ),
+    "explorer and two people": ("tests/browser/test_explorer.py", "tests/browser/test_two_people.py"),
     "browser": ("tests/browser/",),
     "cluster": ("tests/cluster/",),
 }
 """Tests that share a server or a cluster, which is started once for each of these; what fits two is of the first.
 
-Those in the browser are two, of about one length: together they would take longer than all others.
+Those in the browser are four, of about one length: fewer would outlast all others.
 """
 
 LONGEST = (
-    *TOGETHER["browser, with the engine"],
-    "tests/browser",
+    *TOGETHER["journeys"],
     "tests/cluster",
+    "tests/browser/test_uploads.py",
+    "tests/browser",
+    "tests/unit/test_soaks.py",
     "tests/reference/test_architectures.py",
     "tests/unit/test_engine_level_batching.py",
     "tests/unit/test_runs_kill.py",
@@ -30,6 +33,9 @@ LONGEST = (
     "tests/reference/test_fasterai.py",
     "tests/reference/test_schedules_export_readback.py",
     "tests/unit/test_cli_apply.py",
+    "tests/unit/test_cli_deploy.py",
+    "tests/unit/test_runs_verification.py",
+    "tests/unit/test_schedules_timing.py",
     "tests/reference",
     "tests/pages",
 )
