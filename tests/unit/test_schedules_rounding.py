@@ -24,7 +24,7 @@ from senseapp.schedules.rounding.choice import chosen_rounding, rounded_tensors
 from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.rounding.products import products
 from senseapp.schedules.rounding.weights import rounded
-from senseapp.schedules.runtime import RuntimeModel
+from senseapp.schedules.runtime import RuntimeModel, machine
 from senseapp.schedules.write import onnx_model
 
 IMAGES = torch.randn(64, 3, 12, 12, generator=torch.Generator().manual_seed(0)) + 0.5
@@ -159,7 +159,8 @@ def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, 
         writer.rounding = chosen_rounding(writer, [FITTED], damage_of=error_of, progress=lambda _sentence: None)
         content = writer.write()
     onnx.checker.check_model(onnx.load_from_string(content))
-    assert error_of(content) < 0.9 * usual  # far less where products of 8 bits saturate, without VNNI
+    share = 1 / 4 if "without VNNI" in machine() else 0.9  # of what is lost where products of 8 bits saturate, or not
+    assert error_of(content) < share * usual
     assert set(writer.rounding.products) == {each.node for each in products(onnx.load_from_string(network))}
 
 
