@@ -105,4 +105,5 @@ def _scanned(model: LoadedModel, images: ImageSet, spec: SensitivitySpec) -> Sen
         measurements=found or latest(sweep.measure()),
         estimates=found,
         num_samples=len(images),
+        recorded=sweep.baseline.recorded() if spec.mode == "exact" else None,
     )

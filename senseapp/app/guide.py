@@ -100,9 +100,9 @@ ENTRIES = (
     Entry(
         question="What is a schedule, and how far can I trust it?",
         answer="One amount per layer for one budget. How much? The curve on the Schedule page is flat at first, then "
-        "bends: click a dot before the bend, or say with **Largest loss** what you can afford. The prediction adds up "
-        "what each layer loses alone; layers together may lose more or less. Check it before you ship it, and "
-        "fine-tune it if you can.",
+        "bends: click a dot before the bend, or say with **Largest loss** what you can afford. The prediction is "
+        "made from layers that were measured alone; together they may lose more or less. Check it before you ship it, "
+        "and fine-tune it if you can.",
         picture="schedule",
         caption="A schedule: the amount of each layer, and what it is predicted to cost.",
     ),

@@ -36,11 +36,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an order: sums over the span by metric and what the compression did, or why it failed."""
+    """What came of an order: sums over the span by metric and what the compression did, or why it failed.
+
+    ``outputs`` is what :meth:`BaselineOutputs.recorded_change` says of the span.
+    """
 
     order: Order
     seconds: float
     moments: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    outputs: bytes = b""
     applied: Applied = _NOTHING_APPLIED
     reason: str = ""
 
@@ -176,6 +180,7 @@ class Probe:
                 order=order,
                 seconds=0.0,
                 moments=baseline.moments(output, *order.span),
+                outputs=baseline.recorded_change(output, *order.span),
                 applied=prepared[order].applied,
             )
             for order, output in zip(prepared, outputs, strict=True)
@@ -224,8 +229,13 @@ class Probe:
         self._advance(replay, prefixes, item.position)
         with self.compressor.compress(item.target, order.level) as applied:
             output = self._pass(replay, prefixes, order.span)
-        moments = baseline.moments(output, *order.span)
-        return Outcome(order=order, seconds=0.0, moments=moments, applied=applied)
+        return Outcome(
+            order=order,
+            seconds=0.0,
+            moments=baseline.moments(output, *order.span),
+            outputs=baseline.recorded_change(output, *order.span),
+            applied=applied,
+        )
 
     def _advance(self, replay: Replay, prefixes: Kept, position: int) -> None:
         if self.context.replay_obstacle:

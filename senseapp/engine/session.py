@@ -215,6 +215,7 @@ class Session:
             environment=_environment(passes, context) | self.sweep.executor.environment(),
             passes=passes,
             seconds=seconds,
+            recorded=self.sweep.baseline.recorded() if any(item.outputs for item in final) else None,
         )
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import CompressionRequest, Compressor
 from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import ImageSet, draw
-from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator
+from senseapp.engine.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.engine.adapted import AdaptedCompressor, compressor_for
 from senseapp.engine.context import MeasurementContext
 from senseapp.engine.executor import Executor, LocalExecutor
@@ -134,7 +134,13 @@ class Sweep:
             asked=None if layout is None else layout.levels_per_pass,
         )
         context.layout = replace(context.layout, levels_per_pass=levels_per_pass)
-        unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics)
+        recorded = images_to_record(
+            metrics,
+            num_images=len(images),
+            num_outputs=context.profile.num_classes,
+            measurements=len(planned) * len(spec.levels),
+        )
+        unmeasured = BaselineOutputs(torch.empty(0), images.labels, metrics, recorded_images=recorded)
         sweep = cls(context, spec, compressor, planned, unmeasured, metric, executor or LocalExecutor(), 0, notes)
         sweep.span_images = sweep.executor.arrange(sweep, span_images)
         if images.labels is not None:
@@ -210,7 +216,9 @@ class Sweep:
             if outcome.reason:
                 yield accumulator.fail(item, order.level, outcome.reason, outcome.seconds)
             else:
-                yield accumulator.add(item, order.level, outcome.moments, outcome.applied, outcome.seconds)
+                yield accumulator.add(
+                    item, order.level, outcome.moments, outcome.applied, outcome.seconds, outcome.outputs
+                )
 
     def _orders(
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator

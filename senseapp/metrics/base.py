@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from senseapp.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 Moments = Sequence[float]
@@ -165,6 +167,23 @@ class Metric(ABC):
         """Return baseline, value and delta."""
         value = moments[1] + (-1 if self.higher_is_better else 1) * moments[2]
         return moments[1] / moments[0], value / moments[0], moments[2] / moments[0]
+
+    # ---- layers together
+
+    def recorded_size(self, num_outputs: int) -> int:
+        """Return how many numbers :meth:`recorded` has for each image; 0 where layers together are not predicted."""
+        return 0
+
+    def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
+        """Return what of each image's ``output`` is kept to predict layers together, (N, K), float32.
+
+        Changes of it are taken to add up over layers.
+        """
+        raise NotImplementedError
+
+    def together(self, recorded: NDArray[np.float64], changes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``delta``, (...), of what differs from what is ``recorded``, (N, K), by ``changes``, (..., N, K)."""
+        raise NotImplementedError
 
     # ---- what can be measured and shown
 

@@ -15,8 +15,14 @@ from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, powers
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
+_RECORDED_CLASSES = 10
+_SMOOTHED = (
+    0.003  # of the probability, spread over all classes: those next to none would dwarf all others in logarithms
+)
 _Z = statistics.NormalDist().inv_cdf(0.975)
 
 
@@ -140,6 +146,31 @@ class KLDivergence(ClassificationMetric):
         from senseapp.metrics.intervals import nonnegative_mean_interval
 
         return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+    def recorded_size(self, num_outputs: int) -> int:
+        """Return how many classes are told apart."""
+        return min(num_outputs, _RECORDED_CLASSES)
+
+    def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
+        """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""
+        probability, kept = output.float().softmax(1), self.recorded_size(output.shape[1])
+        if kept < output.shape[1]:
+            likeliest = baseline_output.float().topk(kept - 1, dim=1).indices
+            found = probability.gather(1, likeliest)
+            others = (1 - found.sum(1, keepdim=True)).clamp_min(0)
+            probability = found.new_empty(len(found), kept)
+            probability[:, :-1], probability[:, -1:] = found, others
+        return ((1 - _SMOOTHED) * probability + _SMOOTHED / kept).log()
+
+    def together(self, recorded: NDArray[np.float64], changes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean of ln Σ p eᶜ − Σ p c, the divergence from p of what is proportional to p eᶜ."""
+        import numpy as np
+
+        probability = np.exp(recorded)
+        probability /= probability.sum(-1, keepdims=True)
+        mean = (probability * changes).sum(-1)
+        divergence = np.log((probability * np.exp(changes)).sum(-1)) - mean
+        return np.asarray(np.maximum(divergence.mean(-1), 0.0))  # rounding can leave -1e-17
 
     def largest_estimate(self, num_classes: int) -> float:
         """Return ln(``num_classes``), as much as the original's answers hold."""

@@ -51,6 +51,8 @@ class LayerMeasurement:
         removed_params: weights zeroed or removed, over all members.
         removed_macs: multiply-accumulates that a kernel skipping them would save, for one image.
         reason: one sentence if it was not applicable or failed.
+        outputs: how what :class:`RecordedOutputs` keeps differs, float16 (images, size), in C order; empty where it is
+            not kept.
     """
 
     layer: str
@@ -66,6 +68,7 @@ class LayerMeasurement:
     removed_macs: int = 0
     seconds: float = 0.0
     reason: str = ""
+    outputs: bytes = b""
 
     @property
     def key(self) -> tuple[str, float]:
@@ -78,6 +81,21 @@ class LayerMeasurement:
 
 
 register(LayerMeasurement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedOutputs:
+    """What is kept of the uncompressed model's output for the first images, so that layers together can be predicted.
+
+    Attributes:
+        metric: whose :meth:`~senseapp.metrics.Metric.recorded` it is.
+        size: numbers for each image.
+        values: float16 (images, size), in C order.
+    """
+
+    metric: str
+    size: int
+    values: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +158,7 @@ class SensitivityResult:
         environment: versions, device, threads; for reading only.
         seconds: time of the whole run.
         summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
+        recorded: of the uncompressed model's outputs; None in files of earlier versions, and where nothing is kept.
     """
 
     spec: RunSpec
@@ -158,6 +177,7 @@ class SensitivityResult:
     passes: PassSettings = _USUAL_PASSES
     seconds: float = 0.0
     summary: str = ""
+    recorded: RecordedOutputs | None = None
 
     def __post_init__(self) -> None:
         if self.environment and self.passes == _USUAL_PASSES:

@@ -96,7 +96,7 @@ class ScheduleEntry:
         layer: its name; for a group, the first member.
         compression: ``sparsity``, ``pruning``, ``quantization``, or ``none`` if the layer is left alone.
         level: fraction or bits; 0 for ``none``.
-        predicted_damage: its share of the predicted metric drop.
+        predicted_damage: what it loses alone.
         locked: whether a person fixed it.
     """
 
@@ -118,7 +118,7 @@ class Schedule:
         entries: one per layer or coupled group, in execution order.
         budget: None for a manual one.
         metric: the metric its damage is counted in.
-        predicted_damage: sum over entries.
+        predicted_damage: of all entries together: their sum, and what they do beyond it where that is known.
         achieved: what is removed or kept in the unit of each budget kind, predicted from the layers' costs.
         notes: sentences a person should read.
         file_notes: those of them that say what target files, which hold one number per layer, do not.

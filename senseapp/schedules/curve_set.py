@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from senseapp.compressions import CompressionConfig, CompressionDescription, get
@@ -14,7 +14,8 @@ from senseapp.records.measurement import LayerMeasurement, SensitivityResult, St
 from senseapp.records.profile import ModelProfile
 from senseapp.records.resolution import smallest_visible_loss
 from senseapp.records.schedule import Limits
-from senseapp.schedules.curves import CurvePoint, LayerCurve, cleaned
+from senseapp.schedules.curves import Choice, CurvePoint, LayerCurve, cleaned
+from senseapp.schedules.joint import JointDamage
 
 _NAMES_SHOWN = 3
 _EQUAL_SIZES_NOTE = (
@@ -34,6 +35,7 @@ class CurveSet:
         notes: sentences on everything left out or estimated.
         file_notes: those of them on what target files do not say.
         visible: the smallest damage that the images can show; 0 where that is unknown.
+        joint: what layers do together; None where nothing is known of it, so that damages are taken to add up.
     """
 
     curves: tuple[LayerCurve, ...]
@@ -45,6 +47,7 @@ class CurveSet:
     file_notes: tuple[str, ...] = ()
     visible: float = 0.0
     num_images: int = 0
+    joint: JointDamage | None = None
 
     @property
     def description(self) -> CompressionDescription:
@@ -54,6 +57,10 @@ class CurveSet:
     def curve_of(self, layer: str) -> LayerCurve | None:
         """Return the curve that ``layer`` belongs to, as itself or as a member of a group."""
         return next((curve for curve in self.curves if layer in curve.members), None)
+
+    def damage(self, chosen: Mapping[str, Choice]) -> float:
+        """Return the predicted damage of one choice per curve, by first member, all together."""
+        return sum(choice.damage for choice in chosen.values()) if self.joint is None else self.joint.damage(chosen)
 
 
 def damage_metric(result: SensitivityResult, metric: str | None = None) -> str:
@@ -113,6 +120,7 @@ def curves_of(result: SensitivityResult, metric: str | None = None) -> CurveSet:
         file_notes=config.schedule_notes,
         visible=smallest_visible_loss(result, name) or 0.0,
         num_images=result.num_samples,
+        joint=JointDamage.of(result, name, curves),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from senseapp.compressions import BudgetKind, get, names, tidy_level
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
@@ -25,6 +26,7 @@ from senseapp.schedules.problem import (
     infeasible,
 )
 
+_MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
@@ -51,13 +53,29 @@ class ChoiceTable:
         self.damages = [np.array([choice.damage for choice in own]) for own in self.choices.values()]
         self.savings = [np.array([choice.saving(kind) for choice in own]) for own in self.choices.values()]
 
-    def best(self, problem: Problem) -> dict[str, Choice]:
-        """Return the choice of each layer that minimises the summed damage under the problem's budget."""
+    def best(self, problem: Problem, *, around: Mapping[str, Choice] | None = None) -> dict[str, Choice]:
+        """Return the choice of each layer that minimises the summed damage under the problem's budget.
+
+        ``around`` a schedule, damages are what each choice adds to its others.
+        """
+        damages = self.damages if around is None else self._damages_around(problem, around)
         try:
-            chosen = solve(self.damages, self.savings, problem.required)
+            chosen = solve(damages, self.savings, problem.required)
         except InfeasibleBudget as error:
             raise infeasible(problem, reachable=error.nearest) from None
         return {layer: own[index] for (layer, own), index in zip(self.choices.items(), chosen, strict=True)}
+
+    def _damages_around(self, problem: Problem, chosen: Mapping[str, Choice]) -> list[NDArray[np.float64]]:
+        curve_set = problem.curve_set
+        assert curve_set.joint is not None
+        interactions = curve_set.joint.interactions(curve_set.curves, chosen)
+        scale, found = curve_set.description.scale, []
+        for (layer, choices), damages in zip(self.choices.items(), self.damages, strict=True):
+            if layer in interactions:
+                levels = [choice.parts[0].level if choice.parts else scale.untouched for choice in choices]
+                damages = damages + np.interp([scale.strength(level) for level in levels], *interactions[layer])
+            found.append(damages - min(0.0, damages.min()))  # a constant for each layer changes no choice
+        return found
 
 
 def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
@@ -71,14 +89,32 @@ def optimal_solver(problem: Problem) -> Callable[[Problem], dict[str, float]]:
     untouched = problem.curve_set.description.scale.untouched
 
     def levels(asked: Problem) -> dict[str, float]:
-        best = table.best(asked)
+        best = _best_together(table, asked)
         return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in best.items()}
 
     return levels
 
 
+def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
+    """Return the best choices found for what layers do together, where that is known.
+
+    The knapsack is solved again around what it found last, for as long as that does less damage.
+    """
+    found = table.best(problem)
+    if problem.curve_set.joint is None:
+        return found
+    damage = problem.curve_set.damage(found)
+    for _ in range(_MOST_ROUNDS):
+        tried = table.best(problem, around=found)
+        less = problem.curve_set.damage(tried)
+        if not less < (1 - _LEAST_GAIN) * damage:
+            break
+        found, damage = tried, less
+    return found
+
+
 def optimal_levels(problem: Problem) -> dict[str, float]:
-    """Return the level of each layer that minimises the summed damage under the budget: a knapsack over the curves."""
+    """Return the level of each layer that minimises the damage under the budget: a knapsack over the curves."""
     return optimal_solver(problem)(problem)
 
 
@@ -131,7 +167,7 @@ def make_schedule(
     Args:
         result: the run whose curves count; measured values win over estimates.
         budget: what must be saved, of all compressible layers of the model, measured or not.
-        method: ``optimal`` (least summed damage), ``gamma`` (the classic rule) or ``uniform``.
+        method: ``optimal`` (least predicted damage), ``gamma`` (the classic rule) or ``uniform``.
         limits: bounds and fixed levels.
         gamma: exponent of the classic rule.
         metric: what damage is counted in; None takes KL where it was measured, else the run's own.

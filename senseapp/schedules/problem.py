@@ -16,6 +16,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule, Schedule
 from senseapp.schedules.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
 from senseapp.schedules.curves import Accounting, Choice, LayerCurve, check_kind
 
+_MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of what is notable, and of the sum: less is not worth a sentence
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
     "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
@@ -111,7 +112,7 @@ def assemble(
         ScheduleEntry(layer=members[0], members=members, compression="none", level=0.0)
         for members in curve_set.left_alone
     ]
-    damage = sum(entry.predicted_damage for entry in entries)
+    damage = curve_set.damage({curve.layer: choice for curve, choice in chosen})
     return Schedule(
         model=curve_set.profile.title,
         method=method,
@@ -125,8 +126,23 @@ def assemble(
             *_predicted_beyond(chosen),
             *((PRUNING_NOTE,) if curve_set.description.removes_channels else ()),
             *hidden_damage(curve_set, damage),
+            *_interactions(curve_set, sum(choice.damage for _, choice in chosen), damage),
         ),
         file_notes=curve_set.file_notes,
+    )
+
+
+def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[str, ...]:
+    """Say so where layers are predicted to lose much more, or less, together than in sum."""
+    metric, joint = METRICS[curve_set.metric], curve_set.joint
+    if joint is None or max(alone, together) < _MENTIONED * metric.notable:
+        return ()
+    if 1 / _MENTIONED_RATIO < together / max(alone, 1e-30) < _MENTIONED_RATIO:
+        return ()
+    images = plural(joint.num_images, "image")
+    return (
+        f"The layers alone lose {metric.change_text(alone)} in sum; together {metric.change_text(together)} are "
+        f"predicted, from what each of them does to the answers for {images}.",
     )
 
 

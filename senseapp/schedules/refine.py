@@ -31,6 +31,7 @@ from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.repair import Matching
 from senseapp.schedules.repair_choice import measured
+from senseapp.schedules.strongest import couplings_of
 from senseapp.schedules.trade_off import true_figures, truly_sized
 
 _MOST_IMAGES = 256
@@ -185,18 +186,25 @@ def refine(
     less its damage with that layer untouched: the layer's own share around this schedule. The schedule solved from
     these shares takes over if it does less damage on the curves' images, in the better form of repaired and not where
     repair is asked for, and with adapted weights unless ``adapting`` is off; shares are measured with repair where the
-    schedule is better with it. There is no round where the damage is no more than predicted, or too little to be worth
-    one. Only optimal schedules are solved again.
+    schedule is better with it. There is no round where the damage is no more than that of the layers alone, or too
+    little to be worth one. Only optimal schedules are solved again.
     """
     kinds = {entry.compression for entry in schedule.entries} - {"none"}
     solvable = schedule.method == "optimal" and schedule.budget is not None
     if rounds < 2 or not solvable or kinds != {evaluator.result.compression.kind}:
         return schedule, 1, ()
     best, used = schedule, 1
+    notes: tuple[str, ...] = ()
     first, repairs = _damage(evaluator, schedule, repair, adapting)
     damage = first
+    if damage is not None and damage.delta > _NEGLIGIBLE and (sums := _solved_by_sums(evaluator, schedule)) is not None:
+        found, does = _damage(evaluator, sums, repair, adapting)
+        if found is not None and found.delta < damage.delta:
+            notes = (_sums_sentence(schedule, damage, found),)
+            best, damage, first, repairs = sums, found, found, does
+    asked = best
     while used < rounds and damage is not None:
-        if not (best.predicted_damage < damage.ci_low and damage.delta > _NEGLIGIBLE):
+        if not (_alone(best) < damage.ci_low and damage.delta > _NEGLIGIBLE):
             break
         evaluator.progress(f"Round {used + 1} of at most {rounds}: measuring the layers around the compressed model")
         again = _solved_again(evaluator, best, damage, repairs)
@@ -208,17 +216,45 @@ def refine(
             break
         best, damage, repairs = again, found, does
     if used == 1 or first is None or damage is None:
-        return schedule, 1, ()
-    return best, used, (_sentence(schedule, best, first, damage, used),)
+        return best, 1, notes
+    return best, used, (*notes, _sentence(asked, best, first, damage, used))
+
+
+def _alone(schedule: Schedule) -> float:
+    return sum(entry.predicted_damage for entry in schedule.entries)
+
+
+def _solved_by_sums(evaluator: ScheduleEvaluator, schedule: Schedule) -> Schedule | None:
+    """Return the schedule for damages that add up; None where it is ``schedule``, or there is none."""
+    result = evaluator.result
+    if result.recorded is None:
+        return None
+    try:
+        sums = _solved(replace(result, recorded=None), schedule, couplings_of(evaluator.dense.model, result))
+        if sums.entries == schedule.entries:
+            return None
+        levels = {entry.layer: entry.level for entry in sums.entries}
+        predicted = manual_schedule(result, levels, metric=schedule.metric).predicted_damage
+    except SenseError:  # a schedule of true size need not be found from both
+        return None
+    return replace(sums, predicted_damage=predicted)
+
+
+def _sums_sentence(schedule: Schedule, together: MetricChange, sums: MetricChange) -> str:
+    text = METRICS[schedule.metric].change_text
+    return (
+        f"On the images of the curves, the schedule for what layers are predicted to do together loses "
+        f"{text(together.delta)}, that for the sum of what they lose alone {text(sums.delta)}: the latter was taken."
+    )
 
 
 def _sentence(asked: Schedule, best: Schedule, first: MetricChange, last: MetricChange, used: int) -> str:
-    predicted, measured, found = (
-        METRICS[asked.metric].change_text(loss) for loss in (asked.predicted_damage, first.delta, last.delta)
+    alone, measured, found = (
+        METRICS[asked.metric].change_text(loss) for loss in (_alone(asked), first.delta, last.delta)
     )
     start = (
-        f"The predicted loss, {predicted}, and the measured one, {measured}, disagreed, so the layers were measured "
-        f"again around the compressed model ({used} rounds); "
+        f"The layers lose {alone} alone, in sum, and {measured} together, so they were measured again around the "
+        f"compressed model ({used} rounds); "
     )
     if best is asked:
         return start + "no better schedule was found."
@@ -274,4 +310,7 @@ def _with_shares(
     for share in shares:
         changes = tuple(replace(change, delta=factor * change.delta) for change in share.changes)
         known[share.key] = replace(known[share.key], changes=changes, status=share.status, estimated=False)
-    return replace(result, measurements=tuple(known[item.key] for item in result.shown), estimates=())
+    measurements = tuple(known[item.key] for item in result.shown)
+    return replace(
+        result, measurements=measurements, estimates=(), recorded=None
+    )  # shares hold what layers do together

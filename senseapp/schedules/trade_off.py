@@ -137,7 +137,7 @@ def _kept_shares(gone: Mapping[str, float], groups: Sequence[CoupledGroup]) -> d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradeOffPoint:
-    """One schedule of the trade-off: its target, which gives it again, and its predicted damage, summed over layers.
+    """One schedule of the trade-off: its target, which gives it again, and its predicted damage.
 
     ``figure`` is what it truly removes, or its average bits, or milliseconds; it may be more than was asked for.
     """
@@ -209,7 +209,9 @@ def _point(
         levels = solve(replace(problem, budget=ResourceBudget(kind=kind, target=target)))
     except InfeasibleBudget:
         return None
-    damage = sum(curve.choice(levels[curve.layer]).damage for curve in problem.curve_set.curves)
+    damage = problem.curve_set.damage(
+        {curve.layer: curve.choice(levels[curve.layer]) for curve in problem.curve_set.curves}
+    )
     if groups:
         figure = true_shares(levels, problem.curve_set.profile, groups)[kind]
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove
-from senseapp.schedules.refine import ConditionalSensitivity
+from senseapp.schedules.refine import ConditionalSensitivity, refine
 from senseapp.schedules.repair import Matching, Reference
 from senseapp.schedules.repair_choice import measured
 
@@ -112,3 +113,27 @@ def test_statistics_come_back_also_when_the_body_raises():
     with pytest.raises(ZeroDivisionError):
         fail()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_misleading_prediction_of_layers_together_gives_way_to_plain_sums(few_digits):
+    spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.8, 0.95), num_samples=64)
+    session = Session.open(RunSpec(sensitivity=spec))
+    result = session.result(list(session.measure()))
+    # As if each layer did what its neighbour does, the other way round.
+    shifted = [result.measurements[-1], *result.measurements[:-1]]
+    swapped = tuple(
+        replace(item, outputs=other.outputs) for item, other in zip(result.measurements, shifted, strict=True)
+    )
+    misled = replace(result, measurements=swapped)
+    budget = ResourceBudget(kind="params", target=0.85)
+    asked, sums = (make_schedule(each, budget=budget) for each in (misled, replace(result, recorded=None)))
+    evaluator = ScheduleEvaluator.open(misled)
+    damage = [_kl(evaluator, _levels(schedule)) for schedule in (asked, sums)]
+    assert damage[1] < damage[0]
+    found, _, notes = refine(evaluator, asked, rounds=2, repair=False)
+    assert _kl(evaluator, _levels(found)) <= damage[1] + 1e-9
+    assert any("the latter was taken" in note for note in notes)
+
+
+def _levels(schedule):
+    return {entry.layer: entry.level for entry in schedule.entries}

@@ -131,7 +131,7 @@ def settings_table(sides: Sequence[Side]) -> None:
 _EXPLAINED = (
     "One row per finished run, the most compressible first; click a column's head to sort. **Removable** is the share "
     "of the weights' bytes, if zeros are stored sparse and weights at their bits, that a schedule can take away at a "
-    "**predicted** drop of at most one point; it is no size of a file, and adds up the "
+    "**predicted** drop of at most one point; it is no size of a file, and made from "
     "drops measured layer by layer, so verify a schedule before relying on it. Runs whose images cannot show one point "
     "come last. The uncompressed model's own figure is **measured**, on as many images as the row says."
 )

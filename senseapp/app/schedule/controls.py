@@ -21,7 +21,7 @@ from senseapp.runs.schedule_tasks import DropLimit
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}
 _METHOD_HELP = (
-    "**Goal** chooses one level per layer so that the summed measured damage is smallest. "
+    "**Goal** chooses one level per layer so that the predicted damage of all together is smallest. "
     "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
     "**Proportional** takes a layer the further down, the less it suffers; its strength says how much more."
 )

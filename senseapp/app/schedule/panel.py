@@ -143,8 +143,9 @@ def _figures(
         except SenseError:  # no common level meets the budget, which the optimal choice can
             figures["Uniform would give"] = "not possible"
     helps = {
-        f"Predicted {metric.change_inside}": "Sum of what the layers lose alone, each measured at its level. "
-        "Layers together may lose more or less: measure the compressed model before you rely on it.",
+        f"Predicted {metric.change_inside}": "What the layers lose alone, each measured at its level, and "
+        "what they add to each other as far as their answers foretell it (after a quick scan they are summed). Measure "
+        "the compressed model before you rely on it.",
         "Checked": "The same, measured on the whole compressed model: press Check the whole schedule below.",
         compact: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
         "and what is not zero, at its bits. Once it is verified, every file says its size on the disk.",

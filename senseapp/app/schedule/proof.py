@@ -131,8 +131,8 @@ def proof_block(
                 proof, "Check the whole schedule", "a proof of this schedule", cancel="schedule.stop"
             ):
                 st.markdown(
-                    "A prediction adds up what layers lose alone. Measure what they lose together before you rely on "
-                    "it."
+                    "A prediction is made from layers that were measured alone. Measure what they lose together before "
+                    "you rely on it."
                 )
                 if st.button(label, key=f"schedule.verify.{run_id}", icon=":material/science:"):
                     begin(proof)

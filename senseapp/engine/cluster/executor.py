@@ -147,6 +147,7 @@ class RayExecutor:
                 sweep.baseline.outputs[start:stop].clone(),
                 None if targets is None else targets[start:stop].clone(),
                 sweep.baseline.metrics,
+                recorded_images=max(0, sweep.baseline.recorded_images - start),
             )
             stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(of_span), task.orders)
             running[stream] = task

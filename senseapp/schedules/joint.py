@@ -1,0 +1,141 @@
+"""What layers lose together, predicted from what each of them alone does to the answers.
+
+Each measurement keeps how one layer changes the logarithms of the probabilities, image by image. Those changes add up
+over layers to first order, and the divergence of their sum D(Σ cᵢ) holds all interactions, of pairs and beyond, without
+a further pass. What is predicted is Σ dᵢ + D(Σ cᵢ) − Σ D(cᵢ), with the damages dᵢ as they were measured.
+
+To second order these are the interactions of pairs that Deng et al. 2023, "CLADO", eq. 4, measure one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from senseapp.metrics import METRICS, Metric
+from senseapp.records.measurement import SensitivityResult, Status
+from senseapp.schedules.curves import Choice, LayerCurve
+
+_LEAST_IMAGES = 16
+_LEAST_DAMAGE = 1e-12
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """The measured levels of one layer, gentlest first: strengths and damages, (P,), and changes, (P, N, K)."""
+
+    strengths: Vector
+    damages: Vector
+    changes: Vector
+
+    def change(self, damage: float) -> Vector:
+        """Return what a choice of this damage changes, (N, K).
+
+        It is that of the measured level whose damage is nearest, scaled: damages grow with the square of changes.
+        """
+        if damage <= 0:
+            return np.zeros(self.changes.shape[1:])
+        known = np.maximum(self.damages, _LEAST_DAMAGE)
+        nearest = int(np.abs(np.log(known / damage)).argmin())
+        scaled: Vector = self.changes[nearest] * (damage / known[nearest]) ** 0.5
+        return scaled
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointDamage:
+    """Predicts the damage of several layers together, from outputs that were recorded on ``num_images``.
+
+    Attributes:
+        reference: of the uncompressed model, (N, K).
+        layers: by first member; those without recorded outputs are taken to add up.
+    """
+
+    metric: Metric
+    reference: Vector
+    layers: Mapping[str, _Recorded]
+
+    @classmethod
+    def of(cls, result: SensitivityResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
+        """Return None where ``metric`` is not what was recorded, or too few images are known of."""
+        recorded = result.recorded
+        if recorded is None or recorded.metric != metric or recorded.size < 1:
+            return None
+        reference = _images(recorded.values, recorded.size)
+        found = {
+            item.key: _images(item.outputs, recorded.size)
+            for item in result.shown
+            if item.outputs and item.status is Status.MEASURED
+        }
+        num_images = min((len(changes) for changes in (reference, *found.values())), default=0)
+        if num_images < _LEAST_IMAGES:
+            return None
+        layers = {}
+        for curve in curves:
+            points = [point for point in curve.points if (curve.layer, point.level) in found]
+            if points:
+                layers[curve.layer] = _Recorded(
+                    strengths=np.array([curve.scale.strength(point.level) for point in points]),
+                    damages=np.array([point.damage for point in points]),
+                    changes=np.stack([found[curve.layer, point.level][:num_images] for point in points]),
+                )
+        return cls(metric=METRICS[metric], reference=reference[:num_images], layers=layers)
+
+    @property
+    def num_images(self) -> int:
+        """On how many images outputs were recorded."""
+        return len(self.reference)
+
+    def damage(self, chosen: Mapping[str, Choice]) -> float:
+        """Return the damage of one choice per layer, all together."""
+        changes = [change for layer, choice in chosen.items() if (change := self._change(layer, choice)) is not None]
+        alone = sum(choice.damage for choice in chosen.values())
+        if len(changes) < 2:
+            return alone
+        together = self._together(np.sum(changes, axis=0))
+        return max(0.0, alone + float(together) - sum(float(self._together(change)) for change in changes))
+
+    def interactions(
+        self, curves: Sequence[LayerCurve], chosen: Mapping[str, Choice]
+    ) -> dict[str, tuple[Vector, Vector]]:
+        """Return what the levels of each layer would add to ``chosen``, beyond their own damage.
+
+        Returns:
+            By layer, strengths and damages, (P + 1,) each: of the untouched level, and of those with recorded outputs.
+        """
+        changes = {layer: self._change(layer, choice) for layer, choice in chosen.items()}
+        total = np.sum([change for change in changes.values() if change is not None], axis=0)
+        found = {}
+        for curve in curves:
+            own = self.layers.get(curve.layer)
+            if own is None:
+                continue
+            before = changes.get(curve.layer)
+            others = total if before is None else total - before
+            added = self._together(others + own.changes) - self._together(others) - self._alone[curve.layer]
+            untouched = curve.scale.strength(curve.scale.untouched)
+            found[curve.layer] = np.append(untouched, own.strengths), np.append(0.0, added)
+        return found
+
+    @cached_property
+    def _alone(self) -> dict[str, Vector]:
+        return {layer: self._together(own.changes) for layer, own in self.layers.items()}
+
+    def _change(self, layer: str, choice: Choice) -> Vector | None:
+        own = self.layers.get(layer)
+        return None if own is None or not choice.parts else own.change(choice.damage)
+
+    def _together(self, changes: Vector) -> Vector:
+        return self.metric.together(self.reference, changes)
+
+
+def _images(values: bytes, size: int) -> Vector:
+    """Return (N, K) of float16 bytes; what is not finite counts as no change, and a torn end as no image."""
+    whole = len(values) // (2 * size) * 2 * size
+    numbers = np.frombuffer(values[:whole], dtype="<f2").astype(np.float64).reshape(-1, size)
+    return np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)
