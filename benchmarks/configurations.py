@@ -5,12 +5,11 @@ are a hundred whose network still works: beyond a divergence of 1 nat answers co
 are noise. (Ranks of all that were drawn stand in brackets.) The KL divergence of the compressed network to the original
 is measured, and set beside what is predicted from measurements of single layers on the same images:
 
-- *sum*: the damages of the layers, added up, as the solver does;
+- *sum*: the damages of the layers, added up;
 - *pairs*: that, and for pairs that were measured together 2 ρ √(dᵢ dⱼ): the interaction of second order (Deng et al.
   2023, "CLADO", eq. 4), ρ found at one level of each. Measured are neighbours, and all pairs of the most harmed layers;
 - *usual pair*: that, and for all other pairs the mean ρ of those that were measured;
-- *composed*: the changes of the log-probabilities that single layers make, added up image by image, and the divergence
-  of that. It needs no further measurement, but the outputs of every one.
+- *together*: as schedules are predicted, from what each layer alone does to the answers (see `senseapp/schedules/joint.py`).
 
     python -m benchmarks.configurations [--networks NAME,NAME] [--kinds bits,zeros]
 """
@@ -34,11 +33,12 @@ from torch import Tensor, nn
 from benchmarks.networks import NETWORKS
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.results import write_row
-from benchmarks.scans import DEMO, opened
+from benchmarks.scans import DEMO, Scan, opened
 from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, Prepared, WeightCompressor, build_compressor
 from senseapp.core.process import become_measuring
 from senseapp.layers.profile import profile_model
+from senseapp.schedules.problem import manual_schedule
 
 TITLE = "Whole configurations (`python -m benchmarks.configurations`)"
 KINDS: dict[str, tuple[CompressionConfig, tuple[float, ...]]] = {
@@ -53,7 +53,7 @@ _MODERATE = 0.1  # nats: of this damage or nearest to it, layers are measured in
 
 _COLUMNS = (
     *("network", "levels of", "layers", "images", "drawn", "measured KL: 10 / 50 / 90 %"),
-    *("sum", "pairs", "usual pair", "composed", "pairs measured"),
+    *("sum", "pairs", "usual pair", "together", "pairs measured"),
 )
 _HEAD = (
     f"Spearman of the predicted with the measured KL divergence, of {_CONFIGURATIONS} random configurations of each "
@@ -104,8 +104,8 @@ def row_of(name: str, kind: str) -> str:
     compressed = Compressed(model.module, images, cast(WeightCompressor, build_compressor(config, request)))
     original = compressed.log_probabilities({})
     names = [target.layer for target in compressed.compressor.targets]
-    single = {(layer, level): compressed.log_probabilities({layer: level}) for layer in names for level in levels}
-    damage = {key: divergence(original, found) for key, found in single.items()}
+    result = Scan(network=name, config=config, levels=levels, mode="exact").evaluator().result
+    damage = {found.key: change.delta for found in result.measurements if (change := found.change("kl"))}
     pairs = dict(interactions(compressed, original, names, levels, damage))
     mean = float(np.mean(list(pairs.values()))) if pairs else 0.0
     usual = {frozenset(pair): pairs.get(frozenset(pair), mean) for pair in itertools.combinations(names, 2)}
@@ -115,10 +115,7 @@ def row_of(name: str, kind: str) -> str:
         "sum": [sum(own.values()) for own in owns],
         "pairs": [damage_together(own, pairs) for own in owns],
         "usual pair": [damage_together(own, usual) for own in owns],
-        "composed": [
-            divergence(original, (original + sum(single[key] - original for key in each.items())).log_softmax(1))
-            for each in drawn
-        ],
+        "together": [manual_schedule(result, each, metric="kl").predicted_damage for each in drawn],
     }
     works = np.array(measured) <= _BROKEN
     ranks = [
