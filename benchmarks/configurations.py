@@ -9,7 +9,8 @@ is measured, and set beside what is predicted from measurements of single layers
 - *pairs*: that, and for pairs that were measured together 2 ρ √(dᵢ dⱼ): the interaction of second order (Deng et al.
   2023, "CLADO", eq. 4), ρ found at one level of each. Measured are neighbours, and all pairs of the most harmed layers;
 - *usual pair*: that, and for all other pairs the mean ρ of those that were measured;
-- *together*: as schedules are predicted, from what each layer alone does to the answers (see `senseapp/schedules/joint.py`).
+- *together*: as schedules are predicted, from what each layer alone does to the answers; it needs no further pass (see
+  `senseapp/schedules/joint.py`).
 
     python -m benchmarks.configurations [--networks NAME,NAME] [--kinds bits,zeros]
 """
