@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.compressions import LevelScale
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.schedules.curves import Choice, LayerCurve
@@ -34,17 +35,17 @@ class _Recorded:
     damages: Vector
     changes: Vector
 
-    def change(self, damage: float) -> Vector:
-        """Return what a choice of this damage changes, (N, K).
+    def change(self, strength: float, damage: float) -> Vector:
+        """Return what a choice changes, (N, K).
 
-        It is that of the measured level whose damage is nearest, scaled: damages grow with the square of changes.
+        Between measured levels it is that of the one whose damage is nearest, scaled: damages grow with the square.
         """
-        if damage <= 0:
-            return np.zeros(self.changes.shape[1:])
+        measured = np.flatnonzero(self.strengths == strength)
+        if len(measured):
+            return np.asarray(self.changes[measured[0]])
         known = np.maximum(self.damages, _LEAST_DAMAGE)
-        nearest = int(np.abs(np.log(known / damage)).argmin())
-        scaled: Vector = self.changes[nearest] * (damage / known[nearest]) ** 0.5
-        return scaled
+        nearest = int(np.abs(np.log(known / max(damage, _LEAST_DAMAGE))).argmin())
+        return np.asarray(self.changes[nearest] * (damage / known[nearest]) ** 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class JointDamage:
     """
 
     metric: Metric
+    scale: LevelScale
     reference: Vector
     layers: Mapping[str, _Recorded]
 
@@ -84,7 +86,8 @@ class JointDamage:
                     damages=np.array([point.damage for point in points]),
                     changes=np.stack([found[curve.layer, point.level][:num_images] for point in points]),
                 )
-        return cls(metric=METRICS[metric], reference=reference[:num_images], layers=layers)
+        scale = result.compression.scale
+        return cls(metric=METRICS[metric], scale=scale, reference=reference[:num_images], layers=layers)
 
     @property
     def num_images(self) -> int:
@@ -128,7 +131,9 @@ class JointDamage:
 
     def _change(self, layer: str, choice: Choice) -> Vector | None:
         own = self.layers.get(layer)
-        return None if own is None or not choice.parts else own.change(choice.damage)
+        if own is None or not choice.parts:
+            return None
+        return own.change(self.scale.strength(choice.parts[0].level), choice.damage)
 
     def _together(self, changes: Vector) -> Vector:
         return self.metric.together(self.reference, changes)

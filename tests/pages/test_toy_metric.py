@@ -51,6 +51,7 @@ def test_its_terms_are_what_it_says() -> None:
     assert change.ci_low < change.delta < change.ci_high
 
 
+@pytest.mark.slow
 def test_the_command_line_ranks_the_demo_by_it_and_a_schedule_counts_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def run_of(images: DataSpec, mode: str = "exact") -> RunSpec:
     )
 
 
+@pytest.mark.slow
 def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
     images: DataSpec, service: Service, backend: Backend
 ) -> None:
@@ -111,6 +112,7 @@ def test_estimates_alone_come_in_its_divergence_and_its_error(
     assert result.baseline[ERROR.name] > 0
 
 
+@pytest.mark.slow
 def test_the_app_shows_its_results(app: AppTest, images: DataSpec, service: Service, backend: Backend) -> None:
     run_id = finish(service, backend, run_of(images))
     open_page(app, "pages/results.py", run=run_id)

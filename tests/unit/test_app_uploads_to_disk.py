@@ -136,6 +136,7 @@ def test_a_small_file_lies_on_disk_too(server: Server) -> None:
     assert [path.read_bytes() for path in server.files] == [b"few"]
 
 
+@pytest.mark.slow
 def test_small_files_need_a_field_and_count_against_rate_and_quota(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def test_each_option_of_analyze_and_schedule_has_help(capsys):
         assert f"  {option} " in text
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_the_status():
     def ends(*arguments):
         return subprocess.run(

@@ -19,6 +19,7 @@ def histogram(out: Path, *options: str) -> int:
     return main(["histogram", *options, "--out", str(out)])
 
 
+@pytest.mark.slow
 def test_a_model_is_looked_at_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "made" / "here"
     options = ("--layers", "conv1.*,fc", "--bits", "3", "--tensor", "outputs", "--objective", "mean")
@@ -37,6 +38,7 @@ def test_a_model_is_looked_at_without_a_run(tmp_path: Path, capsys: pytest.Captu
     assert "fitted to the first 8 images" in printed
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_histograms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     compression = ("--compression", "quantization", "--levels", "4", "--mode", "quick", "--layers", "conv1.*")

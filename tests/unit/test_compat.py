@@ -424,6 +424,7 @@ def is_stored(node: ast.Attribute | ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 
+@pytest.mark.slow
 def test_no_other_module_uses_what_is_private_or_undocumented() -> None:
     sources = [*(ROOT / "senseapp").rglob("*.py"), *(ROOT / "pages").glob("*.py"), ROOT / "app.py"]
     found = {}

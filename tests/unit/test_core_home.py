@@ -36,6 +36,7 @@ def other_server(home: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_the_second_says_who_holds_the_home_and_leaves_live_runs_alone(tmp_path: Path) -> None:
     first = Backend(tmp_path, workers=0, data_roots=())
     run_id = Service(first).start(RunSpec())

@@ -84,6 +84,7 @@ def run(program: str, environment: dict[str, str]) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc reads what to do with freed memory")
 def test_pages_are_faulted_in_once_and_stay_until_they_are_given_back() -> None:
     usual, _, _ = map(int, run(FAULTS, without_settings()))
@@ -93,6 +94,7 @@ def test_pages_are_faulted_in_once_and_stay_until_they_are_given_back() -> None:
     assert held - left > 0.9 * (48 << 20) / 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_each_start_makes_the_settings_before_torch_is_loaded(start: str) -> None:
     found = run(START.format(call=STARTS[start], settings=SETTINGS), without_settings())

@@ -82,6 +82,7 @@ def test_whoever_loads_a_network_finds_room(kept: ProcessCache) -> None:
     assert kept.take("network") is None
 
 
+@pytest.mark.slow
 def test_histograms_after_each_other_load_once_and_say_the_same(kept: ProcessCache, result: SensitivityResult) -> None:
     first, second = (layer.name for layer in result.profile.layers[:2])
     asked = [

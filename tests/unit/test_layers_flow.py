@@ -55,7 +55,10 @@ def dependent(model: nn.Module, images: Tensor) -> set[tuple[str, str]]:
     return pairs
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet", "densenet121", "inception_v3"])
+_LARGE = [pytest.param(name, marks=pytest.mark.architectures) for name in ("densenet121", "inception_v3")]
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet", *_LARGE])
 def test_a_layer_comes_after_those_that_autograd_says_it_depends_on(name: str) -> None:
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False, exportable=True).eval()

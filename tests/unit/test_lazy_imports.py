@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PLAIN = (
     "core.errors",
     "metrics",
@@ -39,6 +41,7 @@ print("all of the app", *(name for name in heavy if name in sys.modules))
 """
 
 
+@pytest.mark.slow
 def test_importing_does_not_load_torch():
     """One process imports them all in turn, and says after each what is there: the first one at fault is named.
 

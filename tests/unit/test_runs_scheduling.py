@@ -123,6 +123,7 @@ def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, t
         service.schedules.graph(run_id)
 
 
+@pytest.mark.slow
 def test_the_zip_holds_the_overlay_and_its_graph(service, run_id):
     with zipfile.ZipFile(io.BytesIO(service.schedules.target_zip(run_id, a_schedule(service, run_id)))) as archive:
         overlay = json.loads(archive.read("schedule.model-explorer.json"))

@@ -333,6 +333,7 @@ class _Blocks(nn.Module):
         return 4 * self.head(self.blocks(images).mean((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "levels"),
     [(QuantizationConfig(), {"quantization": 2.0}), (SparsityConfig(), {"sparsity": 0.7})],

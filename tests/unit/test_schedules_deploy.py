@@ -13,6 +13,8 @@ from senseapp.schedules.int8 import Int8Writer, Rounding, int8_nodes, layers_of_
 from senseapp.schedules.runtime import Median, RuntimeModel, ratio, times
 from senseapp.schedules.write import onnx_model
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 IMAGES = torch.randn(24, 3, 16, 16, generator=torch.Generator().manual_seed(3))
 LAYERS = ("0", "2", "4", "8")
 
@@ -54,7 +56,6 @@ def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
         )
 
 
-@pytest.mark.slow
 def test_what_int8_harms_stays_in_float(exported, damage_of):
     all_int8, found = found_in(exported, damage_of)
     owners = layers_of_nodes(exported, LAYERS)
@@ -65,7 +66,6 @@ def test_what_int8_harms_stays_in_float(exported, damage_of):
     onnx.checker.check_model(onnx.load_from_string(found.content))
 
 
-@pytest.mark.slow
 def test_nothing_stays_in_float_that_takes_too_long_but_what_was_asked_to(exported, damage_of):
     node = next(node for node, layer in layers_of_nodes(exported, LAYERS).items() if layer == "4")
     all_int8, found = found_in(exported, damage_of, quick_enough=False, always_float=[node])

@@ -17,6 +17,8 @@ from senseapp.schedules.rounding.equalise import better_equalised, equalised
 from senseapp.schedules.runtime import RuntimeModel
 from senseapp.schedules.write import onnx_model
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 IMAGES = torch.randn(48, 3, 12, 12, generator=torch.Generator().manual_seed(0)) + 0.5
 FITTED, OTHERS = IMAGES[:24], IMAGES[24:]
 
@@ -161,7 +163,6 @@ def test_what_is_not_linear_in_each_channel_is_left_alone():
         np.testing.assert_array_equal(numpy_helper.to_array(each), values[each.name])
 
 
-@pytest.mark.slow
 def test_a_loud_channel_is_made_up_for_and_a_balanced_network_stays_as_it_is():
     torch.manual_seed(0)
     network = exported(Chain(loud=300.0))

@@ -11,6 +11,8 @@ from senseapp.schedules.four_bits import with_four_bits
 from senseapp.schedules.runtime import RuntimeModel
 from senseapp.schedules.write import onnx_model
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 

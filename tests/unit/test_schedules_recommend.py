@@ -161,6 +161,7 @@ def recommended(few_digits, tmp_path_factory):
     backend.close()
 
 
+@pytest.mark.slow
 def test_the_file_does_what_the_recommendation_says(recommended) -> None:
     service, run_id, found = recommended
     proof = RecommendationTask(run_id=run_id).proof(found)

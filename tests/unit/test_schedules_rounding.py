@@ -27,6 +27,8 @@ from senseapp.schedules.rounding.weights import rounded
 from senseapp.schedules.runtime import RuntimeModel, machine
 from senseapp.schedules.write import onnx_model
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 IMAGES = torch.randn(64, 3, 12, 12, generator=torch.Generator().manual_seed(0)) + 0.5
 FITTED, OTHERS = IMAGES[:32], IMAGES[32:]
 

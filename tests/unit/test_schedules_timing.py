@@ -21,6 +21,8 @@ from senseapp.schedules.timing import time_layers
 from senseapp.schedules.write import onnx_model
 from tests.schedule_cases import run_of
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 LAYERS = ("a", "b", "c")
 
 
@@ -75,7 +77,6 @@ def test_times_of_widths_add_up_to_what_the_whole_files_take(monkeypatch):
     assert found.measured_here
 
 
-@pytest.mark.slow
 def test_a_run_of_pruning_has_a_schedule_of_a_time(tmp_path, capsys):
     run, file = tmp_path / "run", tmp_path / "schedule.json"
     measured = ("--compression", "pruning", "--levels", "25,50", "--mode", "quick", "--samples", "64")

@@ -12,6 +12,8 @@ from torch import nn
 from senseapp.schedules.int8 import Int8Writer, int8_nodes
 from senseapp.schedules.write import onnx_model
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 PRODUCTS = ("Conv", "Gemm")
 
 

@@ -18,6 +18,8 @@ from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import apply_schedule, configs_for
 from senseapp.schedules.write import write_compressed
 
+pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
+
 IMAGES = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(3))
 
 
@@ -78,7 +80,6 @@ def test_tied_and_channels_last_weights_are_written(tmp_path):
     assert torch.equal(fresh[5].weight, applied.model[6].weight)
 
 
-@pytest.mark.slow
 def test_a_pruned_network_is_written_whole_for_any_number_of_images(tmp_path):
     applied = applied_to(a_network(), "pruning", 0.5, PruningConfig())
     files, notes = write_compressed(applied, tmp_path / "x.safetensors", IMAGES[:1])
