@@ -232,7 +232,7 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
         return ()
     how = "more" if found.delta > schedule.predicted_damage else "less"
     predicted = METRICS[schedule.metric].change_text(schedule.predicted_damage)
-    return (f"The layers together lose {how} than alone: predicted {predicted}, measured {loss_with_interval(found)}.",)
+    return (f"The layers lose {how} than predicted: {loss_with_interval(found)}, not {predicted}.",)
 
 
 def _short_of_budget(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -131,7 +132,10 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
 def test_damage_that_does_not_add_up_is_said_and_solved_again(evaluator):
     schedule = a_schedule(evaluator.result, 0.5)
     once = prove(evaluator, schedule, repair=False, rounds=1).result
-    assert any("together lose more than alone" in note for note in once.notes)
+    alone, measured = sum(entry.predicted_damage for entry in schedule.entries), of(once.changes, "kl")
+    assert alone < measured.ci_low
+    assert abs(math.log(schedule.predicted_damage / measured.delta)) < 0.5 * abs(math.log(alone / measured.delta))
+    assert any(note.startswith("The layers alone lose") for note in schedule.notes)
     again = prove(evaluator, schedule, repair=False, rounds=2).result
     assert again.rounds == 2
     assert any("measured again around" in note for note in again.notes)
