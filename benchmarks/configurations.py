@@ -46,6 +46,7 @@ KINDS: dict[str, tuple[CompressionConfig, tuple[float, ...]]] = {
     "bits": (QuantizationConfig(), (8.0, 6.0, 5.0, 4.0, 3.0, 2.0)),
     "zeros": (SparsityConfig(), (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)),
 }
+_GENTLE_ZEROS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # of the real network, where one in thirty of the others works
 _CONFIGURATIONS = 100
 _BROKEN = 1.0  # nats
 _CALIBRATION = 64  # images
@@ -99,6 +100,8 @@ def row_of(name: str, kind: str) -> str:
     """Measure one network and compression; return a row of the table."""
     model, known = opened(name)
     config, levels = KINDS[kind]
+    if (name, kind) == (ARCHITECTURE, "zeros"):
+        levels = _GENTLE_ZEROS
     images = known.curves.batch(0, len(known.curves))
     layers = profile_model(model.module, images[:1]).layers
     request = CompressionRequest(model=model.module, layers=layers, calibration=(images[:_CALIBRATION],))
