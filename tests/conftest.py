@@ -1,7 +1,8 @@
-"""What holds for every test: one torch thread, known seeds, and an order that keeps all workers busy."""
+"""What holds for every test: one torch thread, known seeds, one ONNX registry, and an order that keeps workers busy."""
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sys
@@ -22,6 +23,15 @@ def _seeded() -> None:
     np.random.seed(0)
     if hasattr(sys.modules.get("torch"), "manual_seed"):  # a page may be loading it in a thread just now
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _one_onnx_registry() -> None:
+    """Let networks be written with the registry of operators of the first: torch reads it anew each time, in .3 s."""
+    exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
+    if exporter is not None and not hasattr(exporter.ONNXRegistry.from_torchlib, "cache_info"):
+        cached = functools.cache(exporter.ONNXRegistry.from_torchlib)
+        exporter.ONNXRegistry.from_torchlib = staticmethod(cached)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
