@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.engine.session import Session
-from senseapp.records.schedule import ResourceBudget
+from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.schedules import refine as search
+from senseapp.schedules.conditional import ConditionalSensitivity
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.problem import manual_schedule
 from senseapp.schedules.prove import prove
-from senseapp.schedules.refine import ConditionalSensitivity, refine
+from senseapp.schedules.refine import refine
 from senseapp.schedules.repair import Matching, Reference
 from senseapp.schedules.repair_choice import measured
+from tests.schedule_cases import change
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_digits")]
 
@@ -95,7 +99,7 @@ def test_pruning_that_is_solved_again_truly_costs_as_much(case):
 
 def test_a_round_that_takes_too_long_is_not_begun(case, monkeypatch):
     evaluator, schedule = case
-    monkeypatch.setattr("senseapp.schedules.refine._MOST_SECONDS", 0.0)
+    monkeypatch.setattr("senseapp.schedules.conditional._MOST_SECONDS", 0.0)
     assert ConditionalSensitivity.open(evaluator, schedule, repair=False) is None
 
 
@@ -119,7 +123,7 @@ def test_a_misleading_prediction_of_layers_together_gives_way_to_plain_sums(few_
     spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.8, 0.95), num_samples=64)
     session = Session.open(RunSpec(sensitivity=spec))
     result = session.result(list(session.measure()))
-    # As if each layer did what its neighbour does, the other way round.
+    # As if each layer did to the answers what its neighbour does.
     shifted = [result.measurements[-1], *result.measurements[:-1]]
     swapped = tuple(
         replace(item, outputs=other.outputs) for item, other in zip(result.measurements, shifted, strict=True)
@@ -135,5 +139,30 @@ def test_a_misleading_prediction_of_layers_together_gives_way_to_plain_sums(few_
     assert any("the latter was taken" in note for note in notes)
 
 
-def _levels(schedule):
-    return {entry.layer: entry.level for entry in schedule.entries}
+@pytest.mark.parametrize(
+    ("found", "rounds", "best", "used"),
+    [
+        ({"asked": ["worse"], "sums": ["better"]}, 3, "better", 3),  # nothing around the first, so around the other
+        ({"asked": ["worse"], "sums": ["better"]}, 2, "asked", 2),  # no round is left for it
+        ({"asked": ["better"], "better": ["best"]}, 3, "best", 3),
+        ({"asked": ["worse"], "sums": ["worse"]}, 3, "asked", 3),
+    ],
+)
+def test_rounds_start_where_less_is_lost_and_then_around_the_other(monkeypatch, found, rounds, best, used):
+    lost = {"asked": 0.5, "sums": 0.6, "worse": 0.9, "better": 0.4, "best": 0.3}
+    entry = ScheduleEntry(layer="conv", members=("conv",), compression="sparsity", level=0.5)
+    budget = ResourceBudget(kind="params", target=0.5)
+    plans = {
+        name: Schedule(model=name, method="optimal", entries=(entry,), budget=budget, metric="kl") for name in lost
+    }
+    monkeypatch.setattr(search, "_solved_by_sums", lambda *_: plans["sums"])
+    monkeypatch.setattr(search, "_solved_again", lambda _, tried: plans[found[tried.schedule.model].pop(0)])
+
+    def tried(evaluator, schedule, *_):
+        return search._Tried(schedule=schedule, damage=change(lost[schedule.model]), repaired=False)
+
+    monkeypatch.setattr(search, "_tried", tried)
+    evaluator = SimpleNamespace(result=SimpleNamespace(compression=SparsityConfig()), progress=lambda _: None)
+    schedule, rounds_used, notes = refine(evaluator, plans["asked"], rounds=rounds, repair=False)
+    assert (schedule.model, rounds_used) == (best, used)
+    assert ("no better schedule" in notes[-1]) == (best == "asked")
