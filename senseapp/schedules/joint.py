@@ -100,8 +100,8 @@ class JointDamage:
         alone = sum(choice.damage for choice in chosen.values())
         if len(changes) < 2:
             return alone
-        together = self._together(np.sum(changes, axis=0))
-        return max(0.0, alone + float(together) - sum(float(self._together(change)) for change in changes))
+        together, parts = self._together(np.sum(changes, axis=0)), self._together(np.stack(changes))
+        return max(0.0, alone + float(together) - float(parts.sum()))
 
     def interactions(
         self, curves: Sequence[LayerCurve], chosen: Mapping[str, Choice]
