@@ -15,7 +15,7 @@ SHELL := /usr/bin/env bash
 .PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
-WORKERS ?= 4
+WORKERS ?= 5
 RANGE_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
