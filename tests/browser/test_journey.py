@@ -26,15 +26,19 @@ MANY_LEVELS = ", ".join(str(level) for level in range(3, 98, 4) if level != 75)
 """Added to 25, 50, 75: long enough to do something in mid-run."""
 
 
-def start(page: Page, *, images: str = "", other_levels: str = "") -> None:
+def ask_for_many_levels(page: Page) -> None:
+    fill(page.get_by_role("textbox", name="Other levels"), MANY_LEVELS)
+    expect(page.get_by_text("23 layers × 26 levels")).to_be_visible()
+
+
+def start(page: Page, *, images: str = "", many_levels: bool = False) -> None:
     """Press Run on the demo, after filling in these of the options."""
     open_options(page)
     if images:
         fill(page.get_by_role("spinbutton", name="Images to measure on"), images)
         expect(page.get_by_text(f"on {images} images")).to_be_visible()
-    if other_levels:
-        fill(page.get_by_role("textbox", name="Other levels"), other_levels)
-        expect(page.get_by_text("23 layers × 26 levels")).to_be_visible()
+    if many_levels:
+        ask_for_many_levels(page)
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}$"))
@@ -135,7 +139,7 @@ def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(pa
 
 
 def test_a_reload_and_a_click_in_the_sidebar_find_a_run_again_and_cancel_keeps_what_it_has(page: Page) -> None:
-    start(page, other_levels=MANY_LEVELS)
+    start(page, many_levels=True)
     before = done_so_far(page)
     address = page.url
     page.reload()
@@ -163,6 +167,8 @@ def test_no_page_scrolls_sideways(page: Page, server: Server) -> None:
 
 
 def test_run_can_be_reached_and_pressed_with_the_keyboard(page: Page) -> None:
+    open_options(page)
+    ask_for_many_levels(page)
     button = page.get_by_role("button", name="Run", exact=True)
     expect(button).to_be_visible()
     for _ in range(60):

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server, serving
-from tests.browser.test_journey import MANY_LEVELS, start
+from tests.browser.test_journey import start
 
 pytestmark = pytest.mark.browser
 
@@ -63,7 +63,7 @@ def test_a_run_survives_a_killed_server_and_one_that_is_asked_to_end(
 ) -> None:
     page = visitor()
     page.goto(server.url)
-    start(page, images="128", other_levels=MANY_LEVELS)
+    start(page, images="128", many_levels=True)
     address = page.url
     killed_at = wait_for_measurements(server)
     server.kill()
