@@ -182,7 +182,7 @@ class Metric(ABC):
         raise NotImplementedError
 
     def together(self, recorded: NDArray[np.float64], changes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ``delta``, (...), of what differs from what is ``recorded``, (N, K), by ``changes``, (..., N, K)."""
+        """Return the worsening, (..., N), of images that differ from what is ``recorded``, (N, K), by (..., N, K)."""
         raise NotImplementedError
 
     # ---- what can be measured and shown

@@ -163,14 +163,12 @@ class KLDivergence(ClassificationMetric):
         return ((1 - _SMOOTHED) * probability + _SMOOTHED / kept).log()
 
     def together(self, recorded: NDArray[np.float64], changes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the mean of ln Σ p eᶜ − Σ p c, the divergence from p of what is proportional to p eᶜ."""
+        """Return ln Σ p eᶜ − Σ p c, the divergence from p of what is proportional to p eᶜ."""
         import numpy as np
 
         probability = np.exp(recorded)
         probability /= probability.sum(-1, keepdims=True)
-        mean = (probability * changes).sum(-1)
-        divergence = np.log((probability * np.exp(changes)).sum(-1)) - mean
-        return np.asarray(np.maximum(divergence.mean(-1), 0.0))  # rounding can leave -1e-17
+        return np.asarray(np.log((probability * np.exp(changes)).sum(-1)) - (probability * changes).sum(-1))
 
     def largest_estimate(self, num_classes: int) -> float:
         """Return ln(``num_classes``), as much as the original's answers hold."""

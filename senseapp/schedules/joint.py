@@ -96,12 +96,20 @@ class JointDamage:
 
     def damage(self, chosen: Mapping[str, Choice]) -> float:
         """Return the damage of one choice per layer, all together."""
+        return max(0.0, _alone(chosen) + float(self._beyond(chosen).mean()))
+
+    def halves(self, chosen: Mapping[str, Choice]) -> tuple[float, float]:
+        """Return :meth:`damage` by the interactions on every other image, and on those between."""
+        alone, beyond = _alone(chosen), self._beyond(chosen)
+        return alone + float(beyond[::2].mean()), alone + float(beyond[1::2].mean())
+
+    def _beyond(self, chosen: Mapping[str, Choice]) -> Vector:
+        """Return what choices do together beyond their sum, image by image, (N,)."""
         changes = [change for layer, choice in chosen.items() if (change := self._change(layer, choice)) is not None]
-        alone = sum(choice.damage for choice in chosen.values())
         if len(changes) < 2:
-            return alone
-        together, parts = self._together(np.sum(changes, axis=0)), self._together(np.stack(changes))
-        return max(0.0, alone + float(together) - float(parts.sum()))
+            return np.zeros(self.num_images)
+        parts: Vector = self._together(np.stack(changes)).sum(0)
+        return self._together(np.sum(changes, axis=0)) - parts
 
     def interactions(
         self, curves: Sequence[LayerCurve], chosen: Mapping[str, Choice]
@@ -120,14 +128,14 @@ class JointDamage:
                 continue
             before = changes.get(curve.layer)
             others = total if before is None else total - before
-            added = self._together(others + own.changes) - self._together(others) - self._alone[curve.layer]
+            added = (self._together(others + own.changes) - self._together(others)).mean(-1) - self._parts[curve.layer]
             untouched = curve.scale.strength(curve.scale.untouched)
             found[curve.layer] = np.append(untouched, own.strengths), np.append(0.0, added)
         return found
 
     @cached_property
-    def _alone(self) -> dict[str, Vector]:
-        return {layer: self._together(own.changes) for layer, own in self.layers.items()}
+    def _parts(self) -> dict[str, Vector]:
+        return {layer: self._together(own.changes).mean(-1) for layer, own in self.layers.items()}
 
     def _change(self, layer: str, choice: Choice) -> Vector | None:
         own = self.layers.get(layer)
@@ -137,6 +145,10 @@ class JointDamage:
 
     def _together(self, changes: Vector) -> Vector:
         return self.metric.together(self.reference, changes)
+
+
+def _alone(chosen: Mapping[str, Choice]) -> float:
+    return sum(choice.damage for choice in chosen.values())
 
 
 def _images(values: bytes, size: int) -> Vector:

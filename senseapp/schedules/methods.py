@@ -98,18 +98,19 @@ def optimal_solver(problem: Problem) -> Callable[[Problem], dict[str, float]]:
 def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
     """Return the best choices found for what layers do together, where that is known.
 
-    The knapsack is solved again around what it found last, for as long as that does less damage.
+    The knapsack is solved again around what it found last, for as long as that does less damage by either half of the
+    images: what helps on one half alone is chance.
     """
-    found = table.best(problem)
-    if problem.curve_set.joint is None:
+    found, joint = table.best(problem), problem.curve_set.joint
+    if joint is None:
         return found
-    damage = problem.curve_set.damage(found)
+    damages = joint.halves(found)
     for _ in range(_MOST_ROUNDS):
         tried = table.best(problem, around=found)
-        less = problem.curve_set.damage(tried)
-        if not less < (1 - _LEAST_GAIN) * damage:
+        less = joint.halves(tried)
+        if not all(after < (1 - _LEAST_GAIN) * before for before, after in zip(damages, less, strict=True)):
             break
-        found, damage = tried, less
+        found, damages = tried, less
     return found
 
 
