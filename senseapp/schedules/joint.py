@@ -21,7 +21,8 @@ from senseapp.metrics import METRICS, Metric
 from senseapp.records.measurement import SensitivityResult, Status
 from senseapp.schedules.curves import Choice, LayerCurve
 
-_LEAST_IMAGES = 16
+_LEAST_IMAGES, _MOST_IMAGES = 16, 256
+_LARGEST = 20.0  # logarithm of a probability
 _LEAST_DAMAGE = 1e-12
 
 Vector = NDArray[np.float64]
@@ -152,7 +153,11 @@ def _alone(chosen: Mapping[str, Choice]) -> float:
 
 
 def _images(values: bytes, size: int) -> Vector:
-    """Return (N, K) of float16 bytes; what is not finite counts as no change, and a torn end as no image."""
-    whole = len(values) // (2 * size) * 2 * size
+    """Return (N, K) of float16 bytes; what is not finite counts as no change, and a torn end as no image.
+
+    Files may come from anywhere: images and numbers beyond those that are ever recorded are cut.
+    """
+    row = 2 * size
+    whole = min(len(values) // row, _MOST_IMAGES) * row
     numbers = np.frombuffer(values[:whole], dtype="<f2").astype(np.float64).reshape(-1, size)
-    return np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)
+    return np.clip(np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0), -_LARGEST, _LARGEST)

@@ -204,6 +204,8 @@ def test_levels_in_between_are_predicted_between_their_neighbours():
         lambda item: replace(item, outputs=item.outputs[:-3]),
         lambda item: replace(item, outputs=b"\x00\x7e" * (len(item.outputs) // 2)),  # not a number
         lambda item: replace(item, outputs=b"\x00\x7c" * (len(item.outputs) // 2)),  # infinite
+        lambda item: replace(item, outputs=b"\xff\x7b" * (len(item.outputs) // 2)),  # the largest there is
+        lambda item: replace(item, outputs=500 * item.outputs),
         lambda item: replace(item, outputs=b"\x01"),
         lambda item: replace(item, outputs=b""),
     ],
@@ -211,10 +213,20 @@ def test_levels_in_between_are_predicted_between_their_neighbours():
 def test_recorded_outputs_that_are_torn_or_no_numbers_break_nothing(damaged):
     result = opposed().result()
     first, *others = result.measurements
-    result = replace(result, measurements=(damaged(first), *others))
+    for measurements in ((damaged(first), *others), tuple(map(damaged, result.measurements))):
+        made = make_schedule(
+            replace(result, measurements=measurements), budget=ResourceBudget(kind="params", target=0.5)
+        )
+        assert np.isfinite(made.predicted_damage)
+        assert made.predicted_damage >= 0
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 7, 10**9])
+def test_a_wrong_size_of_what_was_recorded_breaks_nothing(size):
+    result = opposed().result()
+    result = replace(result, recorded=replace(result.recorded, size=size))
     made = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
     assert np.isfinite(made.predicted_damage)
-    assert made.predicted_damage >= 0
 
 
 def test_without_recorded_outputs_damages_are_summed():
