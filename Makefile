@@ -15,7 +15,7 @@ SHELL := /usr/bin/env bash
 .PHONY: help run test test-quick check audit format lock bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
-WORKERS ?= 5
+WORKERS ?= 3
 RANGE_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +31,7 @@ help:
 run: $(RUNTIME)
 	@MALLOC_ARENA_MAX=1 exec $(BIN)/python -m senseapp.app.server.serve --server.port $(PORT)
 
-# Workers share the cores: one thread each. Files stay whole, so that their servers and networks are made once;
+# Workers share the cores: one thread each; on two cores three are quicker than more, beside their servers and browsers. Files stay whole, so that their servers and networks are made once;
 # tests/scheduling.py says which of them go together and which first. Bytecode is kept whatever the environment says:
 # without it each worker, server and job would compile everything again.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
