@@ -27,6 +27,7 @@ from senseapp.schedules.problem import (
 )
 
 _MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
+_MOST_TRUSTED = 50  # times what is notable: 1 nat of divergence
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
@@ -99,13 +100,16 @@ def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
     """Return the best choices found for what layers do together, where that is known.
 
     The knapsack is solved again around what it found last, for as long as that does less damage by either half of the
-    images: what helps on one half alone is chance.
+    images: what helps on one half alone is chance. A network that is next to broken is left to the sums: there changes
+    do not add up.
     """
     found, joint = table.best(problem), problem.curve_set.joint
     if joint is None:
         return found
     damages = joint.halves(found)
     for _ in range(_MOST_ROUNDS):
+        if max(damages) > _MOST_TRUSTED * joint.metric.notable:
+            break
         tried = table.best(problem, around=found)
         less = joint.halves(tried)
         if not all(after < (1 - _LEAST_GAIN) * before for before, after in zip(damages, less, strict=True)):

@@ -100,7 +100,7 @@ def _better_around(
 def _solved_by_sums(evaluator: ScheduleEvaluator, schedule: Schedule) -> Schedule | None:
     """Return the schedule for damages that add up; None where it is ``schedule``, or there is none."""
     result = evaluator.result
-    if result.recorded is None:
+    if result.recorded is None or result.recorded.metric != schedule.metric:
         return None
     try:
         sums = _solved(replace(result, recorded=None), schedule, couplings_of(evaluator.dense.model, result))

@@ -180,6 +180,17 @@ def test_two_layers_that_help_each_other_are_not_both_chosen():
     assert any("alone lose" in note and "64 images" in note for note in summed_notes(network))
 
 
+def test_a_network_next_to_broken_is_left_to_plain_sums():
+    push = scores(1, scale=6.0)
+    network = Network(push, push, scores(2, scale=7.0))
+    budget = ResourceBudget(kind="params", target=0.6)
+    found, summed = (
+        make_schedule(each, budget=budget) for each in (network.result(), replace(network.result(), recorded=None))
+    )
+    assert found.predicted_damage > 1
+    assert levels_of(found) == levels_of(summed)
+
+
 def levels_of(schedule):
     return {entry.layer: entry.level for entry in schedule.entries if entry.level}
 
