@@ -79,6 +79,7 @@ def test_what_the_images_choose_is_shown_and_measured(analyze: AppTest, service:
     assert (spec.data.preparation, spec.data.chosen_by) == ("given", (VERDICT,))
 
 
+@pytest.mark.slow
 def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service) -> None:
     preprocessing(analyze).set_value("the architecture's own").run()
     wait_for_card(analyze)

@@ -59,6 +59,7 @@ def digits(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_name_is_recognised(service, tmp_path):
     path = save(tmp_path / "files" / "net.pth")
     report = service.inputs.identify_checkpoint(str(path))
