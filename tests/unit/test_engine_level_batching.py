@@ -89,6 +89,7 @@ def built(name: str) -> nn.Module:
     return ARCHITECTURES[name].build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [SPARSITY, ROUNDED_INPUTS], ids=["sparsity", "activations"])
 @each_of(SPREAD, kept=("mobilenetv3_small_050", "tv_vit"))
 def test_levels_together_equal_levels_alone(name: str, spec: SensitivitySpec, passes: list[int]) -> None:

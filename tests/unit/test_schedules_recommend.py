@@ -96,6 +96,7 @@ def milder(config, target: float) -> list[float]:
     return [round(target / 2**halvings, 9) for halvings in (1, 2, 3) if target / 2**halvings >= 0.01]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", LEVELS)
 @settings(deadline=None, max_examples=25)
 @given(curves=st.floats(0.0, 1.0), proof=st.floats(0.0, 1.0))
