@@ -47,8 +47,8 @@ def session_id() -> str:
 
 
 def is_connected(session: str) -> bool:
-    """Tell whether a browser is connected to this session, in the thread of the server or in any other."""
-    return runtime.get_instance().is_active_session(session)
+    """Tell whether a browser is connected to this session, in any thread; without a server, every session is."""
+    return not runtime.exists() or runtime.get_instance().is_active_session(session)
 
 
 def free_upload(file_id: str) -> None:

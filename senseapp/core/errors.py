@@ -5,7 +5,9 @@
     SenseError
     ├── InvalidInput            exit code 2
     │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
-    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch, ReadingStopped
+    │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch
+    │   └── ReadingStopped
+    │       └── Abandoned
     ├── OutOfMemory, ProcessLost, ClusterFailed, MeasurementFailed, NotFound, QueueFull, QuotaExceeded, RateLimited
     └── StorageFailed
         └── HomeInUse
@@ -80,6 +82,10 @@ class RunMismatch(InvalidInput):
 
 class ReadingStopped(InvalidInput):
     """A file kept the process that reads it busy for too long, or ended it."""
+
+
+class Abandoned(ReadingStopped):
+    """Nobody waits for the answer about a file any more."""
 
 
 class OutOfMemory(SenseError):

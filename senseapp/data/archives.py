@@ -9,15 +9,15 @@ import gzip
 import io
 import stat
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+from zipfile import ZipInfo
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers, ZipRefused
 from senseapp.core.wording import printable
 from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
 
@@ -31,14 +31,8 @@ _OTHERS = {
     b"Rar!": "RAR",
     b"\x28\xb5\x2f\xfd": "Zstandard",
 }
-_ENCRYPTED = 0x1
-_MEMBER_SIGNATURE = b"PK\x01\x02"
-_CHUNK_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 20
-_DAMAGE = (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, OSError, EOFError),
-    *(ValueError, RuntimeError, NotImplementedError, KeyError, IndexError),
-)
+_DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,22 +133,27 @@ class ZipSource:
         self.title = printable(path.name)
         self.contents = Contents()
         self._limits = limits
-        _check_directory(path, limits, self.title)
         with ExitStack() as until_listed:
-            self._zip = until_listed.enter_context(zipfile.ZipFile(path))
-            self._members = self._zip.infolist()
+            self._zip = self._opened(path)
+            until_listed.callback(self._zip.close)
             self._check_sizes(path)
-            for position, member in enumerate(self._members):
+            for position, member in enumerate(self._zip.members):
                 self._list(position, member)
             until_listed.pop_all()  # it stays open for reading; `close` closes it
 
-    def _check_sizes(self, path: Path) -> None:
-        if any(member.flag_bits & _ENCRYPTED for member in self._members):
-            raise InvalidDataset(f"{self.title} is protected by a password. Pack the images again without one.")
-        total = sum(member.file_size for member in self._members)
-        self._limits.check_total(total, path.stat().st_size, self.title)
+    def _opened(self, path: Path) -> ForeignZip:
+        try:
+            return ForeignZip(path, most_members=self._limits.members)
+        except TooManyMembers:
+            self._limits.check_members(self._limits.members + 1, self.title)
+            raise
 
-    def _list(self, position: int, member: zipfile.ZipInfo) -> None:
+    def _check_sizes(self, path: Path) -> None:
+        if self._zip.encrypted:
+            raise InvalidDataset(f"{self.title} is protected by a password. Pack the images again without one.")
+        self._limits.check_total(self._zip.total_bytes, path.stat().st_size, self.title)
+
+    def _list(self, position: int, member: ZipInfo) -> None:
         name = safe_member_name(member.filename, self.title)
         kind = stat.S_IFMT(member.external_attr >> 16)
         if member.is_dir():
@@ -169,29 +168,21 @@ class ZipSource:
         """Return the bytes of one member, at most the limit of one file.
 
         Raises:
-            Unreadable: it is too large, damaged, or packed by a method that Python does not know.
+            Unreadable: it is too large, damaged, of another size than it declares, or packed by a method that is not
+                read here.
         """
-        member = self._members[entry.position]
+        member = self._zip.members[entry.position]
         self._limits.check_file(member.file_size)
         try:
-            with self._zip.open(member) as file:
-                return file.read()
+            return self._zip.read(member)
+        except ZipRefused as error:
+            raise Unreadable(str(error)) from error
         except _DAMAGE as error:
             raise Unreadable("damaged in the archive") from error
 
     def close(self) -> None:
         """Close the archive."""
         self._zip.close()
-
-
-def _check_directory(path: Path, limits: ArchiveLimits, title: str) -> None:
-    """Count the entries before Python makes an object of each: millions fit into a small file."""
-    count, tail = 0, b""
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            count += (tail + chunk).count(_MEMBER_SIGNATURE)
-            limits.check_members(count, title)
-            tail = chunk[1 - len(_MEMBER_SIGNATURE) :]
 
 
 class TarSource:
@@ -252,9 +243,12 @@ class TarSource:
         self._limits.check_file(size)
         try:
             self._stream.seek(entry.position)
-            return self._stream.read(size)
+            content = self._stream.read(size)
         except _DAMAGE as error:
             raise Unreadable("damaged in the archive") from error
+        if len(content) < size:
+            raise Unreadable("cut short in the archive")
+        return content
 
     def close(self) -> None:
         """Close the archive."""

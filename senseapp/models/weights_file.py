@@ -9,10 +9,12 @@ from __future__ import annotations
 import enum
 import pickletools
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import IO, cast
 
 from senseapp.core.errors import InvalidCheckpoint, first_line_of
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.records.model_files import small_form
 
 CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
@@ -193,28 +195,28 @@ def _is_text(head: bytes) -> bool:
 def _check_archive(path: Path) -> None:
     """Require a zip archive to hold plain weights, uncompressed, in no more bytes than the file has."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            _check_entries(path, archive.infolist())
-            with archive.open(_pickle_in(path, archive.namelist())) as file:
+        with closing(ForeignZip(path, most_members=_MAX_ENTRIES)) as archive:
+            _check_entries(path, archive)
+            with archive.open(_pickle_in(path, archive)) as file:
                 names = _globals_in(_BoundedReader(file))
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except TooManyMembers as error:
+        raise InvalidCheckpoint(
+            f"{path.name} holds more than {_MAX_ENTRIES:,} entries, the most that a checkpoint has. {RESAVE_ADVICE}"
+        ) from error
+    except ZIP_DAMAGE as error:
         raise damaged(path, str(error)) from error
     _check_globals(names, path)
 
 
-def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    parts = [entry.filename.split("/") for entry in entries]
+def _check_entries(path: Path, archive: ForeignZip) -> None:
+    parts = [entry.filename.split("/") for entry in archive.members]
     if any(len(part) > 1 and part[1] in ("constants.pkl", "code") for part in parts):
         raise InvalidCheckpoint(
             f"{path.name} is a TorchScript archive, a program rather than weights. Save its weights instead: "
             f"torch.save(torch.jit.load('{path.name}').state_dict(), 'weights.pth')."
         )
-    if len(entries) > _MAX_ENTRIES:
-        raise InvalidCheckpoint(
-            f"{path.name} holds {len(entries):,} entries; a checkpoint has at most {_MAX_ENTRIES:,}. {RESAVE_ADVICE}"
-        )
-    compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-    if compressed or sum(entry.file_size for entry in entries) > path.stat().st_size:
+    compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.members)
+    if compressed or archive.total_bytes > path.stat().st_size:
         raise InvalidCheckpoint(
             f"{path.name} is a compressed archive, or its entries overlap; torch.save writes neither. "
             "If it is a zip around a checkpoint, unpack it and choose the file inside. " + RESAVE_ADVICE
@@ -231,9 +233,12 @@ def _check_header(path: Path) -> None:
         )
 
 
-def _pickle_in(path: Path, names: list[str]) -> str:
-    pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
-    if len(set(names)) != len(names) or len(pickles) != 1:
+def _pickle_in(path: Path, archive: ForeignZip) -> zipfile.ZipInfo:
+    names = {entry.filename for entry in archive.members}
+    pickles = [
+        entry for entry in archive.members if entry.filename.count("/") == 1 and entry.filename.endswith("/data.pkl")
+    ]
+    if len(names) != len(archive.members) or len(pickles) != 1:
         raise InvalidCheckpoint(f"{path.name} is a zip archive that torch.save did not write. {RESAVE_ADVICE}")
     return pickles[0]
 

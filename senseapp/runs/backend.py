@@ -23,6 +23,7 @@ from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_f
 from senseapp.runs.leaderboard import Leaderboard, headline
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.model_cards import ModelCard, ModelCards, shipped_card
+from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
 from senseapp.runs.questions import DescribeModel, Question
 from senseapp.runs.run_log import RunLogs, during_run
@@ -110,12 +111,15 @@ class Backend:
         """Return the folders that runs of ``owner`` may read files from."""
         return (*self._data_roots, uploads_folder(self.home, owner))
 
-    def answer(self, question: Question[AnswerT]) -> AnswerT:
-        """Answer a question about files that somebody brought, in a further process where there are any; may wait."""
-        return self.processes.answer(question) if self.processes else question.answer()
+    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
+        """Answer a question about uploaded files, in a further process where there are any; may wait.
 
-    def _describe(self, model: ModelSpec) -> ModelCard:
-        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model))
+        Raises ReadingStopped where the file takes too long, and Abandoned where ``asker`` is gone before.
+        """
+        return self.processes.answer(question, asker) if self.processes else question.answer()
+
+    def _describe(self, model: ModelSpec, asker: Asker) -> ModelCard:
+        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model), asker)
 
     def _time_machine(self) -> MachineSpeed:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()

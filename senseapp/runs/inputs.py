@@ -16,6 +16,7 @@ from senseapp.records.spec import NUM_DIGITS, NUM_PHOTOGRAPHS, DataSpec, ModelSp
 from senseapp.runs.backend import Backend, kind_of
 from senseapp.runs.disk_space import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.runs.model_cards import CheckpointReport
+from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.questions import (
     CompareCheckpoint,
     FindGroups,
@@ -38,9 +39,10 @@ class Inputs:
     Each raises InvalidInput where a file may not be read here, or a model or images cannot be used.
     """
 
-    def __init__(self, backend: Backend, owner: str) -> None:
+    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
         self._backend = backend
         self._owner = owner
+        self._asker = asker
 
     def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
         """Return the folders that this person's runs may read, once ``spec`` is seen to keep to them."""
@@ -51,24 +53,24 @@ class Inputs:
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return what is known about a model; the first time this loads it."""
         self._checked(RunSpec(model=model))
-        return self._backend.cards.card(model)
+        return self._backend.cards.card(model, self._asker)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         """Return the layers that a run of pruning takes together, by group; loads the model, takes seconds."""
         self._checked(RunSpec(model=spec.model))
         if not spec.sensitivity.compression.description.removes_channels:
             return ()
-        return self._backend.answer(FindGroups(spec=spec)).groups
+        return self._backend.answer(FindGroups(spec=spec), self._asker).groups
 
     def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)))
-        return self._backend.answer(IdentifyCheckpoint(path=path, use_ema=use_ema))
+        return self._backend.answer(IdentifyCheckpoint(path=path, use_ema=use_ema), self._asker)
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(CompareCheckpoint(model=model))
+        return self._backend.answer(CompareCheckpoint(model=model), self._asker)
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose what each of its labels means to ``model``.
@@ -81,9 +83,10 @@ class Inputs:
                 data=data,
                 task=model.task,
                 num_classes=self.model_card(model).num_classes,
-                class_names=self._backend.cards.class_names(model),
+                class_names=self._backend.cards.class_names(model, self._asker),
                 data_roots=tuple(map(str, roots)),
-            )
+            ),
+            self._asker,
         )
         counts = self._backend.image_counts
         counts[replace(data, class_map=())] = survey.num_images
@@ -95,12 +98,13 @@ class Inputs:
         """Show some images of ``spec`` as its model sees them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
         return self._backend.answer(
-            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots)))
+            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots))),
+            self._asker,
         )
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a schedule file of senseapp's own; InvalidSchedule unless it is one, for the model of ``profile``."""
-        return self._backend.answer(ReadSchedule(content=content, profile=profile))
+        return self._backend.answer(ReadSchedule(content=content, profile=profile), self._asker)
 
     def read_times(
         self, content: bytes, result: SensitivityResult, *, name: str, level: float | None = None
@@ -108,7 +112,8 @@ class Inputs:
         """Read times of layers from a file called ``name``; InvalidFile, in one sentence, where it has none."""
         compression = result.spec.sensitivity.compression
         return self._backend.answer(
-            ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level)
+            ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level),
+            self._asker,
         )
 
     def _num_pictures(self, spec: RunSpec) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from senseapp.core.errors import OutOfMemory
 
 _MB = 1_000_000
 _SHARE_OF_FREE = 0.9
+_USUAL_STACK_BYTES = 8 * 1024 * 1024
 _CGROUP = Path("/sys/fs/cgroup")
 _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc")
 
@@ -22,11 +25,13 @@ class MemoryGuard:
 
     What does not fit is then refused as an error in the code that asks, where the system would grant it and later
     kill the process. What the process holds already does not count. ``job_mb`` is memory for one job; 0 allows nine
-    tenths of what is free when the first of several starts.
+    tenths of what is free when the first of several starts. Whatever that is, it is no more than ``most_bytes`` where
+    a foreign file is opened; the stacks of threads, which are reserved and hardly used, come on top.
     """
 
-    def __init__(self, job_mb: int = 0) -> None:
+    def __init__(self, job_mb: int = 0, *, most_bytes: float = math.inf) -> None:
         self._job_bytes = job_mb * _MB
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._jobs = 0
         self._before: tuple[int, int] | None = None
@@ -39,14 +44,22 @@ class MemoryGuard:
             yield
         except Exception as error:
             if _is_about_memory(error):
-                raise OutOfMemory(
-                    "This needs more memory than there is for one run here "
-                    f"({(self._job_bytes or _free_bytes()) / 1e9:.1f} GB). Choose a smaller input size, fewer images "
-                    "in one batch, or a smaller model."
-                ) from error
+                raise OutOfMemory(self._sentence()) from error
             raise
         finally:
             self._end()
+
+    def _sentence(self) -> str:
+        allowed = self._job_bytes or _free_bytes()
+        if self._most_bytes < allowed:
+            return (
+                f"To open this takes more than the {self._most_bytes / 1e9:.1f} GB of memory that a file of its size "
+                "may take here. Choose another file, or save this one again with the program that made it."
+            )
+        return (
+            f"This needs more memory than there is for one run here ({allowed / 1e9:.1f} GB). Choose a smaller input "
+            "size, fewer images in one batch, or a smaller model."
+        )
 
     def _begin(self, limited: bool) -> None:
         with self._lock:
@@ -58,6 +71,8 @@ class MemoryGuard:
 
             self._before = resource.getrlimit(resource.RLIMIT_DATA)
             limit = used + (self._job_bytes or int(_SHARE_OF_FREE * _free_bytes()))
+            if self._most_bytes < math.inf:
+                limit = min(limit, used + int(self._most_bytes) + _stack_bytes())
             most = self._before[1]
             resource.setrlimit(
                 resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most)
@@ -81,6 +96,14 @@ def _data_bytes() -> int | None:
         return None
     found = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
     return next(found, None)
+
+
+def _stack_bytes() -> int:
+    """Return what the stacks of a thread for each processor reserve."""
+    import resource
+
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return (os.cpu_count() or 1) * (stack if 0 < stack <= _USUAL_STACK_BYTES else _USUAL_STACK_BYTES)
 
 
 def _free_bytes() -> int:

@@ -17,6 +17,7 @@ from senseapp.models.recognise import Candidate
 from senseapp.records.inputs import MatchReport
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.session import load_engine
 from senseapp.tasks import task_named
 
@@ -87,33 +88,42 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
 
 
 class ModelCards:
-    """Profiles by model; a checkpoint that changed on disk is read again. ``load`` describes one not known yet."""
+    """Profiles by model; a checkpoint that changed on disk is read again.
 
-    def __init__(self, load: Callable[[ModelSpec], ModelCard] = load_card) -> None:
+    ``load`` describes one not known yet, for whoever asks.
+    """
+
+    def __init__(self, load: Callable[[ModelSpec, Asker], ModelCard] = lambda model, _: load_card(model)) -> None:
         self._describe = load
-        self._loading = threading.Lock()
+        self._loading: dict[_Key, threading.Lock] = {}
         self._profiles: dict[_Key, ModelProfile] = {}
         self._class_names: dict[_Key, tuple[str, ...]] = {}
 
-    def card(self, model: ModelSpec) -> ModelProfile:
+    def card(self, model: ModelSpec, asker: Asker = ANYBODY) -> ModelProfile:
         """Return the profile of ``model``; the first time this loads it and blocks."""
         if (known := self._profiles.get(_key(model))) is not None:
             return known
-        with self._loading:  # one at a time, and never the same network twice; known ones are answered meanwhile
-            return self._profiles.get(_key(model)) or self._load(model).profile
+        with self._one_at_a_time(model):
+            return self._profiles.get(_key(model)) or self._load(model, asker).profile
 
-    def class_names(self, model: ModelSpec) -> tuple[str, ...]:
+    def class_names(self, model: ModelSpec, asker: Asker = ANYBODY) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty where unknown; this may load it, as :meth:`card` does."""
-        with self._loading:
+        with self._one_at_a_time(model):
             known = self._class_names.get(_key(model))
-            return self._load(model).class_names if known is None else known
+            return self._load(model, asker).class_names if known is None else known
+
+    def _one_at_a_time(self, model: ModelSpec) -> threading.Lock:
+        """Return the lock of one network, so that it is not loaded twice; others are loaded meanwhile."""
+        key = _key(model)
+        _put(self._loading, key, self._loading.get(key) or threading.Lock())
+        return self._loading[key]
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
         """Remember a profile, for example one that a run made anyway."""
         _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec) -> ModelCard:
-        card = self._describe(model)
+    def _load(self, model: ModelSpec, asker: Asker) -> ModelCard:
+        card = self._describe(model, asker)
         self.keep(model, card.profile)
         _put(self._class_names, _key(model), card.class_names)
         return card

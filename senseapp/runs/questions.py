@@ -43,6 +43,9 @@ _BYTES_PER_SECOND = 50e6  # of a large file on a slow disk
 _MODEL_SECONDS = 120.0  # to build a large network and run it once
 _PREVIEW_SECONDS = 600.0  # the preparation of the images may be searched for
 _DOWNLOAD_SECONDS = 3600.0
+_OPEN_BYTES = 280e6  # of memory, whatever is free: what a lying file may cost
+_MODEL_BYTES = 8e9  # to build a large network and run it once
+_COPIES = 3  # of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,11 @@ class Question(ABC, Generic[AnswerT_co]):
     def seconds(self) -> float:
         """How long it may take once the engine is loaded."""
         return _OPEN_SECONDS
+
+    @property
+    def memory_bytes(self) -> float:
+        """What it may take of memory beyond the engine, however much is free."""
+        return _OPEN_BYTES
 
     @abstractmethod
     def answer(self) -> AnswerT_co:
@@ -95,6 +103,11 @@ class IdentifyCheckpoint(Question[CheckpointReport]):
         """By the size of the file."""
         return _OPEN_SECONDS + _num_bytes(self.path) / _BYTES_PER_SECOND
 
+    @property
+    def memory_bytes(self) -> float:
+        """By the size of the file."""
+        return _OPEN_BYTES + _COPIES * _num_bytes(self.path)
+
     def answer(self) -> CheckpointReport:
         """Read it and compare it with all architectures known."""
         return identify_checkpoint(self.path, use_ema=self.use_ema)
@@ -115,6 +128,11 @@ class _OfModel(Question[AnswerT_co]):
     def seconds(self) -> float:
         """By the size of the checkpoint."""
         return _MODEL_SECONDS + _num_bytes(self.model.checkpoint) / _BYTES_PER_SECOND
+
+    @property
+    def memory_bytes(self) -> float:
+        """By the size of the checkpoint."""
+        return _MODEL_BYTES + _COPIES * _num_bytes(self.model.checkpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +173,11 @@ class FindGroups(Question[Groups]):
     def seconds(self) -> float:
         """To load the model and follow its channels."""
         return 2 * _MODEL_SECONDS
+
+    @property
+    def memory_bytes(self) -> float:
+        """By the size of the checkpoint."""
+        return _MODEL_BYTES + _COPIES * _num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> Groups:
         """Load the model and find them."""
@@ -214,6 +237,11 @@ class PreviewImages(Question[PreviewReport]):
     def seconds(self) -> float:
         """For the search of a preparation too."""
         return _PREVIEW_SECONDS
+
+    @property
+    def memory_bytes(self) -> float:
+        """By the size of the checkpoint; pictures are decoded in processes with a limit of their own."""
+        return _MODEL_BYTES + _COPIES * _num_bytes(self.spec.model.checkpoint)
 
     def answer(self) -> PreviewReport:
         """Load both and run the one on the other."""

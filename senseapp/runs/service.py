@@ -23,6 +23,7 @@ from senseapp.runs.disk_space import DiskUse, UploadLimits, check_run_room, disk
 from senseapp.runs.finished_runs import Scheduling, Work
 from senseapp.runs.inputs import Inputs
 from senseapp.runs.leaderboard import LeaderboardRow, headline
+from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.questions import ReadTable, UnpackRunFile
 from senseapp.runs.run_files import UnpackedRun, keep_finished_run, keep_run
 from senseapp.runs.run_log import LogEntry, read_run_log
@@ -47,18 +48,19 @@ class Service:
         schedules: what schedules of finished runs need to know, and their files.
     """
 
-    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER) -> None:
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> None:
         self.owner = owner
-        self.inputs = Inputs(backend, owner)
+        self.inputs = Inputs(backend, owner, asker)
         self.work = Work(backend, owner)
         self.schedules = Scheduling(backend, owner)
         self._backend = backend
         self._store = backend.store
+        self._asker = asker
 
     @classmethod
-    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER) -> Service:
+    def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> Service:
         """Return the service of this process's shared backend; ``home`` None takes ``SENSEAPP_HOME``."""
-        return cls(backend_at(home or default_home()), owner)
+        return cls(backend_at(home or default_home()), owner, asker)
 
     def run(self, run_id: str) -> RunRecord:
         """Return what is kept about a run."""
@@ -122,7 +124,8 @@ class Service:
             uploads.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
-            run = self._backend.answer(UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes))
+            unpack = UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes)
+            run = self._backend.answer(unpack, self._asker)
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return keep_run(self._store, run, Path(folder), owner=self.owner)
 
@@ -174,7 +177,8 @@ class Service:
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        result = self._backend.answer(ReadTable(text=text, title=title, granularity=granularity, profile=profile))
+        read = ReadTable(text=text, title=title, granularity=granularity, profile=profile)
+        result = self._backend.answer(read, self._asker)
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
         count = len(result.measurements)

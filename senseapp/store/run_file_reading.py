@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import lzma
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
+from zipfile import ZipInfo
 
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
@@ -26,14 +25,7 @@ from senseapp.store.run_file import (
 )
 
 _MOST_MEMBERS = 2000  # histograms of every layer of a large network, a few times over
-_MOST_RECORD_BYTES = 64_000_000
-_CHUNK_BYTES = 1 << 20
-_MEMBER_SIGNATURE = b"PK\x01\x02"
-_ENCRYPTED = 0x1
-_DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError),
-    *(ValueError, RuntimeError, NotImplementedError),
-)
+_MOST_RECORD_BYTES = 32_000_000  # 30,000 measurements, with what is recorded for pairs of layers
 _ADVICE = "Choose a file that Download run wrote."
 
 
@@ -52,12 +44,12 @@ class ReadRunFile:
     result: SensitivityResult
     records: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
-    _archive: zipfile.ZipFile
+    _archive: ForeignZip
 
     @property
     def num_bytes(self) -> int:
         """About the disk space that the run will take."""
-        return sum(member.file_size for member in self._archive.infolist())
+        return self._archive.total_bytes
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of the compressed model called ``name``, no more than its size.
@@ -65,7 +57,8 @@ class ReadRunFile:
         Raises:
             InvalidFile: it is damaged.
         """
-        yield from _chunks(self._archive, self._archive.getinfo(name), self.weights[name])
+        (member,) = (member for member in self._archive.members if member.filename == name)
+        yield from _chunks(self._archive, member)
 
 
 def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
@@ -79,12 +72,13 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
         InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
     """
     try:
-        _count_members(stream)
-        archive = zipfile.ZipFile(stream)
-    except _DAMAGE as error:
+        archive = ForeignZip(stream, most_members=_MOST_MEMBERS)
+    except TooManyMembers as error:
+        raise InvalidFile(f"A run file holds at most {_MOST_MEMBERS} files, and this one more. {_ADVICE}") from error
+    except ZIP_DAMAGE as error:
         raise InvalidFile(f"This is not a run file, or it is damaged ({error}). {_ADVICE}") from error
-    members = {member.filename: member for member in archive.infolist()}
-    _check_members(archive.infolist(), most_bytes)
+    members = {member.filename: member for member in archive.members}
+    _check_members(archive, most_bytes)
     records: dict[str, Any] = {
         name: loads(_record(archive, member), kind) for name, member in members.items() if (kind := extra_record(name))
     }
@@ -110,35 +104,23 @@ def _plain(record: Any) -> Any:
     return plain
 
 
-def _count_members(stream: BinaryIO) -> None:
-    """Count the entries before Python makes an object of each: millions fit into a small file."""
-    stream.seek(0)
-    count, tail = 0, b""
-    while chunk := stream.read(_CHUNK_BYTES):
-        count += (tail + chunk).count(_MEMBER_SIGNATURE)
-        tail = chunk[1 - len(_MEMBER_SIGNATURE) :]
-    stream.seek(0)
-    if count > _MOST_MEMBERS:
-        raise InvalidFile(f"A run file holds at most {_MOST_MEMBERS} files, and this one more. {_ADVICE}")
-
-
-def _check_members(members: list[zipfile.ZipInfo], most_bytes: int) -> None:
-    names = [member.filename for member in members]
+def _check_members(archive: ForeignZip, most_bytes: int) -> None:
+    names = [member.filename for member in archive.members]
     for needed in (HEAD_NAME, RESULT_NAME):
         if names.count(needed) != 1:
             raise InvalidFile(f"A run file holds one {needed}; this one has {names.count(needed)}. {_ADVICE}")
-    for member in members:
+    if archive.encrypted:
+        raise InvalidFile(f"This file is protected by a password. {_ADVICE}")
+    for member in archive.members:
         name = member.filename
         known = name in (HEAD_NAME, RESULT_NAME) or extra_record(name) or WEIGHTS.fullmatch(name)
         if not known or names.count(name) > 1:
             raise InvalidFile(
                 f"A run file holds JSON records and safetensors of known names, not {name[:80]!r}. {_ADVICE}"
             )
-        if member.flag_bits & _ENCRYPTED:
-            raise InvalidFile(f"This file is protected by a password. {_ADVICE}")
         if not WEIGHTS.fullmatch(name) and member.file_size > _MOST_RECORD_BYTES:
             raise InvalidFile(f"{name} has more than {_MOST_RECORD_BYTES // 10**6} MB. {_ADVICE}")
-    total = sum(member.file_size for member in members)
+    total = archive.total_bytes
     if total > most_bytes:
         raise InvalidFile(
             f"A run file may hold {most_bytes // 10**6:,} MB here; this one says it holds {total // 10**6:,} MB. "
@@ -146,19 +128,13 @@ def _check_members(members: list[zipfile.ZipInfo], most_bytes: int) -> None:
         )
 
 
-def _record(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    return b"".join(_chunks(archive, member, member.file_size))
+def _record(archive: ForeignZip, member: ZipInfo) -> bytes:
+    return b"".join(_chunks(archive, member))
 
 
-def _chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most_bytes: int) -> Iterator[bytes]:
-    """Yield a member's bytes; what unpacks to more than it said is refused."""
-    left = most_bytes
+def _chunks(archive: ForeignZip, member: ZipInfo) -> Iterator[bytes]:
+    """Yield a member's bytes; what unpacks to another size than it declares is refused."""
     try:
-        with archive.open(member) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                left -= len(chunk)
-                if left < 0:
-                    raise InvalidFile(f"{member.filename} is larger than it says. {_ADVICE}")
-                yield chunk
-    except _DAMAGE as error:
-        raise InvalidFile(f"{member.filename} is damaged ({error}). {_ADVICE}") from error
+        yield from archive.chunks(member)
+    except ZIP_DAMAGE as error:
+        raise InvalidFile(f"{member.filename} cannot be read ({error}). {_ADVICE}") from error

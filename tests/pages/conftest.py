@@ -22,6 +22,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.inputs import Inputs
+from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.service import LOCAL_OWNER, Service
 from tests.pages.records import opener, profile
 
@@ -51,9 +52,9 @@ class ScriptedInputs(Inputs):
 class ScriptedService(Service):
     """The real service, but it knows every model without loading torch."""
 
-    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER) -> None:
-        super().__init__(backend, owner)
-        self.inputs = ScriptedInputs(backend, owner)
+    def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, asker: Asker = ANYBODY) -> None:
+        super().__init__(backend, owner, asker)
+        self.inputs = ScriptedInputs(backend, owner, asker)
 
     def warm_up(self) -> None:
         """Nothing to load."""

@@ -38,6 +38,7 @@ from senseapp.runs.process.processes import (
     process_lost,
 )
 from senseapp.runs.process.protocol import AppObserver, Line, decode_task
+from senseapp.runs.questions import IdentifyCheckpoint
 from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.runs.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
 from senseapp.runs.worker import JobCancelled
@@ -310,6 +311,9 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
     pool.close()
 
 
+QUESTION = IdentifyCheckpoint(path="a.pth")
+
+
 def test_a_process_that_has_answered_many_questions_gives_way_to_one_that_is_asked_once_it_is_warm(
     started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,16 +325,16 @@ def test_a_process_that_has_answered_many_questions_gives_way_to_one_that_is_ask
         return made[-1]
 
     monkeypatch.setattr(processes, "_MOST_ANSWERS", 3)
-    monkeypatch.setattr(processes, "ask_in", lambda process, question, job_mb: asked.append(made.index(process)))
+    monkeypatch.setattr(processes, "ask_in", lambda process, question, **_: asked.append(made.index(process)))
     pool = JobProcesses(2, start=start)
     for _ in range(2):
         pool.warm_up()
     for _ in range(3):
-        pool.answer(None)
+        pool.answer(QUESTION)
     assert asked == [1, 1, 1]
     assert [process.alive for process in made] == [True, False, True]
     made[0].warm.set()
-    pool.answer(None)
+    pool.answer(QUESTION)
     assert asked[-1] == 0
     pool.close()
 
@@ -341,14 +345,14 @@ def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_anot
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
 
-    def ask_in(process: JobProcess, question: Any, job_mb: int) -> None:
+    def ask_in(process: JobProcess, question: Any, **_: Any) -> None:
         asked.set()
         answered.wait(30)
 
     monkeypatch.setattr(processes, "ask_in", ask_in)
     monkeypatch.setattr(processes, "_ANSWER_SECONDS", 0.0)
     pool = JobProcesses(1, start=lambda: started(SERVES_MANY))
-    asking = threading.Thread(target=pool.answer, args=(None,))
+    asking = threading.Thread(target=pool.answer, args=(QUESTION,))
     asking.start()
     assert asked.wait(30)
     (first,) = pool.pids()
@@ -501,7 +505,7 @@ def endless(question):
 questions.answer_here, child._GRACE_SECONDS = endless, 0
 class Talk:
     say = print
-child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0})
+child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0, "most_bytes": 1e9})
 """
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
     assert ended.returncode == -signal.SIGALRM

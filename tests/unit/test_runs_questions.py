@@ -15,11 +15,21 @@ import timm
 import torch
 
 from senseapp.compressions import PruningConfig
-from senseapp.core.errors import InvalidCheckpoint, InvalidFile, InvalidInput, InvalidSchedule, ReadingStopped
+from senseapp.core.errors import (
+    Abandoned,
+    InvalidCheckpoint,
+    InvalidFile,
+    InvalidInput,
+    InvalidSchedule,
+    OutOfMemory,
+    ReadingStopped,
+)
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.memory import MemoryGuard
+from senseapp.runs.process.asking import Asker
 from senseapp.runs.process.processes import JobProcess, ask_in
-from senseapp.runs.questions import IdentifyCheckpoint
+from senseapp.runs.questions import IdentifyCheckpoint, ReadTable
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from tests.pictures import png, write_zip
@@ -125,6 +135,35 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
     assert len(before) == 1
     assert not before & set(backend.processes.pids())
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+def test_a_question_ends_with_the_page_that_asked(
+    backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(backend)
+    service.inputs.identify_checkpoint(str(weights))
+    (pid,) = backend.processes.pids()
+    psutil.Process(pid).suspend()  # as one that is busy
+    looked: list[bool] = []
+
+    def closed_soon() -> bool:
+        looked.append(True)
+        return len(looked) > 2
+
+    with pytest.raises(Abandoned, match=r"colleague\.pth was not read to its end"):
+        backend.answer(IdentifyCheckpoint(path=str(weights)), Asker(person="a", is_gone=closed_soon))
+    assert not psutil.pid_exists(pid)
+    assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
+    """However much is free, and whatever one job may take."""
+    table = ReadTable(text="", title="", granularity="weight", profile=None)
+    guard = MemoryGuard(100_000, most_bytes=table.memory_bytes)
+    sentence = r"more than the 0\.3 GB of memory that a file of its size may take"
+    with pytest.raises(OutOfMemory, match=sentence), guard.job():
+        bytearray(10**9)
+    assert len(bytearray(10**9)) == 10**9
 
 
 def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(weights: Path) -> None:

@@ -259,7 +259,7 @@ def test_a_name_comes_once(service, finished, tmp_path):
 def test_bombs_are_refused_before_they_are_unpacked(service, finished, tmp_path, monkeypatch):
     other = a_service(tmp_path / "there")
     members = members_of(packed(service, finished))
-    with pytest.raises(InvalidFile, match="more than 64 MB"):
+    with pytest.raises(InvalidFile, match="more than 32 MB"):
         take_in(other, zipped([*members.items(), (f"histogram-{KEY}.json", bytes(65_000_000))]))
     monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "1")
     weights = {f"compressed-{number:016x}.safetensors": bytes(600_000) for number in range(4)}

@@ -16,8 +16,8 @@ import streamlit as st
 
 from senseapp.app.frames.runs import small_bars
 from senseapp.app.logins import logouts, owner_of
-from senseapp.compat.streamlit_internals import session_id
-from senseapp.core.errors import SenseError
+from senseapp.compat.streamlit_internals import is_connected, session_id
+from senseapp.core.errors import Abandoned, SenseError
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
@@ -27,6 +27,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.leaderboard import LeaderboardRow
 from senseapp.runs.model_cards import CheckpointReport
+from senseapp.runs.process.asking import Asker
 from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.service import LOCAL_OWNER, Service
 
@@ -75,11 +76,32 @@ T = TypeVar("T")
 _AFTER_PAINT_SECONDS = 0.7
 _KEPT_RESULTS = 8
 _KEPT_ANSWERS = 128
+_RELOAD_SECONDS = 3.0
 
 
 def service() -> Service:
-    """Return the service of this visitor."""
-    return Service.at(owner=visitor().owner)
+    """Return the service of this visitor; questions that it asks end when this page is closed."""
+    owner, session = visitor().owner, session_id()
+    person = owner if owner not in ("", LOCAL_OWNER) else session
+    return Service.at(owner=owner, asker=Asker(person=person, is_gone=PageClosed(session)))
+
+
+class PageClosed:
+    """Tells whether the page of a session has been closed for a while; a page that reloads connects again."""
+
+    def __init__(self, session: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._clock = clock
+        self._gone_since: float | None = None
+
+    def __call__(self) -> bool:
+        """Look once more; asked several times a second."""
+        if not self._session or is_connected(self._session):
+            self._gone_since = None
+            return False
+        now = self._clock()
+        self._gone_since = now if self._gone_since is None else self._gone_since
+        return now - self._gone_since >= _RELOAD_SECONDS
 
 
 def result_of(run_id: str) -> SensitivityResult | None:
@@ -186,7 +208,7 @@ def _ask(question: tuple[Hashable, ...], answer: Callable[[], T]) -> T | None:
     answers, key = _answers(), (service().owner, *question)
     if key not in answers:
         answers[key] = Future()
-        threading.Thread(target=_find, args=(answers[key], answer), name=str(question[0]), daemon=True).start()
+        threading.Thread(target=_find, args=(key, answers[key], answer), name=str(question[0]), daemon=True).start()
         while len(answers) > _KEPT_ANSWERS:
             answers.pop(next(iter(answers)))
     found = answers.get(key)
@@ -198,10 +220,13 @@ def _answers() -> dict[tuple[Hashable, ...], Future[Any]]:
     return {}
 
 
-def _find(found: Future[T], answer: Callable[[], T]) -> None:
+def _find(key: tuple[Hashable, ...], found: Future[T], answer: Callable[[], T]) -> None:
     _let_the_page_paint()
     try:
         found.set_result(answer())
+    except Abandoned as error:  # by the page that asked; another one that waits asks anew
+        _answers().pop(key, None)
+        found.set_exception(error)
     except BaseException as error:  # whatever it is, the page that waits must hear of it
         found.set_exception(error)
 

@@ -111,7 +111,7 @@ def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
 
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that lets no thread run
     try:
-        with MemoryGuard(request["job_mb"]).job():
+        with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():
             talk.say("answer", answer_here(request["question"]))
     finally:
         signal.alarm(0)

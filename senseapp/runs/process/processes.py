@@ -21,6 +21,7 @@ from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
+from senseapp.runs.process.asking import ANYBODY, Asker, Slots
 from senseapp.runs.process.protocol import Line, read_line, write_line
 from senseapp.runs.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
 from senseapp.runs.time_estimate import MachineSpeed
@@ -204,15 +205,18 @@ def carry_out_in(
         _pass_on(line, process, context.observer, context.earlier_runs)
 
 
-def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0) -> AnswerT:
-    """Have ``process`` answer a question, and end it where that takes too long.
+def ask_in(process: JobProcess, question: Question[AnswerT], *, asker: Asker = ANYBODY, job_mb: int = 0) -> AnswerT:
+    """Have ``process`` answer a question, and end it where that takes too long or nobody waits for it any more.
 
     Raises:
-        ReadingStopped: the process was busy for too long, or ended.
+        ReadingStopped: the process was busy for too long, or ended; Abandoned where the asker is gone.
     """
     end = math.inf
 
     def watch(_: str) -> None:
+        if asker.is_gone():
+            process.kill()
+            asker.check(question.subject)
         if time.monotonic() > end:
             process.kill()
             raise ReadingStopped(
@@ -224,7 +228,8 @@ def ask_in(process: JobProcess, question: Question[AnswerT], *, job_mb: int = 0)
         process.ask("warm")
         process.warm.wait()
         end = time.monotonic() + question.seconds
-        process.ask("question", {"question": encode(question), "seconds": question.seconds, "job_mb": job_mb})
+        request = {"question": encode(question), "seconds": question.seconds}
+        process.ask("question", request | {"job_mb": job_mb, "most_bytes": question.memory_bytes})
         answer: AnswerT = decode(process.hear("answer", progress=watch).body, question.answer_type)
     except ProcessLost as error:
         raise ReadingStopped(
@@ -249,7 +254,7 @@ def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_run
         process.ask("answer", encode(earlier_runs.taken(*line.body)))
 
 
-_MOST_QUESTIONS = 2  # at a time: each takes memory
+_MOST_QUESTIONS, _MOST_OF_ONE_PERSON = 4, 2  # at a time: each takes memory
 _MOST_ANSWERS = 100  # of one process: what libraries keep of each file is some 200 kB
 _ANSWER_SECONDS = 1.0  # for which work waits for a process that answers a question with the engine loaded
 
@@ -269,7 +274,7 @@ class JobProcesses:
         self._start = start
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
-        self._asking = threading.BoundedSemaphore(_MOST_QUESTIONS)
+        self._slots = Slots(_MOST_QUESTIONS, _MOST_OF_ONE_PERSON)
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
         self._asked: set[JobProcess] = set()  # of the busy ones, those that answer questions
@@ -306,13 +311,13 @@ class JobProcesses:
         finally:
             self._give_back(process, done)
 
-    def answer(self, question: Question[AnswerT]) -> AnswerT:
+    def answer(self, question: Question[AnswerT], asker: Asker = ANYBODY) -> AnswerT:
         """Answer a question in one of the processes, see :func:`ask_in`; may wait."""
-        with self._asking:
+        with self._slots.hold(asker, question.subject):
             process = self._take(asked=True)
             process.answered += 1
             try:
-                return ask_in(process, question, job_mb=self._job_mb)
+                return ask_in(process, question, asker=asker, job_mb=self._job_mb)
             finally:
                 self._give_back(process, process.alive)
 

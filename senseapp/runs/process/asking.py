@@ -1,0 +1,94 @@
+"""Who asks a question about a file, and how many questions are answered at the same time.
+
+A hostile file keeps its process busy until its time is up. So that this is nobody else's wait, each person has a few
+of all slots, and a question ends once nobody waits for its answer any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from senseapp.core.errors import Abandoned
+
+_ASK_SECONDS = 0.25  # how often a waiting question looks whether its page is still open
+
+
+def _stays() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who asks.
+
+    Attributes:
+        person: whose slots the question takes.
+        is_gone: tells whether nobody waits for the answer any more, because the page was closed.
+    """
+
+    person: str = ""
+    is_gone: Callable[[], bool] = field(default=_stays)
+
+    def check(self, subject: str) -> None:
+        """Raise Abandoned once nobody waits any more."""
+        if self.is_gone():
+            raise Abandoned(
+                f"{subject} was not read to its end, as the page that needs it was closed. Open the page again."
+            )
+
+
+ANYBODY = Asker()
+"""Waits for every answer: the command line, and the server itself."""
+
+
+class Slots:
+    """Limits how many questions are answered at once, in all and of one person; safe to use from any thread.
+
+    Args:
+        most: in all.
+        most_each: of one person. Whoever has fewer goes first, then whoever waits longer.
+    """
+
+    def __init__(self, most: int, most_each: int) -> None:
+        self._most = most
+        self._most_each = most_each
+        self._changed = threading.Condition()
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[int, str] = {}  # persons by ticket, in the order in which they came
+        self._tickets = 0
+
+    @contextmanager
+    def hold(self, asker: Asker, subject: str) -> Iterator[None]:
+        """Wait for a slot and keep it inside the block; Abandoned where the page of ``subject`` closes before."""
+        self._take(asker, subject)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held[asker.person] -= 1
+                self._held += Counter()  # drops those without any
+                self._changed.notify_all()
+
+    def _take(self, asker: Asker, subject: str) -> None:
+        with self._changed:
+            ticket = self._tickets = self._tickets + 1
+            self._waiting[ticket] = asker.person
+            try:
+                while self._next() != ticket:
+                    self._changed.wait(_ASK_SECONDS)
+                    asker.check(subject)
+                self._held[asker.person] += 1
+            finally:
+                del self._waiting[ticket]
+                self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        """Return the ticket that may go now; None while there is no slot for any that waits."""
+        if self._held.total() >= self._most:
+            return None
+        may_go = (item for item in self._waiting.items() if self._held[item[1]] < self._most_each)
+        return min(may_go, key=lambda item: (self._held[item[1]], item[0]), default=(None, ""))[0]

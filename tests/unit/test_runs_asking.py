@@ -1,0 +1,74 @@
+"""Slots for questions: a few of each person, and none for whoever has left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from senseapp.core.errors import Abandoned
+from senseapp.runs.process.asking import ANYBODY, Asker, Slots
+
+
+class Waiting:
+    """A thread that holds a slot until it is told to let go."""
+
+    def __init__(self, slots: Slots, asker: Asker) -> None:
+        self.has, self.may_go = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(slots, asker), daemon=True)
+        self._thread.start()
+
+    def _hold(self, slots: Slots, asker: Asker) -> None:
+        with slots.hold(asker, "a.zip"):
+            self.has.set()
+            self.may_go.wait(30)
+
+    def let_go(self) -> None:
+        self.may_go.set()
+        self._thread.join(30)
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not met() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert met()
+
+
+def test_one_person_never_has_all_slots_and_whoever_has_fewer_goes_first() -> None:
+    slots = Slots(3, 2)
+    greedy = [Waiting(slots, Asker(person="greedy")) for _ in range(2)]
+    assert all(each.has.wait(30) for each in greedy)
+    third = Waiting(slots, Asker(person="greedy"))
+    wait_until(lambda: len(slots._waiting) == 1)
+    other = Waiting(slots, Asker(person="other"))
+    assert other.has.wait(30)
+    assert not third.has.is_set()
+    fourth = Waiting(slots, Asker(person="other"))
+    wait_until(lambda: len(slots._waiting) == 2)
+    greedy[0].let_go()  # now each has one, and the greedy one has waited longer
+    assert third.has.wait(30)
+    assert not fourth.has.is_set()
+    for each in (greedy[1], third, other):
+        each.let_go()
+    assert fourth.has.wait(30)
+    fourth.let_go()
+    assert not slots._held
+    assert not slots._waiting
+
+
+def test_whoever_has_left_waits_no_longer_and_leaves_the_slot() -> None:
+    slots, gone = Slots(1, 1), threading.Event()
+    first = Waiting(slots, ANYBODY)
+    assert first.has.wait(30)
+    gone.set()
+    with (
+        pytest.raises(Abandoned, match=r"a\.zip was not read to its end"),
+        slots.hold(Asker(person="b", is_gone=gone.is_set), "a.zip"),
+    ):
+        pass
+    first.let_go()
+    with slots.hold(Asker(person="c"), "a.zip"):
+        assert slots._held == {"c": 1}
