@@ -59,7 +59,7 @@ def survey_images(
         layout=arrangement.layout,
         num_images=len(arrangement.entries),
         label_counts=tuple((name, counts[name]) for name in arrangement.label_names),
-        proposal=task.proposal(_written_labels(arrangement, class_names, num_classes)),
+        proposal=task.proposal(_written_labels(arrangement, class_names, task.outputs_of_head(num_classes))),
         notes=notes,
         tables=tables,
         class_names=tuple(class_names),
@@ -102,12 +102,12 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
     return _image_set(request, entries, targets, drawn, order, source.contents.notes())
 
 
-def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_classes: int) -> WrittenLabels:
+def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_outputs: int) -> WrittenLabels:
     return WrittenLabels(
         layout=arrangement.layout,
         labels=arrangement.labels,
         names=arrangement.label_names,
-        num_outputs=num_classes,
+        num_outputs=num_outputs,
         output_names=class_names,
     )
 
@@ -120,7 +120,8 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
     """
     notes = arrangement.notes
     if arrangement.layout != "unlabelled":
-        written = _written_labels(arrangement, request.class_names, request.num_classes)
+        num_outputs = request.task.outputs_of_head(request.num_classes)
+        written = _written_labels(arrangement, request.class_names, num_outputs)
         found = request.task.targets(written, request.spec.class_map)
         if found.values is not None:
             kept = tuple(arrangement.entries[place] for place in found.kept)

@@ -271,6 +271,7 @@ class _Search:
             data,
             model.preprocessing,
             num_classes=model.num_classes,
+            task=task_named(self._spec.model.task),
             seed=self._spec.sensitivity.seed,
             data_roots=self._data_roots,
             class_names=model.class_names,
@@ -288,9 +289,10 @@ class _Search:
         except (InvalidSpec, InvalidCheckpoint):
             return False
         start, stop, _ = part.indices(len(images))
+        task = task_named(candidate.model.task)
         with torch.inference_mode():
             for first in range(start, stop, _BATCH):
-                scores = model.module(images.batch(first, min(first + _BATCH, stop)))
+                scores = task.output(model.module(images.batch(first, min(first + _BATCH, stop))))
                 candidate.scores.append(scores.double().numpy())
         return True
 

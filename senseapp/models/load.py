@@ -11,6 +11,7 @@ from senseapp.models.fitting import load_from_checkpoint
 from senseapp.models.libraries import build_timm, build_torchvision, check_forward
 from senseapp.models.loaded import LoadedModel
 from senseapp.records.spec import ModelSpec
+from senseapp.tasks import task_named
 
 RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
 
@@ -41,6 +42,12 @@ def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None
         )
     if spec.library == "demo":
         return _load_demo(spec, report)
+    loaded = _load_network(spec, report)
+    head_note = task_named(spec.task).head_note(loaded.num_classes)
+    return dataclasses.replace(loaded, notes=(*loaded.notes, head_note)) if head_note else loaded
+
+
+def _load_network(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     if spec.checkpoint:
         return load_from_checkpoint(spec, build_network, report)
     if spec.library == "auto":

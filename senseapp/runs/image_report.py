@@ -69,7 +69,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         pictures=_seen(spec, task, model, images),
         num_scored=scored,
         score=score,
-        warning="" if score is None else task.preview_warning(score, scored, model.num_classes),
+        warning="" if score is None else task.preview_warning(score, scored, task.outputs_of_head(model.num_classes)),
         notes=images.notes,
         choice=choice,
     )

@@ -281,8 +281,9 @@ def _figures(
     """Return what was measured of each file, and the time of the original with half of its weights at zero, to it."""
     proof = evaluator.images.proof
     images = evaluator.dense.arranged(proof, 0, len(proof))
-    names = evaluator.dense.task.metrics(has_labels=proof.labels is not None, num_outputs=evaluator.profile.num_classes)
-    outputs = {name: model.outputs(images) for name, model in opened.items()}
+    task = evaluator.dense.task
+    names = task.metrics(has_labels=proof.labels is not None, num_outputs=evaluator.profile.num_classes)
+    outputs = {name: task.output(model.outputs(images)) for name, model in opened.items()}
     baseline = BaselineOutputs(outputs["original"], proof.labels, names)
     shown = images[0][:1].expand(settings.batch, *images[0].shape[1:])
     zeros = RuntimeModel(_half_zero(files["original"]), threads=settings.threads)

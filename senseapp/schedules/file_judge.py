@@ -28,7 +28,8 @@ class FileJudge:
     ) -> None:
         names = evaluator.dense.task.metrics(has_labels=False, num_outputs=evaluator.profile.num_classes)
         self._images, self._threads, self._simulated = images, threads, simulated
-        self._baseline = BaselineOutputs(RuntimeModel(network).outputs(images), None, names)
+        self._task = evaluator.dense.task
+        self._baseline = BaselineOutputs(self._task.output(RuntimeModel(network).outputs(images)), None, names)
         self.metric = divergence_among(names) or names[0]
         self._share = next((name for name in names if METRICS[name].is_share), None)
         self._last = b"", torch.empty(0)
@@ -47,7 +48,7 @@ class FileJudge:
     def _outputs(self, content: bytes) -> Tensor:
         if self._last[0] != content:
             opened = RuntimeModel(content, threads=self._threads, simulated=self._simulated)
-            self._last = content, opened.outputs(self._images)
+            self._last = content, self._task.output(opened.outputs(self._images))
         return self._last[1]
 
     def change_of(self, content: bytes) -> MetricChange:

@@ -134,6 +134,14 @@ class Task(ABC):
         """Return how many numbers there are for each image."""
         return math.prod(output.shape[1:])
 
+    def outputs_of_head(self, width: int) -> int:
+        """Return how many numbers :meth:`output` has for each image of a network whose last layer has ``width``."""
+        return width
+
+    def head_note(self, width: int) -> str:
+        """Return one sentence on how a last layer of this ``width`` is read, where it could be read otherwise."""
+        return ""
+
     # ---- metrics
 
     @property

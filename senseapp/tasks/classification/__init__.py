@@ -1,4 +1,9 @@
-"""Classification: one row of class scores per image, (N, classes), and one class index per image as its label."""
+"""Classification: one row of class scores per image, (N, classes), and one class index per image as its label.
+
+A network with one output z for each image, (N, 1) or (N,), has two classes: its scores are taken to be (0, z). The
+softmax of that is (1 - sigmoid(z), sigmoid(z)), so the metrics of class scores are those of a Bernoulli variable:
+accuracy at logit 0, binary cross-entropy, and the KL divergence of two Bernoulli distributions.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from senseapp.core.wording import printable
 from senseapp.metrics import check_labels
@@ -23,12 +28,36 @@ _CONFIDENT_AND_WRONG_BELOW = 0.5
 class Classification(Task):
     """Which of several classes an image belongs to."""
 
+    def output(self, model_output: object) -> Tensor:
+        """Return class scores, (N, classes); of one logit z for each image the scores 0 and z of two classes."""
+        scores = cast("Tensor", model_output)
+        if scores.ndim == 2 and scores.shape[1] > 1:
+            return scores
+        import torch
+
+        logits = scores.reshape(-1, 1)
+        return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
     def check_output(self, model_output: object, num_images: int) -> None:
-        """Refuse what is not one row of two or more class scores per image; see :meth:`Task.check_output`."""
-        shape: Sequence[int] = getattr(model_output, "shape", ())
-        if len(shape) != 2 or shape[0] != num_images or shape[1] < 2:
-            expected = f"one row of class scores per image, shape ({num_images}, classes)"
+        """Refuse what is neither class scores nor one logit per image; see :meth:`Task.check_output`."""
+        shape = tuple(getattr(model_output, "shape", (0,)))
+        is_logit = shape in ((num_images,), (num_images, 1))
+        if not is_logit and (len(shape) != 2 or shape[0] != num_images or shape[1] < 1):
+            expected = f"one row of class scores per image, shape ({num_images}, classes), or one logit of two classes"
             raise refuse_output(expected, model_output, self.model_kind)
+
+    def outputs_of_head(self, width: int) -> int:
+        """Return the number of classes: two for one logit."""
+        return 2 if width == 1 else width
+
+    def head_note(self, width: int) -> str:
+        """Say how a single output is read."""
+        if width != 1:
+            return ""
+        return (
+            "The network has one output, taken as the logit of the second of two classes (a sigmoid gives its "
+            "probability): above 0 an image is of class 1, else of class 0."
+        )
 
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return the class index that each picture's folder or line means, int64; see :meth:`Task.targets`.
