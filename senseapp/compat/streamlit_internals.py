@@ -46,6 +46,18 @@ def session_id() -> str:
     return context.session_id if context is not None else ""
 
 
+def page_id() -> str:
+    """Return the id of the page that this script run shows."""
+    context = get_script_run_ctx()
+    return context.page_script_hash if context is not None else ""
+
+
+def went_through_history() -> bool:
+    """Tell whether the browser's back or forward led to this script run."""
+    context = get_script_run_ctx()
+    return context is not None and context.is_history_navigation
+
+
 def is_connected(session: str) -> bool:
     """Tell whether a browser is connected to this session, in any thread; without a server, every session is."""
     return not runtime.exists() or runtime.get_instance().is_active_session(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from PIL import Image
 from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.common import address
 from senseapp.app.common import backend as ui_backend
 from senseapp.app.runs.list import table_key
 from senseapp.records.inputs import PreviewReport, SeenPicture
@@ -97,9 +98,19 @@ def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compo
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: service)
     monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
+    return _app(components)
+
+
+def _app(components: BidiComponentManager) -> AppTest:
     found = AppTest.from_file(APP, default_timeout=60)
     found._bidi_component_manager = components
     return found
+
+
+@pytest.fixture
+def another_app(app: AppTest, components: BidiComponentManager) -> Callable[[], AppTest]:
+    """Makes further sessions of the app, as a reload or another tab does."""
+    return lambda: _app(components)
 
 
 @pytest.fixture
@@ -127,6 +138,16 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     return app.switch_page(page).run()
+
+
+def go_back(app: AppTest, **query: str) -> AppTest:
+    """Rerun the page as the browser's back does, to the address with this query."""
+    app.query_params.clear()
+    for name, value in query.items():
+        app.query_params[name] = value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(address, "went_through_history", lambda: True)
+        return app.run()
 
 
 def wait_for_card(app: AppTest) -> AppTest:

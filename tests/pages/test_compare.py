@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
@@ -125,7 +126,7 @@ def test_layers_without_a_counterpart_are_named_with_the_reason(
 
 def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: list[str]) -> None:
     open_compare(app, *pair)
-    app.session_state["senseapp.session"].picked["compare"] = FRAGILE
+    app.session_state[pick_key("compare")] = FRAGILE
     app.run()
     assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
     app.button(key="compare.close").click().run()

@@ -11,6 +11,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
@@ -77,7 +78,7 @@ def test_a_layer_chosen_by_keyboard_is_shown_in_every_view(results: AppTest, fin
 
 def test_the_chosen_layer_follows_a_click_elsewhere(results: AppTest, finished_run: str) -> None:
     assert results.selectbox(key=f"results.layer.{finished_run}").value is None
-    results.session_state[STATE].picked[finished_run] = "fc"
+    results.session_state[pick_key(finished_run)] = "fc"
     results.run()
     assert results.selectbox(key=f"results.layer.{finished_run}").value == "fc"
     results.button(key=f"panel.close.{finished_run}").click().run()
@@ -96,11 +97,11 @@ def test_a_click_is_answered_before_the_chart_is_sent_again(
 
     monkeypatch.setattr(st, "altair_chart", seen)
     for label, name in (("Heat map", "heatmap"), ("Layers", "bars")):
-        results.session_state[STATE].picked[finished_run] = "fc"
+        results.session_state[pick_key(finished_run)] = "fc"
         open_tab(results, finished_run, label)
         assert sent == [name, "panel"]  # the tab was asked for
         sent.clear()
-        results.session_state[STATE].picked[finished_run] = FRAGILE
+        results.session_state[pick_key(finished_run)] = FRAGILE
         results.run()
         assert sent == ["panel", name]  # the layer was
         sent.clear()
@@ -198,7 +199,7 @@ def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: 
     shown = values(app).set_index("row")
     assert shown["value"].to_dict() == pytest.approx({"conv1": 41.25, "layer1.0.conv1": 69.0, "fc": 68.0})
     assert shown["change_text"]["conv1"] == "28.5 points"
-    app.session_state[STATE].picked[run_id] = "fc"
+    app.session_state[pick_key(run_id)] = "fc"
     open_tab(app, run_id, "Table")
     assert list(app.dataframe[0].value["top1"]) == ["69.7 %", "68.0 %"]
     assert list(app.dataframe[0].value["loss"]) == ["1.252 nats", "1.350 nats"]
@@ -265,7 +266,7 @@ def test_a_run_that_a_newer_version_wrote_is_told_in_one_sentence(
 
 
 def test_every_chart_can_be_saved_in_three_forms(results: AppTest, finished_run: str) -> None:
-    results.session_state[STATE].picked[finished_run] = FRAGILE
+    results.session_state[pick_key(finished_run)] = FRAGILE
     for label in ("Layers", "Curves", "Heat map", "Network"):
         open_tab(results, finished_run, label)
         saved = [button.label for button in results.get("download_button") if button.label != "Download report"]

@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, HeadingBase, Markdown, Node
 
+from senseapp.app.common.state import pick_key
 from senseapp.records.spec import RunSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
@@ -52,7 +53,7 @@ def test_a_page_of_a_run(app: AppTest, finished_run: str, page: str) -> None:
 @pytest.mark.parametrize("tab", TABS)
 def test_a_view_with_a_picked_layer(app: AppTest, finished_run: str, tab: str) -> None:
     open_page(app, "pages/results.py", run=finished_run)
-    app.session_state["senseapp.session"].picked[finished_run] = "conv1"
+    app.session_state[pick_key(finished_run)] = "conv1"
     app.session_state[f"results.tab.{finished_run}"] = tab
     _assert_outlined(app.run())
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.common.state import pick_key
 from senseapp.app.frames.results import measurement_frame
 from senseapp.runs.service import Service
 from tests.distiller_tables import ROWS, TABLE, table
@@ -79,7 +80,7 @@ def test_no_model_is_asked_for_until_it_is_wanted_and_then_one_must_be_picked(ap
 
 def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
     """Yield the name of each view of a layer once it is open."""
-    app.session_state["senseapp.session"].picked[run_id] = "conv1"
+    app.session_state[pick_key(run_id)] = "conv1"
     for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
         app.session_state[f"results.tab.{run_id}"] = label
         app.run()

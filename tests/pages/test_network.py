@@ -6,6 +6,7 @@ import json
 
 from streamlit.testing.v1 import AppTest
 
+from senseapp.app.common.state import pick_key
 from tests.pages.conftest import open_page
 from tests.pages.records import FRAGILE, NAMES
 
@@ -26,7 +27,7 @@ def test_the_tree_opens_block_by_block_and_a_picked_layer_shows(app: AppTest, fi
     assert nodes(app) == ["conv1", "layer1", "layer2", "fc"]
     app.selectbox(key=f"network.block.{finished_run}").set_value("layer2.0").run()
     assert FRAGILE in nodes(app)
-    app.session_state["senseapp.session"].picked[finished_run] = FRAGILE
+    app.session_state[pick_key(finished_run)] = FRAGILE
     app.run()
     assert any(f"## {FRAGILE}" == element.value for element in app.markdown)
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))

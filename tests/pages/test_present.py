@@ -4,7 +4,7 @@ import json
 
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.conftest import open_page
+from tests.pages.conftest import go_back, open_page
 
 PAGE = "pages/present.py"
 
@@ -27,6 +27,5 @@ def test_a_link_opens_its_screen(app: AppTest, finished_run: str) -> None:
     open_page(app, PAGE, run=finished_run, screen="2")
     (chart,) = app.get("vega_lite_chart")
     assert json.loads(chart.proto.spec)["config"]["axis"]["titleFontSize"] > 15  # for a room
-    app.query_params["screen"] = "99"
-    app.run()
+    go_back(app, run=finished_run, screen="99")
     assert app.button(key="present.back").disabled

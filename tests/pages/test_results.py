@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.run_guard import make_report
+from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig
 from senseapp.core.codec import loads
 from senseapp.records.measurement import SensitivityResult
@@ -97,7 +98,7 @@ def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finis
 
 def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest, finished_run: str) -> None:
     results.session_state[f"bars.{finished_run}.0"] = {"selection": {"pick": [{"layer": FRAGILE}]}}
-    results.session_state["senseapp.session"].picked[finished_run] = FRAGILE
+    results.session_state[pick_key(finished_run)] = FRAGILE
     results.run()
     for part in ("16 × 8 × 3 × 3", "8 × 8 × 8 → 16 × 8 × 8", "1.15 k", "20.0 % of the model"):
         assert part in texts(results)
@@ -107,7 +108,7 @@ def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest
 
 
 def test_a_pick_of_a_layer_that_this_run_lacks_is_ignored(results: AppTest, finished_run: str) -> None:
-    results.session_state["senseapp.session"].picked[finished_run] = "layer9.conv"
+    results.session_state[pick_key(finished_run)] = "layer9.conv"
     results.run()
     assert not results.exception
     assert len(charts(results)) == 1

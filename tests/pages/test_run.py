@@ -12,7 +12,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.service import Service
-from tests.pages.conftest import open_page
+from tests.pages.conftest import go_back, open_page
 
 slow = pytest.mark.parametrize("backend", ["slow"], indirect=True)
 PAGE = "pages/results.py"
@@ -130,8 +130,7 @@ def test_what_is_chosen_is_in_the_address_and_going_back_takes_it_away(app: AppT
     assert dict(app.query_params) == {"run": finished_run}  # nothing is written that nobody chose
     level.set_value(0.75).run()
     assert app.query_params["level"] == "0.75"
-    del app.query_params["level"]  # as the browser's back does
-    app.run()
+    go_back(app, run=finished_run)
     assert app.button_group(key=f"results.level.{finished_run}").value == usual
     assert "level" not in app.query_params
 

@@ -1,62 +1,223 @@
-"""What a page shows of a run as part of its address, so that a link, a reload and the browser's back find it again."""
+"""Settings of a page as part of its address, so that a link, a reload, the browser's back and a second tab keep them.
+
+Each setting is described once, where its widget is drawn::
+
+    st.slider("Target", 1, 99, **bound(run_id, "target", whole(1, 99), usual=50))
+
+The address holds every setting that differs from its usual value. It is written when a setting changes, which is a
+step of the browser's history, and read when a page is opened or the browser goes back or forward.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Generic, TypeVar
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import streamlit as st
 
-from senseapp.app.common.state import RUN_PARAMETER, session
+from senseapp.app.common.state import RUN_PARAMETER, Bound, Visit, kept, session
+from senseapp.compat.streamlit_internals import page_id, went_through_history
 
 T = TypeVar("T")
 
 
-class Addressed(Generic[T]):
-    """One choice of a run's page: ``options`` by what stands for them in the address, the ``usual`` one by nothing.
+@dataclass(frozen=True, slots=True)
+class Form(Generic[T]):
+    """How the values of a setting are written in the address.
 
-    The address is written when the choice changes, and only then: each writing is a step of the browser's history, and
-    one that repeats when somebody goes back would keep them where they are.
+    ``write`` returns the text of a value, ``read`` the value of a text; both raise ValueError for one that is not
+    allowed.
     """
 
-    def __init__(self, run_id: str, name: str, options: Mapping[str, T], usual: T) -> None:
-        self._name, self._options, self._usual = name, options, usual
-        self._kept = session().addressed.setdefault(run_id, {})
-        self._is_here = st.query_params.get(RUN_PARAMETER) == run_id
+    write: Callable[[T], str]
+    read: Callable[[str], T]
 
-    def asked(self, *, anew: bool = False) -> tuple[T, ...]:
-        """Return what the address asks for, if it is not what was written last: opened, reloaded, or gone back to.
 
-        ``anew`` returns it where it asks for anything.
-        """
-        linked = st.query_params.get(self._name, "")
-        if not self._is_here or (linked == self._kept.get(self._name, "") and not (anew and linked)):
-            return ()
-        self._kept[self._name] = linked
-        return (self._options.get(linked, self._usual),)
+def named(values: Mapping[str, T]) -> Form[T]:
+    """Return the form of a choice among ``values``, by their text in the address."""
 
-    def fill(self, key: str) -> bool:
-        """Put what the address asks for into the widget of this ``key``, which is drawn next; tell whether it did."""
-        for asked in self.asked(anew=key not in st.session_state):
-            st.session_state[key] = asked
-            return True
-        return False
+    def write(chosen: T) -> str:
+        for text, value in values.items():
+            if value == chosen:
+                return text
+        raise ValueError("not among the values")
 
-    def keep(self, chosen: T) -> None:
-        """Put what is ``chosen`` now into the address."""
-        texts = (text for text, option in self._options.items() if option == chosen)
-        text = "" if chosen == self._usual else next(texts, "")
-        if not self._is_here or text == st.query_params.get(self._name, ""):
-            return
-        self._kept[self._name] = text
+    def read(text: str) -> T:
+        if text not in values:
+            raise ValueError("not among the values")
+        return values[text]
+
+    return Form(write, read)
+
+
+def one_of(values: Iterable[T]) -> Form[T]:
+    """Return the form of a choice among ``values``, written in lower case with ``-`` for spaces."""
+    return named({str(value).lower().replace(" ", "-"): value for value in values})
+
+
+def some_of(values: Iterable[str], *, separator: str = "~") -> Form[list[str]]:
+    """Return the form of a list of different ``values``."""
+    one = named({value: value for value in values})
+
+    def read(text: str) -> list[str]:
+        found = [one.read(part) for part in text.split(separator)]
+        if len(set(found)) < len(found):
+            raise ValueError("a value is repeated")
+        return found
+
+    return Form(lambda chosen: separator.join(map(one.write, chosen)), read)
+
+
+def number(least: float = -math.inf, most: float = math.inf) -> Form[float]:
+    """Return the form of a number between two bounds, both allowed."""
+
+    def checked(value: float) -> float:
+        if not least <= value <= most or not math.isfinite(value):
+            raise ValueError("out of range")
+        return value
+
+    return Form(lambda value: f"{checked(value):.10g}", lambda text: checked(float(text)))
+
+
+def whole(least: int, most: int) -> Form[int]:
+    """Return the form of a whole number between two bounds, both allowed."""
+    within = number(least, most)
+    return Form(lambda value: within.write(int(value)), lambda text: int(within.read(str(int(text)))))
+
+
+def span(end: Form[T], *, separator: str = "~") -> Form[tuple[T, T]]:
+    """Return the form of a pair of values, of which each end has the form ``end``."""
+
+    def read(text: str) -> tuple[T, T]:
+        low, high = text.split(separator)
+        return end.read(low), end.read(high)
+
+    return Form(lambda pair: separator.join(map(end.write, pair)), read)
+
+
+SWITCH: Form[bool] = named({"yes": True, "no": False})
+"""The form of a switch."""
+
+
+def words(most: int = 200) -> Form[str]:
+    """Return the form of a typed text of up to ``most`` printable characters."""
+
+    def checked(text: str) -> str:
+        if len(text) > most or not text.isprintable():
+            raise ValueError("too long, or not printable")
+        return text
+
+    return Form(checked, checked)
+
+
+def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> dict[str, Any]:
+    """Return the arguments of the widget of a setting, which is drawn next; it takes no default value besides.
+
+    What the widget holds can be read from ``st.session_state`` from here on.
+
+    Args:
+        scope: id of the run that the setting is of; the path of a page whose settings are not of one run.
+        name: of the setting in the address; one scope has one setting of a name.
+        form: how it is written there; texts that it does not read are not shown again, and said not to be known.
+        usual: value without a text in the address.
+        key: of the widget, if it has one of its own.
+    """
+    key = key or f"{name}.{scope}"
+    texts, known = session().addressed.setdefault(scope, {}), session().bound.setdefault(scope, {})
+    linked = st.query_params.get(name, "") if _is_here(scope) else texts.get(name, "")
+    visit, before = _this_visit(), known.get(name)
+    text = _text(form, st.session_state[key]) if key in st.session_state else None
+    if before is not None and before.visit != visit.number and linked != texts.get(name, ""):
+        # A link without any of the settings leaves those of this session as they are.
+        text = None if visit.went_back or any(other in st.query_params for other in known) else text
+    if text is None:
+        value, asked = _asked(name, form, linked, usual)
+        st.session_state[key], text = value, form.write(value)
+        _keep(texts, {name: asked})
+    elif before is None or before.text != text:
+        _keep(texts, {name: "" if st.session_state[key] == usual else text})
+    known[name] = Bound(page=visit.page, visit=visit.number, key=key, text=text)
+    if linked != texts.get(name, ""):
+        _write(scope, {name: texts.get(name, "")})
+    return kept(key)
+
+
+def _this_visit() -> Visit:
+    """Return the visit of a page that is going on; going to another page or run, or back, begins the next."""
+    last, page, back = session().visit, page_id(), went_through_history()
+    scope = st.query_params.get(RUN_PARAMETER, "") or session().last_run
+    query = "&".join(f"{name}={text}" for name, text in st.query_params.items()) if back else ""
+    if (last.page, last.scope) != (page, scope) or (back and last.query != query):
+        session().visit = Visit(number=last.number + 1, page=page, scope=scope, went_back=back, query=query)
+    return session().visit
+
+
+def set_address(scope: str, texts: Mapping[str, str]) -> None:
+    """Give the settings of a scope other values, by name and text; an empty text stands for the usual value.
+
+    For callbacks: widgets take their values when they are drawn next.
+    """
+    known = session().bound.get(scope, {})
+    for name in texts:
+        if name in known:
+            st.session_state.pop(known[name].key, None)
+    _write(scope, texts)
+
+
+def settings_of(scope: str) -> dict[str, str]:
+    """Return the texts of the settings of a scope that were drawn on this page; empty for usual values."""
+    texts, page = session().addressed.get(scope, {}), page_id()
+    return {name: texts.get(name, "") for name, at in session().bound.get(scope, {}).items() if at.page == page}
+
+
+def address_of(scope: str) -> dict[str, str]:
+    """Return the query of a link to a run as it was looked at last, or to a page; empty without a run."""
+    texts = session().addressed.get(scope, {})
+    return {RUN_PARAMETER: scope, **texts} if _is_run(scope) else dict(texts)
+
+
+def _is_run(scope: str) -> bool:
+    return bool(scope) and scope not in ("analyze", "compare")
+
+
+def _is_here(scope: str) -> bool:
+    """Return whether the address is of this run, or of a page whose settings are not of one run."""
+    return not _is_run(scope) or st.query_params.get(RUN_PARAMETER, "") in ("", scope)
+
+
+def _text(form: Form[T], value: T) -> str | None:
+    try:
+        return form.write(value)
+    except (ValueError, TypeError):  # no longer offered
+        return None
+
+
+def _asked(name: str, form: Form[T], linked: str, usual: T) -> tuple[T, str]:
+    """Return the value that the address asks for, and the text that it is to have there."""
+    if linked:
+        try:
+            return form.read(linked), linked
+        except ValueError:
+            st.toast(f"The address asks for a value of “{name}” that is not offered here; the usual one is shown.")
+    return usual, ""
+
+
+def _keep(kept_texts: dict[str, str], texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
         if text:
-            st.query_params[self._name] = text
+            kept_texts[name] = text
         else:
-            del st.query_params[self._name]
+            kept_texts.pop(name, None)
 
 
-def address_of(run_id: str) -> dict[str, str]:
-    """Return the query of a link to the run as it was looked at last; empty without a run."""
-    if not run_id:
-        return {}
-    return {RUN_PARAMETER: run_id} | {name: text for name, text in session().addressed.get(run_id, {}).items() if text}
+def _write(scope: str, texts: Mapping[str, str]) -> None:
+    """Put the texts into the address, in one step of the browser's history."""
+    _keep(session().addressed.setdefault(scope, {}), texts)
+    if not _is_here(scope):
+        return
+    query: dict[str, Any] = {name: st.query_params.get_all(name) for name in st.query_params}
+    if _is_run(scope):
+        query[RUN_PARAMETER] = scope
+    st.query_params.from_dict({name: text for name, text in (query | dict(texts)).items() if text})

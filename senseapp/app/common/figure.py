@@ -13,9 +13,10 @@ import streamlit as st
 
 from senseapp.app.charts.axes import PICK, ROW_STEP, chart_parts
 from senseapp.app.charts.files import drawn_rows, picture_png, picture_svg
+from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import reveal
-from senseapp.app.common.state import kept, pick
+from senseapp.app.common.state import pick
 from senseapp.app.frames.fragility import LegendEntry
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import notes_of, provenance_text
@@ -203,14 +204,18 @@ def _take_pick(key: str, run_id: str) -> None:
     pick(run_id, str(picked[0]["layer"]) if picked else "")
 
 
-def choose_one(row: st.delta_generator.DeltaGenerator, label: str, options: tuple[str, str], *, key: str) -> str:
-    """Show a switch between ways to draw a chart, the first at first; its ``label`` is for screen readers."""
+def choose_one(
+    row: st.delta_generator.DeltaGenerator, label: str, options: tuple[str, str], *, scope: str, name: str, key: str
+) -> str:
+    """Show a switch between ways to draw a chart, the first at first; its ``label`` is for screen readers.
+
+    ``scope`` and ``name`` are those of the setting in the address, see :func:`senseapp.app.common.address.bound`.
+    """
     chosen = row.segmented_control(
         label,
         options,
-        default=options[0],
         required=True,
-        **kept(key),
+        **bound(scope, name, one_of(options), options[0], key=key),
         label_visibility="collapsed",
     )
     return str(chosen)

@@ -31,6 +31,40 @@ class OpenBlocks:
     shown: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A setting as it was drawn last.
+
+    Attributes:
+        page: id of the page that it is on.
+        visit: number of the :class:`Visit`.
+        key: of its widget.
+        text: of the value that the widget showed.
+    """
+
+    page: str
+    visit: int
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """The time for which one page is shown for one run, up to the next step of the browser's back or forward.
+
+    Attributes:
+        number: counts the visits of a session.
+        page, scope: id of the page, and the run that it is about.
+        went_back: whether the browser's back or forward led here, to the address with this ``query``.
+    """
+
+    number: int = 0
+    page: str = ""
+    scope: str = ""
+    went_back: bool = False
+    query: str = ""
+
+
 @dataclass(slots=True)
 class Session:
     """One visitor's session.
@@ -39,8 +73,9 @@ class Session:
         draft: the settings that the Analyze page starts from.
         unfolded: titles of the blocks of the Analyze page whose fields are shown.
         last_run: id of the run looked at last, which links in the sidebar lead to.
-        addressed: what stands in the address of a run's page, by run id and name; see ``address.py``.
-        picked: layer picked in the views, by run id; every view of the run moves to it.
+        visit: of the page that is shown.
+        addressed: texts of settings in the address, by run id (or page) and name; see ``address.py``.
+        bound: the settings that were drawn, by run id (or page) and name.
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
         edits: what was set for single layers of a schedule, by run id.
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
@@ -57,8 +92,9 @@ class Session:
     draft: RunSpec = field(default_factory=RunSpec)
     unfolded: set[str] = field(default_factory=set)
     last_run: str = ""
+    visit: Visit = field(default_factory=Visit)
     addressed: dict[str, dict[str, str]] = field(default_factory=dict)
-    picked: dict[str, str] = field(default_factory=dict)
+    bound: dict[str, dict[str, Bound]] = field(default_factory=dict)
     pick_round: int = 0
     edits: dict[str, LayerEdits] = field(default_factory=dict)
     edit_round: int = 0
@@ -83,7 +119,7 @@ def session() -> Session:
 def go_to(page: str, run_id: str) -> NoReturn:
     """Open ``page`` with this run, which the pages then show also after a click in the sidebar."""
     session().last_run = run_id
-    st.switch_page(page, query_params={RUN_PARAMETER: run_id})
+    st.switch_page(page, query_params={RUN_PARAMETER: run_id, **session().addressed.get(run_id, {})})
 
 
 def current_run() -> str:
@@ -103,14 +139,19 @@ def restart_with(spec: RunSpec) -> None:
         del st.session_state[key]
 
 
+def pick_key(run_id: str) -> str:
+    """Return the key of the layer that every view of the run shows."""
+    return f"layer.{run_id}"
+
+
 def pick(run_id: str, layer: str) -> None:
     """Make ``layer`` the one that every view of the run shows; empty picks none."""
-    session().picked[run_id] = layer
+    st.session_state[pick_key(run_id)] = layer
 
 
 def picked_layer(run_id: str) -> str:
     """Return the layer picked in the views of the run, or ``""``."""
-    return session().picked.get(run_id, "")
+    return str(st.session_state.get(pick_key(run_id), ""))
 
 
 def layer_edits(run_id: str) -> LayerEdits:

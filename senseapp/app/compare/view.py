@@ -82,7 +82,7 @@ def _picked(comparison: Comparison) -> str:
 
 
 def _bars(comparison: Comparison) -> None:
-    order = choose_one(st.container(), "Order", (_NETWORK, _MOVED), key="compare.order")
+    order = choose_one(st.container(), "Order", (_NETWORK, _MOVED), scope="compare", name="order", key="compare.order")
     rows = pair_frame(comparison, by_shift=order == _MOVED)
     labels = side_labels(comparison.sides)
     metric = METRICS[comparison.metric]
@@ -100,7 +100,7 @@ def _bars(comparison: Comparison) -> None:
 
 
 def _scatter(comparison: Comparison) -> None:
-    shown = choose_one(st.container(), "Axes", (_RANKS, _VALUES), key="compare.axes")
+    shown = choose_one(st.container(), "Axes", (_RANKS, _VALUES), scope="compare", name="axes", key="compare.axes")
     labels = side_labels(comparison.sides)
     picked = _picked(comparison)
     figure(

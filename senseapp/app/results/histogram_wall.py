@@ -9,8 +9,9 @@ import streamlit as st
 
 from senseapp.app.charts.histogram_wall import colours_text, shares_text, small_histogram, wall_chart, wall_frame
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, words
 from senseapp.app.common.figure import chart_downloads, show_caveat
-from senseapp.app.common.state import kept, pick
+from senseapp.app.common.state import pick
 from senseapp.app.results.layer_side import name_fits
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
@@ -47,9 +48,12 @@ def histogram_wall(view: RunView, spec: HistogramSpec, names: Sequence[str], *, 
 def choose_layers(view: RunView, row: st.delta_generator.DeltaGenerator) -> list[str]:
     """Let the layers be named; all of them while nothing is."""
     wanted = row.text_input(
-        "Layers", **kept(f"histogram.search.{view.run_id}"), label_visibility="collapsed", width=420,
+        "Layers",
+        **bound(view.run_id, "wall", words(), "", key=f"histogram.search.{view.run_id}"),
+        label_visibility="collapsed",
+        width=420,
         placeholder="All layers; or part of a name, or layer1.*.conv2",
-    )  # fmt: skip
+    )
     parts = [part for part in wanted.split(",") if part.strip()] or [""]
     return [layer.name for layer in view.result.profile.layers if any(name_fits(layer.name, part) for part in parts)]
 
@@ -60,9 +64,13 @@ def _page_of(view: RunView, names: Sequence[str]) -> Sequence[str]:
     if len(starts) == 1:
         return names
     start = st.segmented_control(
-        "Page", starts, default=0, required=True, key=f"histogram.page.{view.run_id}.{len(names)}",
+        "Page",
+        starts,
+        default=0,
+        required=True,
+        key=f"histogram.page.{view.run_id}.{len(names)}",
         format_func=lambda start: f"{start + 1}–{min(start + _AT_ONCE, len(names))}",
-    )  # fmt: skip
+    )
     return names[start : start + _AT_ONCE]
 
 
@@ -86,9 +94,14 @@ def _draw(view: RunView, made: Sequence[QuantizationHistogram], show: Show) -> N
         name = histogram.spec.layer
         with grid.container(width=_WIDTH, gap=None):
             opened = st.button(
-                name, key=f"wall.open.{name}.{view.run_id}", type="tertiary", icon=":material/open_in_full:",
-                on_click=pick, args=(view.run_id, name), help="Opens the histogram large, and picks the layer.",
-            )  # fmt: skip
+                name,
+                key=f"wall.open.{name}.{view.run_id}",
+                type="tertiary",
+                icon=":material/open_in_full:",
+                on_click=pick,
+                args=(view.run_id, name),
+                help="Opens the histogram large, and picks the layer.",
+            )
             st.altair_chart(chart, key=f"wall.chart.{name}.{view.run_id}", alt=f"{name}: {shares_text(histogram)}.")
             st.caption(shares_text(histogram))
         if opened:

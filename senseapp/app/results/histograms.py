@@ -8,10 +8,10 @@ import streamlit as st
 
 from senseapp.app.charts.quantization_bars import bin_frame, cell_profile_chart, histogram_chart, profile_frame
 from senseapp.app.common import backend
+from senseapp.app.common.address import SWITCH, bound, one_of
 from senseapp.app.common.figure import choose_one, figure, figures_row
 from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import may_start
-from senseapp.app.common.state import kept
 from senseapp.app.results.histogram_wall import choose_layers, histogram_wall
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
@@ -28,6 +28,7 @@ _TENSORS: dict[HistogramTensor, str] = {
 }
 _OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
 _ONE, _SEVERAL = "One layer", "Several"
+_BITS = range(2, 9)
 
 
 def choose_histogram(view: RunView) -> HistogramSpec:
@@ -35,31 +36,43 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     run_id = view.run_id
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     tensor = row.segmented_control(
-        "Values", list(_TENSORS), default="weights", required=True, format_func=_TENSORS.__getitem__,
-        **kept(f"histogram.tensor.{run_id}"), help="Weights, the activations that a layer takes in, or its outputs.",
-    )  # fmt: skip
+        "Values",
+        list(_TENSORS),
+        required=True,
+        format_func=_TENSORS.__getitem__,
+        **bound(run_id, "values", one_of(_TENSORS), "weights", key=f"histogram.tensor.{run_id}"),
+        help="Weights, the activations that a layer takes in, or its outputs.",
+    )
     bits = row.select_slider(
-        "Bits", range(2, 9), 4, **kept(f"histogram.bits.{run_id}"), width=130,
+        "Bits",
+        _BITS,
+        **bound(run_id, "grid", one_of(_BITS), 4, key=f"histogram.bits.{run_id}"),
+        width=130,
         help="Of the grid; 8 bits have 255 or 256 points.",
-    )  # fmt: skip
+    )
     score = task_named(view.result.spec.model.task).score_label
     titles = {"output": score, "loss": "Loss", "mean": "Mean output", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
     objective = row.selectbox(
-        "Sensitivity to", objectives, format_func=titles.__getitem__, **kept(f"histogram.objective.{run_id}"),
+        "Sensitivity to",
+        objectives,
+        format_func=titles.__getitem__,
+        **bound(run_id, "sensitivity", one_of(objectives), objectives[0], key=f"histogram.objective.{run_id}"),
         help=f"What is back-propagated to the values: each image's {score.lower()}, its loss, or the mean of all its "
         "outputs. Nothing is fastest, and shows the values only.",
         width=160,
-    )  # fmt: skip
+    )
     switches = row.container(width="content", gap="xxsmall")
     per_channel = switches.toggle(
-        "One scale per channel", **kept(f"histogram.channel.{run_id}"),
+        "One scale per channel",
+        **bound(run_id, "channel", SWITCH, usual=False, key=f"histogram.channel.{run_id}"),
         help="Each channel gets a grid of its own; places are then in steps, not in values.",
-    )  # fmt: skip
+    )
     fold = switches.toggle(
-        "Fold BatchNorm", **kept(f"histogram.fold.{run_id}"),
+        "Fold BatchNorm",
+        **bound(run_id, "fold", SWITCH, usual=False, key=f"histogram.fold.{run_id}"),
         help="Merges the BatchNorm that follows into the layer, as deployment does; the model's output stays.",
-    )  # fmt: skip
+    )
     return HistogramSpec(
         layer=view.usual_layer, tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
     )
@@ -86,7 +99,17 @@ def histograms_tab(view: RunView) -> None:
         st.info("Imported figures come without a network, so there are no values to look at.", icon=":material/info:")
         return
     row = st.container(horizontal=True, vertical_alignment="center", gap="medium")
-    several = choose_one(row, "How many", (_ONE, _SEVERAL), key=f"histogram.layers.{view.run_id}") == _SEVERAL
+    several = (
+        choose_one(
+            row,
+            "How many",
+            (_ONE, _SEVERAL),
+            scope=view.run_id,
+            name="histograms",
+            key=f"histogram.layers.{view.run_id}",
+        )
+        == _SEVERAL
+    )
     names = choose_layers(view, row) if several else []
     spec = choose_histogram(view)
     with errors_here():

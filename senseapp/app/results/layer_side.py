@@ -10,11 +10,12 @@ import streamlit as st
 
 from senseapp.app.charts.curves import sensitivity_curves
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, one_of, some_of, whole, words
 from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.figure import figure
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import drop_pick, kept
+from senseapp.app.common.state import drop_pick
 from senseapp.app.common.tables import show_table, top_columns
 from senseapp.app.frames.levels import CURVE_AXES, curve_rows
 from senseapp.app.frames.network import blocks_of
@@ -92,36 +93,58 @@ def choose_layers(view: RunView) -> list[str]:
 
 def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     """Return how many of the most fragile layers to draw, or which layers."""
+    modes = [_FRAGILE, _ALL, _NAMED]
     mode = st.segmented_control(
-        "Draw", [_FRAGILE, _ALL, _NAMED], default=_FRAGILE, required=True, **kept(f"curves.mode.{view.run_id}"),
+        "Draw",
+        modes,
+        required=True,
+        **bound(view.run_id, "curves", one_of(modes), _FRAGILE, key=f"curves.mode.{view.run_id}"),
         help="The most fragile ones, all, or those you name, of the layers that pass the filters.",
-    )  # fmt: skip
+    )
     if mode == _ALL:
         return fitting
     if mode == _NAMED:
         return st.multiselect(
-            "Layers", fitting, **kept(f"curves.layers.{view.run_id}"), placeholder="Type a part of a name",
-        )  # fmt: skip
+            "Layers",
+            fitting,
+            **bound(view.run_id, "layers", some_of(fitting), [], key=f"curves.layers.{view.run_id}"),
+            placeholder="Type a part of a name",
+        )
     most = max(1, view.frame["row"].nunique())
     number = st.number_input(
-        "How many", 1, most, min(_AT_FIRST, most), key=f"curves.number.{view.run_id}",
-        help=f"The most fragile layers at {view.level_text}.", persist_state="session",
-    )  # fmt: skip
+        "How many",
+        1,
+        most,
+        **bound(view.run_id, "number", whole(1, most), min(_AT_FIRST, most), key=f"curves.number.{view.run_id}"),
+        help=f"The most fragile layers at {view.level_text}.",
+    )
     return int(number)
 
 
 def _filter(view: RunView) -> LayerFilter:
-    run_id, types = view.run_id, types_of(view.frame)
+    run_id, types, blocks = view.run_id, types_of(view.frame), blocks_of(view.result.profile)
     name = st.text_input(
-        "Search", **kept(f"curves.search.{run_id}"), placeholder="Part of a name, or layer1.*.conv2",
-    )  # fmt: skip
-    blocks = st.multiselect(
-        "Blocks", blocks_of(view.result.profile), **kept(f"curves.blocks.{run_id}"), placeholder="All blocks",
-    )  # fmt: skip
-    chosen = (
-        st.pills("Types", types, selection_mode="multi", **kept(f"curves.types.{run_id}")) if len(types) > 1 else []
+        "Search",
+        **bound(run_id, "search", words(), "", key=f"curves.search.{run_id}"),
+        placeholder="Part of a name, or layer1.*.conv2",
     )
-    return LayerFilter(name=name, blocks=tuple(blocks), types=tuple(chosen))
+    chosen_blocks = st.multiselect(
+        "Blocks",
+        blocks,
+        **bound(run_id, "blocks", some_of(blocks), [], key=f"curves.blocks.{run_id}"),
+        placeholder="All blocks",
+    )
+    chosen = (
+        st.pills(
+            "Types",
+            types,
+            selection_mode="multi",
+            **bound(run_id, "types", some_of(types), [], key=f"curves.types.{run_id}"),
+        )
+        if len(types) > 1
+        else []
+    )
+    return LayerFilter(name=name, blocks=tuple(chosen_blocks), types=tuple(chosen))
 
 
 def layer_side(view: RunView) -> None:

@@ -10,9 +10,10 @@ import streamlit as st
 
 from senseapp.app.charts.bars import sensitivity_bars
 from senseapp.app.charts.curves import level_line
+from senseapp.app.common.address import SWITCH, bound, one_of, whole
 from senseapp.app.common.figure import choose_one, figure, place_of, rows_height
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import kept, session
+from senseapp.app.common.state import session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, top_columns, unlisted_columns
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.levels import (
@@ -54,12 +55,17 @@ def layers_tab(view: RunView) -> None:
     side, chart = st.columns([3, 5], gap="medium")  # the answer first, on narrow screens too
     beside_chart = side.container()
     row = side.container(horizontal=True, gap="small")
-    key = f"layers.{{}}.{view.run_id}"
-    by_sensitivity = choose_one(row, "Order", (_NETWORK, _SENSITIVITY), key=key.format("order")) == _SENSITIVITY
-    as_line = choose_one(row, "Draw as", (_BARS, _LINE), key=key.format("draw")) == _LINE
+    run_id = view.run_id
+    by_sensitivity = (
+        choose_one(row, "Order", (_NETWORK, _SENSITIVITY), scope=run_id, name="order", key=f"layers.order.{run_id}")
+        == _SENSITIVITY
+    )
+    as_line = (
+        choose_one(row, "Draw as", (_BARS, _LINE), scope=run_id, name="draw", key=f"layers.draw.{run_id}") == _LINE
+    )
     is_log = not as_line and row.toggle(
         "Logarithmic",
-        **kept(key.format("log")),
+        **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
         help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
     )
     rows = marked(view.ranked if by_sensitivity else view.rows)
@@ -119,7 +125,7 @@ def _choose_second(view: RunView, side: st.delta_generator.DeltaGenerator) -> st
         "Second axis",
         names,
         format_func=titles.__getitem__,
-        **kept(f"layers.second.{view.run_id}"),
+        **bound(view.run_id, "second", one_of(names), "", key=f"layers.second.{view.run_id}"),
         help=missing or REWARD_HELP,
     )
     return chosen if chosen in names else ""
@@ -196,8 +202,7 @@ def _top_tables(view: RunView) -> None:
         "Layers in each table",
         min_value=1,
         max_value=total,
-        value=min(5, total),
-        **kept(f"layers.top.{view.run_id}"),
+        **bound(view.run_id, "top", whole(1, total), min(5, total), key=f"layers.top.{view.run_id}"),
         help="How many of the most fragile and of the most robust layers the two tables name.",
         width=180,
     )

@@ -8,8 +8,9 @@ import streamlit as st
 
 from senseapp.app.charts.curves import sensitivity_curves
 from senseapp.app.charts.heatmap import sensitivity_heatmap
+from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.figure import figure, place_of, rows_height
-from senseapp.app.common.state import kept, session
+from senseapp.app.common.state import session
 from senseapp.app.frames.fragility import fragility_legend
 from senseapp.app.frames.levels import (
     CURVE_AXES,
@@ -89,7 +90,7 @@ def _choose_axis(view: RunView) -> str:
         "Vertical axis",
         names,
         format_func=lambda name: CURVE_AXES[name].label,
-        **kept(f"curves.axis.{view.run_id}"),
+        **bound(view.run_id, "axis", one_of(names), names[0], key=f"curves.axis.{view.run_id}"),
         help=missing or REWARD_HELP,
     )
     return chosen if chosen in names else names[0]

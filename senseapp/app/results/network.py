@@ -7,6 +7,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.charts.axes import PICK
 from senseapp.app.charts.network import flow_graph, network_bars
+from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import open_blocks, pick, session
 from senseapp.app.frames.flow import flow_edges, flow_frame
@@ -106,7 +107,13 @@ def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
     """Return the block to show (empty: all), and whether lengths are MACs; set how many levels are open."""
     profile, run_id = view.result.profile, view.run_id
     blocks = [_WHOLE, *blocks_of(profile)]
-    chosen = row.selectbox("Show", blocks, key=f"network.block.{run_id}", help="One block, or all of them.", width=260)
+    chosen = row.selectbox(
+        "Show",
+        blocks,
+        **bound(run_id, "block", named({name: name for name in blocks}), _WHOLE, key=f"network.block.{run_id}"),
+        help="One block, or all of them.",
+        width=260,
+    )
     block = "" if chosen == _WHOLE else chosen
     most, key = deepest(profile, block), f"network.depth.{run_id}.{block}"
     row.number_input(
@@ -121,8 +128,12 @@ def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
     )
     by_macs = False
     if profile.sizes_known:
+        lengths = [_PARAMS, _MACS]
         length = row.segmented_control(
-            "Length", [_PARAMS, _MACS], default=_PARAMS, required=True, key=f"network.length.{run_id}"
+            "Length",
+            lengths,
+            required=True,
+            **bound(run_id, "length", one_of(lengths), _PARAMS, key=f"network.length.{run_id}"),
         )
         by_macs = length == _MACS
     return block, by_macs

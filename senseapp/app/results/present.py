@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import Addressed
+from senseapp.app.common.address import bound, named
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.frames.levels import marked
 from senseapp.app.results.layers import bars_figure
@@ -35,12 +35,9 @@ class _Shown:
 def present(record: RunRecord, result: SensitivityResult) -> None:
     """Show the screen that the address names, and the buttons that turn to the next and the one before."""
     run_id = record.run_id
-    addressed = Addressed(run_id, "screen", {str(place + 1): place for place in range(len(_SCREENS))}, 0)
     key = f"present.screen.{run_id}"
-    for asked in addressed.asked(anew=key not in st.session_state):
-        st.session_state[key] = asked
-    place = st.session_state.setdefault(key, 0)
-    addressed.keep(place)
+    bound(run_id, "screen", named({str(place + 1): place for place in range(len(_SCREENS))}), 0, key=key)
+    place = st.session_state[key]
     with st.container(key="present", gap="medium"):
         _SCREENS[place](_Shown(record=record, result=result, found=backend.recommendation_of(run_id)))
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):

@@ -10,12 +10,12 @@ import streamlit as st
 
 from senseapp.app.charts.recommended import recommended_chart
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, named
 from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figure
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import kept
 from senseapp.app.frames.recommended import AXES, baseline_value, recommended_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
@@ -61,13 +61,14 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
 def _tolerated(run_id: str, usual: Recommendation) -> float | None:
     """Let another loss be tolerated; None for the usual one, whose recommendation is known."""
     view = METRICS[usual.metric]
+    allowed = [share * usual.allowed_drop for share in _TOLERANCES]
+    form = named({f"{view.factor * loss:g}": loss for loss in allowed})
     chosen = st.segmented_control(
         f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
-        [share * usual.allowed_drop for share in _TOLERANCES],
+        allowed,
         format_func=lambda loss: f"{view.factor * loss:g}",
-        default=usual.allowed_drop,
         required=True,
-        **kept(f"recommendation.allowed.{run_id}"),
+        **bound(run_id, "tolerated", form, usual.allowed_drop, key=f"recommendation.allowed.{run_id}"),
         help=f"{view.change_title}, at most. Another one takes a search of its own.",
     )
     return None if chosen == usual.allowed_drop else chosen

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.address import Addressed
+from senseapp.app.common.address import address_of, bound, named, one_of
 from senseapp.app.common.run_guard import report_button
-from senseapp.app.common.state import RUN_PARAMETER, kept, pick, picked_layer
+from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_layer
 from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.app.words.wording import compression_text, provenance_text
 from senseapp.compressions import CompressionDescription
@@ -127,14 +127,11 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
     level = _choose_level(row, run_id, result, page)
     usual, key = _best_covered(result, metrics), f"{page}.metric.{run_id}"
-    addressed = Addressed(run_id, "metric", {name: name for name in metrics}, usual)
-    first: dict[str, Any] = {} if addressed.fill(key) else {"index": metrics.index(usual)}
     name = row.selectbox(
         "Metric",
         metrics,
-        **first,
         format_func=lambda metric: METRICS[metric].label,
-        **kept(key),
+        **bound(run_id, "metric", one_of(metrics), usual, key=key),
         help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
         label_visibility="collapsed",
         width=200,
@@ -142,7 +139,6 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
     if layers:
         _choose_layer(row, run_id, result)
     metric = METRICS[name if name in metrics else metrics[0]]
-    addressed.keep(metric.name)
     frame = kept_frame(run_id, result, metric.name)
     return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
 
@@ -173,12 +169,8 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
     """Show the picked layer, and let the keyboard pick one; a click in a chart does the same."""
     names = [layer.name for layer in result.profile.layers]
     key = f"results.layer.{run_id}"
-    addressed = Addressed(run_id, "layer", {name: name for name in names}, "")
-    for asked in addressed.asked():
-        pick(run_id, asked)
-    picked = picked_layer(run_id)
-    addressed.keep(picked if picked in names else "")
-    st.session_state[key] = picked if picked in names else None
+    bound(run_id, "layer", named({name: name for name in ("", *names)}), "", key=pick_key(run_id))
+    st.session_state[key] = picked_layer(run_id) or None
     row.selectbox(
         "Layer",
         names,
@@ -202,23 +194,18 @@ def _choose_level(row: st.delta_generator.DeltaGenerator, run_id: str, result: S
     compression = result.compression
     options, scale = ordered_levels(result), compression.scale
     usual, key, about = scale.nearest_usual(options), f"{page}.level.{run_id}", compression.description.levels_help
-    look: dict[str, Any] = {"format_func": scale.text, "help": about, "label_visibility": "collapsed", **kept(key)}
-    addressed = Addressed(run_id, "level", {f"{level:g}": level for level in options}, usual)
-    slid = len(options) > _MOST_BUTTONS
-    if not addressed.fill(key):
-        look["value" if slid else "default"] = usual
-    if slid:
+    look: dict[str, Any] = {"format_func": scale.text, "help": about, "label_visibility": "collapsed"}
+    look |= bound(run_id, "level", named({f"{level:g}": level for level in options}), usual, key=key)
+    if len(options) > _MOST_BUTTONS:
         chosen = row.select_slider("Level", options, width=230, **look)
     else:
         chosen = row.segmented_control("Level", options, required=True, **look)
-    level = chosen if chosen in options else usual
-    addressed.keep(level)
-    return level
+    return chosen if chosen in options else usual
 
 
 def result_actions(record: RunRecord, result: SensitivityResult) -> None:
     """Show the ways on from a run's results."""
-    query = {RUN_PARAMETER: record.run_id}
+    query = address_of(record.run_id)
     st.page_link(
         "pages/targets.py",
         label="Make a schedule",
@@ -230,7 +217,7 @@ def result_actions(record: RunRecord, result: SensitivityResult) -> None:
         "pages/compare.py",
         label="Compare",
         icon=":material/compare_arrows:",
-        query_params=query,
+        query_params={RUN_PARAMETER: record.run_id},
         help="Put this run beside another one.",
     )
     st.page_link(

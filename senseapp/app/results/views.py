@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from senseapp.app.common.address import Addressed
+from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.state import turn_to
 from senseapp.app.results.histograms import histograms_tab
 from senseapp.app.results.layers import layers_tab
@@ -35,13 +35,9 @@ def result_views(run_id: str, result: SensitivityResult) -> None:
         if view is None:
             return
         key = f"results.tab.{run_id}"
-        addressed = Addressed(
-            run_id, "tab", {label.lower().replace(" ", "-"): label for label in VIEWS}, next(iter(VIEWS))
-        )
-        addressed.fill(key)
+        bound(run_id, "tab", one_of(VIEWS), next(iter(VIEWS)), key=key)
         tabs = st.tabs(list(VIEWS), on_change="rerun", key=key)
     for tab, (label, show) in zip(tabs, VIEWS.items(), strict=True):
         if tab.open:
-            addressed.keep(label)
             with tab:
                 show(replace(view, opened=turn_to(run_id, label)))

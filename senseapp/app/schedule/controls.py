@@ -7,7 +7,8 @@ from dataclasses import replace
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.state import kept, layer_edits
+from senseapp.app.common.address import SWITCH, bound, number, one_of, span, whole
+from senseapp.app.common.state import layer_edits
 from senseapp.app.frames.results import metrics_of
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.app.schedule.time_goal import choose_time
@@ -90,10 +91,9 @@ def _choose_method(run_id: str, scale: LevelScale) -> str:
     chosen = st.segmented_control(
         "How to choose",
         methods,
-        default="optimal",
         required=True,
         format_func=_METHODS.__getitem__,
-        **kept(f"schedule.method.{run_id}"),
+        **bound(run_id, "choose", one_of(methods), "optimal", key=f"schedule.method.{run_id}"),
         help=_METHOD_HELP,
     )
     return chosen if chosen in methods else "optimal"
@@ -105,7 +105,7 @@ def _choose_budget(run_id: str, result: SensitivityResult, *, timed: bool) -> st
         "Goal",
         kinds,
         format_func=_BUDGETS.__getitem__,
-        **kept(f"schedule.budget.{run_id}"),
+        **bound(run_id, "goal", one_of(kinds), kinds[0], key=f"schedule.budget.{run_id}"),
         help=_BUDGET_HELP,
     )
     return chosen if chosen in kinds else kinds[0]
@@ -115,9 +115,8 @@ def _choose_fraction(run_id: str, result: SensitivityResult) -> float:
     percent = st.slider(
         "Target",
         *_PERCENTS,
-        _first_percent(run_id, result),
         format="%d %%",
-        **kept(f"schedule.target.{run_id}"),
+        **bound(run_id, "target", whole(*_PERCENTS), _first_percent(run_id, result), key=f"schedule.target.{run_id}"),
         help="How much must go, of what the budget counts.",
     )
     return float(percent) / 100
@@ -145,13 +144,12 @@ def _choose_bits(run_id: str, result: SensitivityResult) -> float:
     measured = [int(level) for level in result.levels]
     choices = result.spec.sensitivity.compression.scale.choices
     first = max(_recommended(run_id, "bits") or float(min(max(4, min(measured)), max(measured))), min(choices))
+    ends = (min(choices), max(*choices, first))  # where some layers have to stay as they are, more are recommended
     found = st.slider(
         "Average bits",
-        min(choices),
-        max(*choices, first),  # where some layers have to stay as they are, more are recommended
-        first,
-        0.1,
-        **kept(f"schedule.bits.{run_id}"),
+        *ends,
+        step=0.1,
+        **bound(run_id, "bits", number(*ends), first, key=f"schedule.bits.{run_id}"),
         help="Average number of bits over all weights of compressible layers; unmeasured layers count with 32.",
     )
     return float(found)
@@ -162,9 +160,8 @@ def _fraction_limits(run_id: str) -> Limits:
         "Smallest and largest amount per layer",
         0,
         99,
-        (0, 90),
         format="%d %%",
-        **kept(f"schedule.limits.{run_id}"),
+        **bound(run_id, "limits", span(whole(0, 99)), (0, 90), key=f"schedule.limits.{run_id}"),
         help="No layer gets less than the first or more than the second. The table below limits single layers.",
     )
     return _with_edits(run_id, low / 100, high / 100)
@@ -173,11 +170,12 @@ def _fraction_limits(run_id: str) -> Limits:
 def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
     scale = result.compression.scale
     untouched = int(scale.untouched)
+    bits = [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched]
+    usual = (min(int(level) for level in result.levels), untouched)
     low, high = st.select_slider(
         "Fewest and most bits per layer",
-        [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched],
-        (min(int(level) for level in result.levels), untouched),
-        **kept(f"schedule.limits.{run_id}"),
+        bits,
+        **bound(run_id, "limits", span(one_of(bits)), usual, key=f"schedule.limits.{run_id}"),
         help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
     )
     return _with_edits(run_id, float(low), float(high))
@@ -193,9 +191,8 @@ def _choose_gamma(run_id: str) -> float:
         "Proportional rule · strength",
         0.0,
         5.0,
-        1.5,
-        0.1,
-        **kept(f"schedule.gamma.{run_id}"),
+        step=0.1,
+        **bound(run_id, "gamma", number(0, 5), 1.5, key=f"schedule.gamma.{run_id}"),
         help="0 treats all layers alike; larger values spare fragile layers more.",
     )
     return float(found)
@@ -205,29 +202,28 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
     """Return how much may be lost; the budget and the limits are still to be filled in."""
     metrics = [name for name in metrics_of(result) if METRICS[name].additive]
     finer = divergence_among(metrics)
+    usual = finer if finer and hides_losses(result, metrics[0]) else metrics[0]
     metric = st.selectbox(
         "Loss measured by",
         metrics,
-        index=metrics.index(finer) if finer and hides_losses(result, metrics[0]) else 0,
         format_func=lambda name: METRICS[name].label,
-        **kept(f"schedule.drop_metric.{run_id}"),
+        **bound(run_id, "loss_by", one_of(metrics), usual, key=f"schedule.drop_metric.{run_id}"),
     )
     view = METRICS[metric if metric in metrics else metrics[0]]
     if hidden := hides_losses(result, view.name):
         st.caption(f":material/info: {hidden}.")
+    first = 1.0 if view.is_share else 0.05
     allowed = st.number_input(
         f"Largest loss ({view.change_unit})",
         min_value=0.0,
-        value=1.0 if view.is_share else 0.05,
         step=0.5 if view.is_share else 0.01,
         format="%.1f" if view.is_share else "%.3f",
-        **kept(f"schedule.drop.{view.name}.{run_id}"),
+        **bound(run_id, f"loss_{view.name}", number(0), first, key=f"schedule.drop.{view.name}.{run_id}"),
         help="A schedule that is measured to lose more is not taken.",
     )
     repair = st.toggle(
         "Repair where it helps",
-        value=True,
-        **kept(f"schedule.drop_repair.{run_id}"),
+        **bound(run_id, "repair_tried", SWITCH, usual=True, key=f"schedule.drop_repair.{run_id}"),
         help="Each schedule tried is repaired without training, where it measures better so.",
     )
     return DropLimit(

@@ -9,10 +9,10 @@ from typing import Any
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, number, one_of, whole
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import kept
 from senseapp.app.common.tables import show_table
 from senseapp.app.frames.deployment import deployment_frame, shown_metrics
 from senseapp.app.schedule.proof import choose_adapting
@@ -70,10 +70,9 @@ def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySe
     chosen = st.segmented_control(
         "How it computes",
         list(_KINDS),
-        default="quickest",
         required=True,
         format_func=_KINDS.__getitem__,
-        **kept(f"schedule.deploy_kind.{run_id}"),
+        **bound(run_id, "form", one_of(_KINDS), "quickest", key=f"schedule.deploy_kind.{run_id}"),
         help=_KIND_HELP,
     )
     usual = DeploySettings()
@@ -82,10 +81,11 @@ def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySe
             "Answers that may change",
             0.0,
             10.0,
-            100 * usual.most_changed,
-            0.5,
+            step=0.5,
             format="at most %.1f %%",
-            **kept(f"schedule.deploy_changed.{run_id}"),
+            **bound(
+                run_id, "changed", number(0, 10), 100 * usual.most_changed, key=f"schedule.deploy_changed.{run_id}"
+            ),
             help="Of the answers that the original gives, right or wrong. The file is as quick as it gets within this "
             "limit on images that choose what stays in float, and is then measured on others.",
         )
@@ -94,27 +94,34 @@ def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySe
     )
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
-        threads = st.number_input("Threads", 1, cores, 1, **kept(f"schedule.deploy_threads.{run_id}"))
-        batch = st.number_input("Images in one call", 1, _MOST_IMAGES, 1, **kept(f"schedule.deploy_batch.{run_id}"))
+        threads = st.number_input(
+            "Threads", 1, cores, **bound(run_id, "threads", whole(1, cores), 1, key=f"schedule.deploy_threads.{run_id}")
+        )
+        batch = st.number_input(
+            "Images in one call",
+            1,
+            _MOST_IMAGES,
+            **bound(run_id, "batch", whole(1, _MOST_IMAGES), 1, key=f"schedule.deploy_batch.{run_id}"),
+        )
         most = st.number_input(
             "Longest time, as a multiple of all-int8's",
             1.0,
             10.0,
-            usual.most_time,
-            0.1,
+            step=0.1,
             format="%.1f",
             disabled=chosen != "mixed",
-            **kept(f"schedule.deploy_time.{run_id}"),
+            **bound(run_id, "most_time", number(1, 10), usual.most_time, key=f"schedule.deploy_time.{run_id}"),
             help="How much slower layers in float may make the file.",
         )
-    key = f"schedule.deploy_adapt.{run_id}"
     return DeploySettings(
         kind=chosen,
         most_changed=changed / 100,
         most_time=most if chosen == "mixed" else usual.most_time,
         threads=threads,
         batch=batch,
-        adapting=choose_adapting(key, result, label="Adapt weights of the file") if adapts else "off",
+        adapting=choose_adapting(run_id, result, name="deploy_adapt", label="Adapt weights of the file")
+        if adapts
+        else "off",
     )
 
 

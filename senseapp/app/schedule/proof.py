@@ -10,12 +10,12 @@ from pathlib import Path
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import SWITCH, bound, one_of
 from senseapp.app.common.answers import changed_answers
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import kept
 from senseapp.app.frames.recommended import figure_text
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STEPS, delivery, size_changes, step_lines
@@ -111,13 +111,12 @@ def proof_block(
         st.markdown("## Measured, not predicted")
         repair = st.toggle(
             "Repair without training",
-            value=True,
-            **kept(f"schedule.repair.{run_id}"),
+            **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
             help="After compression, the mean and spread per channel of what leaves each BatchNorm, and each "
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
-        adapting = choose_adapting(f"schedule.adapt.{run_id}", result)
+        adapting = choose_adapting(run_id, result, name="adapt")
         proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():
             validation = backend.service().work.outcome(proof)
@@ -138,15 +137,15 @@ def proof_block(
                     begin(proof)
 
 
-def choose_adapting(key: str, result: SensitivityResult, *, label: str = "Adapt weights") -> Adapting:
-    """Show whether compressed layers get new weights, in a control of its own ``key``."""
+def choose_adapting(run_id: str, result: SensitivityResult, *, name: str, label: str = "Adapt weights") -> Adapting:
+    """Show whether compressed layers get new weights, in a control of this ``name`` in the address."""
+    usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
     chosen: Adapting = st.segmented_control(
         label,
         list(_ADAPTING),
         format_func=lambda each: _ADAPTING[each],
-        default="minutes" if result.spec.sensitivity.adapted else "off",
         required=True,
-        **kept(key),
+        **bound(run_id, name, one_of(_ADAPTING), usual, key=f"schedule.{name}.{run_id}"),
         help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
         "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
         "Best takes minutes more and then tunes norms, biases and weights block by block, where no channels went. "

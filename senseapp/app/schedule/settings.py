@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, named
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
-from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.records.layer_times import MILLISECONDS, LayerTimes
@@ -89,7 +89,7 @@ def choose_partner(run_id: str) -> SensitivityResult | None:
         "Combine with",
         ["", *partners],
         format_func=lambda name: partners.get(name, "nothing: this compression alone"),
-        **kept(f"schedule.partner.{run_id}"),
+        **bound(run_id, "with", named({name: name for name in ("", *partners)}), "", key=f"schedule.partner.{run_id}"),
         help="Each layer gets zeros, fewer bits, or both, whichever does the least damage for the bytes it saves.",
     )
     if chosen not in partners:

@@ -9,9 +9,9 @@ from typing import Any
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
-from senseapp.app.common.state import kept
 from senseapp.core.errors import SenseError
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -51,7 +51,7 @@ def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
         "Format",
         names,
         format_func=lambda name: FORMATS[name].title,
-        **kept(f"schedule.format.{run_id}"),
+        **bound(run_id, "format", one_of(names), names[0], key=f"schedule.format.{run_id}"),
         help="The same schedule in the words of the tool that will read it.",
     )
     return FORMATS[name if name in names else names[0]]

@@ -7,9 +7,9 @@ import math
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import bound, number, one_of
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.app.schedule.settings import TimeGoal
 from senseapp.records.layer_times import LayerTimes
@@ -30,9 +30,8 @@ def choose_time(run_id: str, result: SensitivityResult) -> TimeGoal | None:
     source = st.segmented_control(
         "Times of layers",
         sources,
-        default=sources[0],
         required=True,
-        **kept(f"schedule.times_from.{run_id}"),
+        **bound(run_id, "times", one_of(sources), sources[0], key=f"schedule.times_from.{run_id}"),
         help="Measured in onnxruntime on this machine, bits as float and int8 with what changes between them cost; or "
         "from a CSV with the columns layer,level,ms, or profiles of onnxruntime, trtexec or benchmark_model.",
     )
@@ -93,10 +92,9 @@ def _choose(run_id: str, result: SensitivityResult, times: LayerTimes) -> TimeGo
         "Milliseconds of a call, at most",
         first,
         last,
-        round((first + last) / 2 / step) * step,
-        step,
+        step=step,
         format=f"%.{max(0, -math.floor(math.log10(step)))}f ms",
-        **kept(key),
+        **bound(run_id, "ms", number(first, last), round((first + last) / 2 / step) * step, key=key),
         help="Predicted from the times of layers. The Deploy step measures the file.",
     )
     return TimeGoal(times=times, most_seconds=milliseconds / 1000)

@@ -1,0 +1,85 @@
+"""Settings of pages in their address: what is written, what is read again, and what is not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.app.common.address import SWITCH, Form, named, number, one_of, some_of, span, whole, words
+from tests.pages.conftest import go_back, open_page
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (one_of(["Heat map", "Table"]), "Heat map", "heat-map"),
+        (named({"0.5": 0.5}), 0.5, "0.5"),
+        (number(0, 5), 1.55, "1.55"),
+        (whole(1, 99), 62, "62"),
+        (span(whole(0, 99)), (3, 90), "3~90"),
+        (some_of(["a.b", "c"]), ["c", "a.b"], "c~a.b"),
+        (SWITCH, False, "no"),
+        (words(), "layer1.*", "layer1.*"),
+    ],
+)
+def test_a_value_is_read_from_its_own_text(form: Form[Any], value: Any, text: str) -> None:
+    assert form.write(value) == text
+    assert form.read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (one_of(["Table"]), "Table"),
+        (number(0, 5), "5.1"),
+        (number(), "nan"),
+        (number(), "1e999"),
+        (whole(1, 99), "62.5"),
+        (whole(1, 99), "0"),
+        (span(whole(0, 99)), "3"),
+        (span(whole(0, 99)), "3~4~5"),
+        (some_of(["a", "b"]), "a~a"),
+        (some_of(["a", "b"]), ""),
+        (SWITCH, "maybe"),
+        (words(3), "four"),
+        (words(), "a\x00b"),
+    ],
+)
+def test_any_other_text_is_refused(form: Form[Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        form.read(text)
+
+
+def _target(app: AppTest, run_id: str) -> Any:
+    return app.slider(key=f"schedule.target.{run_id}")
+
+
+def test_a_schedule_is_found_again_by_reload_back_and_in_another_tab(
+    app: AppTest, another_app: Callable[[], AppTest], finished_run: str
+) -> None:
+    page = "pages/targets.py"
+    open_page(app, page, run=finished_run)
+    assert dict(app.query_params) == {"run": finished_run}
+    usual = _target(app, finished_run).value
+    _target(app, finished_run).set_value(31).run()
+    app.slider(key=f"schedule.limits.{finished_run}").set_value((5, 80)).run()
+    query = dict(app.query_params)
+    assert query == {"run": finished_run, "target": "31", "limits": "5~80"}
+    other = open_page(another_app(), page, **query)
+    assert _target(other, finished_run).value == 31
+    assert other.slider(key=f"schedule.limits.{finished_run}").value == (5, 80)
+    go_back(app, run=finished_run, target="31")
+    assert app.slider(key=f"schedule.limits.{finished_run}").value == (0, 90)
+    go_back(app, run=finished_run)
+    assert _target(app, finished_run).value == usual
+
+
+def test_an_address_that_the_browser_has_not_updated_yet_takes_nothing_back(app: AppTest, finished_run: str) -> None:
+    open_page(app, "pages/targets.py", run=finished_run)
+    _target(app, finished_run).set_value(31).run()
+    del app.query_params["target"]  # as it was when somebody moved the next slider, before the answer had come
+    app.slider(key=f"schedule.limits.{finished_run}").set_value((5, 80)).run()
+    assert _target(app, finished_run).value == 31
+    assert app.query_params["target"] == "31"
+    assert app.query_params["limits"] == "5~80"
