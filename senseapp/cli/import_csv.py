@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the table, write the folder, and print the headline and the notes."""
     result = read_distiller_csv(
-        _text(arguments.file),
+        _content(arguments.file),
         title=arguments.file.stem,
         granularity=arguments.granularity,
         profile=_profile(arguments.model),
@@ -67,13 +67,11 @@ def run(arguments: argparse.Namespace) -> None:
     print_outputs(result, folder.path)
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     try:
-        return read_at_most(path).decode("utf-8-sig")
+        return read_at_most(path)
     except OSError as error:
         raise InvalidFile(f"{path} cannot be read: {error.strerror}. Check the path.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidFile(f"{path.name} is not text in UTF-8. Choose a CSV file.") from error
 
 
 def _profile(model: str) -> ModelProfile | None:

@@ -1,101 +1,15 @@
-"""How pictures are arranged: in class folders, beside a CSV table of labels, or without labels."""
+"""How pictures are arranged: in class folders, beside a table of labels, or without labels."""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-from senseapp.core.errors import InvalidDataset
-from senseapp.core.wording import listed, plural, printable
-from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
+from senseapp.core.wording import listed, plural
+from senseapp.data.contents import Contents, Entry, PictureSource
+from senseapp.data.label_columns import single_labels
+from senseapp.data.label_tables import read_label_table
 from senseapp.tasks import Layout
-
-_DELIMITERS = (",", ";", "\t")
-
-
-def read_label_table(source: PictureSource, table: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the label of each picture that the table ``file,label`` names, and notes on what did not match.
-
-    A file is named by its path in the archive, by its path beside the table, or by its bare name where only one
-    picture has it. A first line that names no picture is a heading. Commas, semicolons and tabs separate.
-
-    Raises:
-        InvalidDataset: there is no such table, it is not text, it names no picture, or gives one two labels.
-    """
-    pictures = source.contents.pictures
-    rows = _rows(_text(source, table), table)
-    names = _names_of(pictures, PurePosixPath(table).parent)
-    labels: dict[str, str] = {}
-    missing: list[str] = []
-    for number, (file, label) in enumerate(rows):
-        name = names.get(file.replace("\\", "/").removeprefix("./"))
-        if name is None:
-            missing += [file] if number else []
-        elif labels.setdefault(name, label) != label:
-            raise InvalidDataset(f"{printable(table)} gives {printable(file)} two labels. Keep one line per picture.")
-    if not labels:
-        raise InvalidDataset(
-            f"{printable(table)} names none of the {plural(len(pictures), 'picture')}: expected lines such as "
-            f"'cats/1.jpg,cat', found {listed(missing) or 'none'}. Write file names as they are in {source.title}."
-        )
-    return labels, _notes(table, missing, unlisted=len(pictures) - len(labels))
-
-
-def _text(source: PictureSource, table: str) -> str:
-    entry: Entry | None = source.contents.tables.get(table)
-    if entry is None:
-        found = listed(sorted(source.contents.tables)) or "none"
-        raise InvalidDataset(
-            f"There is no table {printable(table)} in {source.title}; CSV files there: {found}. Choose one of them."
-        )
-    try:
-        return source.read(entry).decode("utf-8-sig")
-    except (Unreadable, UnicodeDecodeError) as error:
-        raise InvalidDataset(
-            f"The table {printable(table)} cannot be read ({error}). Save it as CSV in UTF-8, with lines file,label."
-        ) from error
-
-
-def _rows(text: str, table: str) -> list[tuple[str, str]]:
-    first_line = text.partition("\n")[0]
-    delimiter = max(_DELIMITERS, key=first_line.count)
-    try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
-    except csv.Error as error:
-        raise InvalidDataset(f"The table {printable(table)} is not CSV ({error}). Write lines file,label.") from error
-    rows = [row for row in rows if any(row)]
-    uneven = next((row for row in rows if len(row) < 2 or not row[0] or not row[1]), None)
-    if uneven is not None:
-        raise InvalidDataset(
-            f"Each line of {printable(table)} must hold a file and a label, got {printable(','.join(uneven))!r}."
-        )
-    return [(row[0], row[1]) for row in rows]
-
-
-def _names_of(pictures: Iterable[str], folder: PurePosixPath) -> Mapping[str, str]:
-    """Return the picture that each way to write a file name means; full paths win over bare names."""
-    ordered = list(pictures)
-    bare = [PurePosixPath(name).name for name in ordered]
-    counts = Counter(bare)
-    names = {short: name for short, name in zip(bare, ordered, strict=True) if counts[short] == 1}
-    beside = f"{folder}/"
-    names.update((name[len(beside) :], name) for name in ordered if name.startswith(beside))
-    names.update((name, name) for name in ordered)
-    return names
-
-
-def _notes(table: str, missing: list[str], unlisted: int) -> tuple[str, ...]:
-    notes = [f"Labels are read from {printable(table)}."]
-    if missing:
-        lines = plural(len(missing), "line of it names", "lines of it name")
-        notes.append(f"{lines} no picture: {listed(missing)}.")
-    if unlisted:
-        notes.append(f"{plural(unlisted, 'picture')} without a line in it left out.")
-    return tuple(notes)
-
 
 _TABLE_NAME = "labels.csv"
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
@@ -129,7 +43,7 @@ def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True)
 
     Args:
         source: the folder or archive.
-        table: path in it of a CSV ``file,label``; empty takes ``labels.csv`` if there is one at the top.
+        table: path in it of a table ``file,label``; empty takes ``labels.csv`` if there is one at the top.
         with_labels: False takes every picture and no label.
 
     Raises:
@@ -211,13 +125,13 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
 
 
 def _by_table(source: PictureSource, table: str) -> Arrangement:
-    rows, notes = read_label_table(source, table)
-    entries = _in_order(source.contents.pictures[name] for name in rows)
-    labels = tuple(rows[entry.name] for entry in entries)
+    found = single_labels(read_label_table(source, table, _common_prefix(source.contents, "")))
+    entries = _in_order(source.contents.pictures[name] for name in found.labels)
+    labels = tuple(found.labels[entry.name] for entry in entries)
     return Arrangement(
         layout="table",
         entries=entries,
         labels=labels,
         label_names=tuple(sorted(set(labels))),
-        notes=notes,
+        notes=found.notes,
     )

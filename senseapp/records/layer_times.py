@@ -42,6 +42,7 @@ class LayerTimes:
         source: where they come from, in a few words: the name of a file, or a processor and its runtime.
         measured_here: whether on this machine, so that a schedule can be measured before it is offered.
         unmatched: names in the source that are of no layer.
+        notes: sentences on how the source was read.
     """
 
     times: tuple[LayerTime, ...]
@@ -50,6 +51,7 @@ class LayerTimes:
     source: str = ""
     measured_here: bool = False
     unmatched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def layers(self) -> set[str]:
         """Return the layers with a time."""

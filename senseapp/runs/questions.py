@@ -253,14 +253,14 @@ class ReadTable(Question[SensitivityResult]):
     """What does another tool's sensitivity table say?"""
 
     answer_type: ClassVar[type[Any]] = SensitivityResult
-    text: str
+    content: bytes
     title: str
     granularity: SparsityGranularity
     profile: ModelProfile | None
 
     def answer(self) -> SensitivityResult:
         """Read it."""
-        return read_distiller_csv(self.text, title=self.title, granularity=self.granularity, profile=self.profile)
+        return read_distiller_csv(self.content, title=self.title, granularity=self.granularity, profile=self.profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,19 +165,19 @@ class Service:
         return record.run_id
 
     def import_csv(
-        self, title: str, text: str, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
+        self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
     ) -> str:
         """Make a finished run of another tool's sensitivity table (Distiller's columns), and return its id.
 
         ``model`` is the one that was measured, for the sizes of its layers; its card may take seconds. What the table
-        names and the model lacks is left out, and the run's origin says so.
+        names and the model lacks is left out. The run's origin says so, and how the table was read.
 
         Raises:
-            InvalidInput: the text is not such a table, or ``model`` has none of its parameters or cannot be built.
+            InvalidInput: the file is not such a table, or ``model`` has none of its parameters or cannot be built.
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        read = ReadTable(text=text, title=title, granularity=granularity, profile=profile)
+        read = ReadTable(content=content, title=title, granularity=granularity, profile=profile)
         result = self._backend.answer(read, self._asker)
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))

@@ -217,7 +217,7 @@ def _solved(
 
 def _time_notes(curves: Sequence[LayerCurve], times: LayerTimes, seconds: float) -> tuple[str, ...]:
     untouched = predicted_seconds(curves, times, {})
-    notes = [f"Predicted {1000 * seconds:.3g} ms, {1000 * untouched:.3g} ms as it is ({times.source})."]
+    notes = [f"Predicted {1000 * seconds:.3g} ms, {1000 * untouched:.3g} ms as it is ({times.source}).", *times.notes]
     if seconds >= untouched:
         notes.append("This schedule saves no time here.")
     if idle := saves_no_time(curves, times):

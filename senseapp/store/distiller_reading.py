@@ -28,7 +28,7 @@ _UNKNOWN_SIZES = (
 
 
 def read_distiller_csv(
-    text: str,
+    content: bytes | str,
     *,
     title: str = "Imported",
     granularity: SparsityGranularity = "weight",
@@ -40,7 +40,7 @@ def read_distiller_csv(
     ``conv1``. Intervals are NaN and the number of images is 0: unknown.
 
     Args:
-        text: the file.
+        content: the file.
         title: what people call the model.
         granularity: what was zeroed as a unit: ``weight`` or, for Distiller's filter-wise runs, ``filter``.
         profile: of the model, for the sizes and types of its layers; None leaves them unknown. Its weights do not
@@ -50,7 +50,8 @@ def read_distiller_csv(
         InvalidFile: a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
             row at sparsity 0 or none above, or none is in ``profile``.
     """
-    by_layer = _by_layer(read_rows(text))
+    rows, notes_on_table = read_rows(content)
+    by_layer = _by_layer(rows)
     left_out = ""
     if profile is not None:
         by_layer, left_out = match_names(by_layer, profile)
@@ -77,12 +78,12 @@ def read_distiller_csv(
         ),
         precision="unknown",
         method="imported",
-        notes=tuple(filter(None, (left_out, _UNKNOWN_INTERVALS, "" if profile else _UNKNOWN_SIZES))),
+        notes=tuple(filter(None, (*notes_on_table, left_out, _UNKNOWN_INTERVALS, "" if profile else _UNKNOWN_SIZES))),
     )
 
 
 def notes_on_names(result: SensitivityResult) -> str:
-    """Return what an imported table left out, in one sentence; empty where all of it was taken."""
+    """Return how an imported table was read and what it left out; empty where there is nothing to say."""
     return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from senseapp.core.csv_cells import csv_text, plain_cell
+from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.table_records import Record, read_records
+from senseapp.core.tables import TableError
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import ModelProfile
@@ -18,7 +18,7 @@ from senseapp.store.run_file import sanitised
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
-_MOST_CHARACTERS = 20_000_000
+_MOST_BYTES = 20_000_000
 _PERCENT_CEILING = 1.0
 
 
@@ -40,58 +40,47 @@ class DistillerRow:
     loss: float
 
 
-def read_rows(text: str) -> tuple[DistillerRow, ...]:
-    """Read and check every row.
+def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str, ...]]:
+    """Read and check every row; return them with notes on how the table was read.
 
     Raises:
         InvalidFile: it is empty or too large, lacks a column, or a row is out of range, repeated or without numbers.
     """
-    if len(text) > _MOST_CHARACTERS:
-        raise InvalidFile(f"A sensitivity CSV has at most {_MOST_CHARACTERS // 10**6} MB. Choose a smaller file.")
     try:
-        records = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
-        _check_header([name.strip() for name in records.fieldnames or ()])
-        records.fieldnames = [name.strip() for name in records.fieldnames or ()]
-        rows = tuple(_row(record, records.line_num) for record in records)
-    except csv.Error as error:
-        raise InvalidFile(f"This is not a CSV file ({error}). Choose a table with {','.join(COLUMNS)}.") from error
+        table = read_records(content, COLUMNS, numbers=COLUMNS[1:], most_bytes=_MOST_BYTES)
+    except TableError as error:
+        raise InvalidFile(
+            f"This sensitivity table cannot be read. {error} Choose a table with the columns {','.join(COLUMNS)}."
+        ) from error
+    rows = tuple(_row(record) for record in table.rows)
     if not rows:
         raise InvalidFile("This sensitivity CSV has a header but no rows. Choose a file with measurements.")
+    if not table.has_header and any(row.top1 > row.top5 for row in rows):
+        raise InvalidFile(f"This table has no header, and its order is not {','.join(COLUMNS)}. Add a first line.")
     _check_repeats(rows)
     _check_percent(rows)
-    return rows
+    return rows, table.notes
 
 
-def _check_header(names: list[str]) -> None:
-    if not names:
-        raise InvalidFile(f"This file is empty. Choose a CSV with the columns {','.join(COLUMNS)}.")
-    missing = [name for name in COLUMNS if name not in names]
-    if missing:
-        raise InvalidFile(
-            f"A sensitivity CSV has the columns {','.join(COLUMNS)}; this one lacks {', '.join(missing)}. "
-            "Add them, or choose another file."
-        )
-
-
-def _row(record: Mapping[str, str | None], line: int) -> DistillerRow:
-    parameter = plain_cell((record["parameter"] or "").strip())
+def _row(record: Record) -> DistillerRow:
+    parameter, line = record.cells["parameter"], record.line
     if not parameter:
         raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
     row = DistillerRow(
         parameter=parameter,
-        sparsity=round(_number(record, "sparsity", line), _LEVEL_DIGITS),
-        top1=_number(record, "top1", line) / 100,
-        top5=_number(record, "top5", line) / 100,
-        loss=_number(record, "loss", line),
+        sparsity=round(_number(record, "sparsity"), _LEVEL_DIGITS),
+        top1=_number(record, "top1") / 100,
+        top5=_number(record, "top5") / 100,
+        loss=_number(record, "loss"),
     )
     _check_range(row, line)
     return row
 
 
-def _number(record: Mapping[str, str | None], column: str, line: int) -> float:
-    text = record[column]
+def _number(record: Record, column: str) -> float:
+    text, line = record.cells[column], record.line
     try:
-        number = float(text or "")
+        number = record.number(column)
     except ValueError as error:
         raise InvalidFile(f"Line {line}: {column} must be a number, got {text!r}. Correct the file.") from error
     if math.isnan(number) or (math.isinf(number) and column != "loss"):

@@ -1,14 +1,12 @@
 """Read how long layers take from files of other programs; anybody may have made them.
 
-``layer,level,ms`` as CSV holds every level. A profile is of one network as it was: the JSON of onnxruntime's
+A table of ``layer,level,ms`` holds every level. A profile is of one network as it was: the JSON of onnxruntime's
 ``enable_profiling``, that of ``trtexec --exportProfile``, or what ``benchmark_model --enable_op_profiling=true``
 prints. Its names are those of the runtime, and belong to the layer whose name they hold.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import statistics
@@ -17,15 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from senseapp.compressions import LevelScale
-from senseapp.core.csv_cells import plain_cell
 from senseapp.core.errors import InvalidFile
-from senseapp.core.wording import listed, printable
+from senseapp.core.table_records import Record, read_records
+from senseapp.core.tables import TableError
+from senseapp.core.wording import listed, plural, printable
 from senseapp.records.layer_times import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
 _MOST_SECONDS = 1e5
-_COLUMNS = ["layer", "level", "ms"]
+_COLUMNS = ("layer", "level", "ms")
 _ADVICE = (
     "Choose a CSV with the columns layer,level,ms, or a profile of onnxruntime, trtexec --exportProfile or "
     "benchmark_model --enable_op_profiling=true."
@@ -49,16 +48,17 @@ def read_layer_times(content: bytes, profile: ModelProfile, scale: LevelScale, *
         InvalidFile: it is none of these files, damaged, or of another network; one sentence.
     """
     shown = printable(name)
-    try:
-        text = content[: MOST_BYTES + 1].decode()
-    except UnicodeDecodeError as error:
-        raise InvalidFile(f"{shown} is not a text file. {_ADVICE}") from error
     if len(content) > MOST_BYTES:
         raise InvalidFile(f"{shown} has more than {MOST_BYTES // 10**6} MB. {_ADVICE}")
-    if text.lstrip("\ufeff \r\n\t").split("\n", 1)[0].strip().replace(" ", "") == ",".join(_COLUMNS):
+    if not _is_profile(content):
+        found_here = _from_table(content, profile, scale, shown)
         if level is not None:
             raise InvalidFile(f"{shown} says the levels itself: give it without one.")
-        return _from_csv(text, profile, scale, shown)
+        return found_here
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidFile(f"{shown} is not a text file. {_ADVICE}") from error
     found = _profiled(text, shown)
     if level is None:
         raise InvalidFile(f"{shown} is a profile of one network: say at which level its layers were, as LEVEL=FILE.")
@@ -81,34 +81,60 @@ def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
         other_seconds=every[0].other_seconds,
         source=", ".join(part.source for part in every),
         unmatched=tuple(dict.fromkeys(name for part in every for name in part.unmatched)),
+        notes=tuple(dict.fromkeys(note for part in every for note in part.notes)),
     )
 
 
-def _from_csv(text: str, profile: ModelProfile, scale: LevelScale, shown: str) -> LayerTimes:
-    known, times, other = {layer.name for layer in profile.layers}, {}, []
+def _is_profile(content: bytes) -> bool:
+    """Return whether this is JSON or what ``benchmark_model`` prints, and no table."""
+    return content.lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in (b"[", b"{") or _TFLITE_ORDER.encode() in content
+
+
+def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown: str) -> LayerTimes:
     try:
-        rows = list(csv.reader(io.StringIO(text.lstrip("\ufeff \r\n\t"), newline="")))[1:]
-    except csv.Error as error:
-        raise InvalidFile(f"{shown} is damaged: {error}. {_ADVICE}") from error
-    for number, row in enumerate(rows, start=2):
-        if not row:
-            continue
+        table = read_records(content, _COLUMNS, numbers=_COLUMNS[1:], most_bytes=MOST_BYTES)
+    except TableError as error:
+        raise InvalidFile(f"{shown} is none of the files that senseapp reads times from. {error} {_ADVICE}") from error
+    if not table.has_header and _can_be_swapped(table.rows, scale):
+        raise InvalidFile(
+            f"{shown} has no header, and either of its columns of numbers may be the level. "
+            f"Add a first line that names {','.join(_COLUMNS)}."
+        )
+    known, times, other = {layer.name for layer in profile.layers}, {}, []
+    for row in table.rows:
         try:
-            name, level, milliseconds = row
             found = LayerTime(
-                layer=plain_cell(name), level=_level(float(level), scale), seconds=_seconds(float(milliseconds))
+                layer=row.cells["layer"],
+                level=_level(row.number("level"), scale),
+                seconds=_seconds(row.number("ms")),
             )
         except ValueError as error:
+            cells = printable(",".join(row.cells.values()))
             raise InvalidFile(
-                f"Row {number} of {shown} is not a layer, a level and milliseconds from 0: {printable(','.join(row))}."
+                f"Line {row.line} of {shown} is not a layer, a level and milliseconds from 0: {cells}."
             ) from error
         if (found.layer, found.level) in times:
-            raise InvalidFile(f"Row {number} of {shown} gives {printable(found.layer)} the same level again.")
+            raise InvalidFile(f"Line {row.line} of {shown} gives {printable(found.layer)} the same level again.")
         if found.layer in known:
             times[found.layer, found.level] = found
         else:
             other.append(found.layer)
-    return _checked(tuple(times.values()), tuple(dict.fromkeys(other)), 0.0, shown)
+    strangers = tuple(dict.fromkeys(other))
+    notes = table.notes
+    if strangers:
+        notes += (f"{plural(len(strangers), 'name')} in {shown} of no layer of this network: {listed(strangers)}.",)
+    return _checked(tuple(times.values()), strangers, 0.0, shown, notes)
+
+
+def _can_be_swapped(rows: Iterable[Record], scale: LevelScale) -> bool:
+    """Return whether the milliseconds are levels too."""
+    try:
+        for row in rows:
+            _level(row.number("ms"), scale)
+            _seconds(row.number("level"))
+    except ValueError:
+        return False
+    return True
 
 
 def _level(number: float, scale: LevelScale) -> float:
@@ -196,8 +222,10 @@ def _matched(found: Mapping[str, float], profile: ModelProfile, level: float, sh
     return _checked(times, tuple(unmatched), other, shown)
 
 
-def _checked(times: tuple[LayerTime, ...], unmatched: tuple[str, ...], other: float, shown: str) -> LayerTimes:
+def _checked(
+    times: tuple[LayerTime, ...], unmatched: tuple[str, ...], other: float, shown: str, notes: tuple[str, ...] = ()
+) -> LayerTimes:
     if not times:
         named = f": it names {listed(unmatched)}" if unmatched else ""
         raise InvalidFile(f"{shown} has no time of any layer of this network{named}.")
-    return LayerTimes(times=times, other_seconds=other, source=shown, unmatched=unmatched)
+    return LayerTimes(times=times, other_seconds=other, source=shown, unmatched=unmatched, notes=notes)

@@ -108,7 +108,7 @@ def test_one_run_compares_its_estimate_with_its_measurement(app: AppTest, pair: 
 
 
 def test_a_run_without_both_asks_for_a_second(app: AppTest, service: Service) -> None:
-    open_compare(app, service.import_csv("published", TABLE))
+    open_compare(app, service.import_csv("published", TABLE.encode()))
     assert "Choose a second run" in texts(app)
     assert not charts(app)
 

@@ -145,7 +145,7 @@ def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTe
 
 
 def test_an_import_without_macs_says_why_there_is_no_reward(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE)
+    run_id = service.import_csv("resnet18", TABLE.encode())
     open_tab(open_page(app, PAGE, run=run_id), run_id, "Curves")
     axis = app.selectbox(key=f"curves.axis.{run_id}")
     assert axis.options == ["Drop", "Metric itself"]
@@ -186,7 +186,7 @@ def test_the_reward_stands_on_a_second_axis_of_the_level_chart(results: AppTest,
 
 
 def test_without_macs_there_is_no_second_axis_but_the_reason(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE)
+    run_id = service.import_csv("resnet18", TABLE.encode())
     open_page(app, PAGE, run=run_id).button_group(key=f"layers.draw.{run_id}").set_value("Line").run()
     second = app.selectbox(key=f"layers.second.{run_id}")
     assert second.options == ["None"]
@@ -194,7 +194,7 @@ def test_without_macs_there_is_no_second_axis_but_the_reason(app: AppTest, servi
 
 
 def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE)
+    run_id = service.import_csv("resnet18", TABLE.encode())
     open_page(app, PAGE, run=run_id)
     shown = values(app).set_index("row")
     assert shown["value"].to_dict() == pytest.approx({"conv1": 41.25, "layer1.0.conv1": 69.0, "fc": 68.0})

@@ -141,6 +141,6 @@ def test_a_wall_of_many_layers_has_pages(app: AppTest, finished_run: str, monkey
 
 
 def test_an_imported_run_says_that_it_has_no_values(app: AppTest, service: Service) -> None:
-    open_tab(app, service.import_csv("resnet18", TABLE))
+    open_tab(app, service.import_csv("resnet18", TABLE.encode()))
     assert "without a network" in app.info[0].value
     assert not app.exception

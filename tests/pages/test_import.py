@@ -17,7 +17,7 @@ from tests.pages.records import NAMES
 
 @pytest.fixture
 def imported(service: Service) -> str:
-    return service.import_csv("resnet18", TABLE)
+    return service.import_csv("resnet18", TABLE.encode())
 
 
 def texts(app: AppTest) -> str:
@@ -114,7 +114,7 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
 
 
 def test_the_schedule_begins_with_a_target_that_can_be_met(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.replace(",0.5,", ",0.45,"))
+    run_id = service.import_csv("resnet18", TABLE.replace(",0.5,", ",0.45,").encode())
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
     assert not app.error

@@ -121,7 +121,7 @@ def test_table_at_the_top_is_found():
         "images/1.png,cat\nimages/2.png,dog",
         "file;label\n1.png;cat\n2.png;dog\n",
         "\ufefffile\tlabel\r\n./images/1.png\tcat\r\nimages\\2.png\tdog\r\n\r\n",
-        '"1.png","cat"\n"2.png", dog ,0.9',
+        '"1.png","cat",0.8\n"2.png", dog ,0.9',
     ],
 )
 def test_ways_to_write_a_table(text):
@@ -143,7 +143,7 @@ def test_lines_and_pictures_that_do_not_match_are_told():
 
 
 def test_a_bare_name_that_two_pictures_have_is_not_guessed():
-    with pytest.raises(InvalidDataset, match=r"names none of the 2 pictures: .* found 1\.png"):
+    with pytest.raises(InvalidDataset, match=r"names none of the 2 pictures: .* found .*1\.png"):
         arrange(ListedFiles("x/1.png", "y/1.png", labels="file,label\n1.png,cat"))
 
 
@@ -151,11 +151,12 @@ def test_a_bare_name_that_two_pictures_have_is_not_guessed():
     ("text", "words"),
     [
         ("1.png,cat\n1.png,dog", "two labels"),
-        ("1.png\n", "must hold a file and a label, got '1.png'"),
+        ("1.png\n", r"Neither commas, .* the first line is '1\.png'"),
         ("1.png,\n", "must hold a file and a label"),
-        ("", "names none of the 1 picture"),
-        ("8.png,a\n9.png,b", r"names none of the 1 picture.*found 9\.png"),
-        (b"\xff\xfe1\x00.\x00", "cannot be read .* UTF-8"),
+        ("1.png,cat\n2.png,dog,5", "Line 2 has 3 cells where the first line has 2: '2.png,dog,5'"),
+        ("", "is empty"),
+        ("8.png,a\n9.png,b", r"names none of the 1 picture.*found .*9\.png"),
+        (b"\xff\xfe1\x00.", "neither text in UTF-8 nor in UTF-16"),
         ("1.png," + "x" * 200_000, "is not CSV"),
     ],
 )
@@ -165,5 +166,5 @@ def test_tables_that_are_refused(text, words):
 
 
 def test_a_table_that_is_not_there():
-    with pytest.raises(InvalidDataset, match=r"no table truth\.csv in set\.zip; CSV files there: labels\.csv"):
+    with pytest.raises(InvalidDataset, match=r"no table truth\.csv in set\.zip; tables there: labels\.csv"):
         arrange(ListedFiles("1.png", labels="1.png,a"), table="truth.csv")

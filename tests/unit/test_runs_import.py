@@ -29,7 +29,7 @@ def service(backend):
 
 
 def test_an_imported_table_is_a_finished_run(service):
-    run_id = service.import_csv("resnet18", TABLE, granularity="filter")
+    run_id = service.import_csv("resnet18", TABLE.encode(), granularity="filter")
     record = service.run(run_id)
     assert (record.title, record.state) == ("resnet18", RunState.DONE)
     assert record.headline.startswith("Most fragile: conv1")
@@ -42,35 +42,35 @@ def test_an_imported_table_is_a_finished_run(service):
 
 def test_the_model_that_was_measured_gives_sizes_and_types_to_the_run(service):
     model = ModelSpec(library="torchvision", name="resnet18")
-    run_id = service.import_csv("resnet18", TABLE, model=model)
+    run_id = service.import_csv("resnet18", TABLE.encode(), model=model)
     profile = service.result(run_id).profile
     assert profile.layer("fc").layer_type == "Linear"
     assert profile.num_params == 11_689_512  # as torchvision documents it
     assert profile.layer("conv1").macs == 64 * 3 * 7 * 7 * 112 * 112
     assert service.run(run_id).origin == ""
     with pytest.raises(InvalidInput, match="None of the 3 parameters is in torchvision/alexnet"):
-        service.import_csv("other", TABLE, model=ModelSpec(library="torchvision", name="alexnet"))
+        service.import_csv("other", TABLE.encode(), model=ModelSpec(library="torchvision", name="alexnet"))
     assert len(service.runs()) == 1
 
 
 def test_what_was_left_out_is_the_origin_of_the_run(service):
     partly = TABLE.replace("module.fc", "module.head")
-    run_id = service.import_csv("part", partly, model=ModelSpec(library="torchvision", name="resnet18"))
+    run_id = service.import_csv("part", partly.encode(), model=ModelSpec(library="torchvision", name="resnet18"))
     assert service.run(run_id).origin.startswith("1 of the 3 parameters is not in torchvision/resnet18")
     assert service.snapshot(run_id).total == 4
 
 
 def test_an_imported_run_belongs_to_its_owner(service, backend):
-    run_id = service.import_csv("resnet18", TABLE)
+    run_id = service.import_csv("resnet18", TABLE.encode())
     with pytest.raises(NotFound):
         Service(backend, "bob").result(run_id)
 
 
 def test_a_bad_table_or_title_leaves_no_run(service):
     with pytest.raises(InvalidFile):
-        service.import_csv("bad", table(ROWS[0]))
+        service.import_csv("bad", table(ROWS[0]).encode())
     with pytest.raises(InvalidSpec, match="title"):
-        service.import_csv("x" * 300, TABLE)
+        service.import_csv("x" * 300, TABLE.encode())
     assert service.runs() == ()
 
 
@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_no_run(service, monkeypatch):
 
     monkeypatch.setattr(RunFolder, "save_result", refuse)
     with pytest.raises(StorageFailed):
-        service.import_csv("resnet18", TABLE)
+        service.import_csv("resnet18", TABLE.encode())
     assert service.runs() == ()
 
 
@@ -119,7 +119,7 @@ def test_the_command_line_takes_sizes_from_a_model(file, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"\xff\xfe\x00", "not text in UTF-8"), (b"", "empty"), (None, "cannot be read")],
+    [(b"\xff\xfe\x00", "neither text in UTF-8"), (b"", "empty"), (None, "cannot be read")],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path, capsys, content, says):
     path = tmp_path / "table.csv"

@@ -181,7 +181,7 @@ def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:
         with pytest.raises(InvalidSchedule):
             service.inputs.read_schedule(content, profile)
     with pytest.raises(InvalidInput):
-        service.import_csv("bad", "no,table\n1,2\n")
+        service.import_csv("bad", b"no,table\n1,2\n")
     (tmp_path / "no.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InvalidFile):
         service.import_run(tmp_path / "no.zip")

@@ -174,7 +174,7 @@ def test_a_stranger_owns_nothing_and_starts_nothing(backend):
     nobody = Service(backend, "")
     for forbidden in (
         lambda: nobody.start(SPEC),
-        lambda: nobody.import_csv("x", "parameter,sparsity,top1,top5,loss\n"),
+        lambda: nobody.import_csv("x", b"parameter,sparsity,top1,top5,loss\n"),
         lambda: nobody.import_run(io.BytesIO()),
     ):
         with pytest.raises(NotFound, match="Nobody is logged in"):

@@ -111,7 +111,7 @@ def test_filter_wise_tables_say_so():
         (table(ROWS[0]), "nothing was measured"),
         (table("a,0,0.69,0.89,1.2", "a,0.5,0.6,0.8,1.4"), "looks like fractions"),
         (table(",0,69,89,1.2"), "names no parameter"),
-        ('parameter,sparsity,top1,top5,loss\n"a,0,1', "not a CSV"),
+        ('parameter,sparsity,top1,top5,loss\n"a,0,1', "is not CSV"),
     ],
 )
 def test_bad_tables_are_refused_with_one_sentence(text, says):

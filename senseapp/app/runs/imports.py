@@ -13,7 +13,6 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to
 from senseapp.app.common.uploads import expect_files, read_upload, store_upload
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.core.errors import InvalidFile
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.disk_space import UploadLimits
 
@@ -97,10 +96,6 @@ def _choose_model() -> tuple[ModelSpec | None, bool]:
 
 
 def _import_rows(name: str, content: bytes, granularity: SparsityGranularity, model: ModelSpec | None) -> None:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidFile("A CSV file is text in UTF-8; this one is not. Choose another file.") from error
     title = name.rsplit(".", 1)[0] or "Imported"
-    run_id = backend.service().import_csv(title, text, granularity=granularity, model=model)
+    run_id = backend.service().import_csv(title, content, granularity=granularity, model=model)
     go_to("pages/results.py", run_id)

@@ -6,18 +6,21 @@ schedule; CSV holds its rows.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from senseapp.compressions import get, names
-from senseapp.core.csv_cells import csv_text, plain_cell
+from senseapp.core.csv_cells import csv_text
 from senseapp.core.errors import InvalidSchedule, InvalidSpec, first_line_of
+from senseapp.core.table_records import Record, column_key, read_records
+from senseapp.core.tables import TableError, decoded_text
+from senseapp.core.wording import printable
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.schedules.export.base import ExportFormat, check_schedule, json_text
@@ -117,12 +120,13 @@ def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
             are named), or a value out of range.
     """
     try:
-        content = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise InvalidSchedule("A schedule file is text in UTF-8; this one is not. Choose another file.") from error
+        content, notes = decoded_text(text)
+    except TableError as error:
+        raise InvalidSchedule(f"This schedule file cannot be read. {error}") from error
     try:
-        if content.lstrip().startswith(",".join(_ROW_FIELDS[:2])):
-            schedule = _schedule_from_rows(_rows_from_csv(content), profile.title)
+        if _is_table(content):
+            rows, notes_on_table = _rows_from_table(content)
+            schedule = replace(_schedule_from_rows(rows, profile.title), notes=(*notes, *notes_on_table))
         else:
             schedule = _schedule_from_payload(_plain_values(content))
     except InvalidSpec as error:
@@ -134,23 +138,39 @@ def read_schedule(text: str | bytes, profile: ModelProfile) -> Schedule:
     return schedule
 
 
-def _rows_from_csv(text: str) -> list[dict[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text))
-    if tuple(reader.fieldnames or ()) != _ROW_FIELDS:
+def _is_table(content: str) -> bool:
+    """Return whether the first line is that of a table: it names the column ``layer``, or has as many cells."""
+    lines = (line.strip() for line in content.splitlines())
+    first = next((line for line in lines if line and not line.lower().strip('"').startswith(("#", "sep="))), "")
+    if first.startswith(("{", "[", "!", "%", "---")):
+        return False
+    is_wide = any(first.count(mark) >= len(_ROW_FIELDS) - 1 for mark in ",;\t|")
+    return is_wide or _ROW_FIELDS[0] in map(column_key, re.split(r"[,;\t| ]", first))
+
+
+def _rows_from_table(content: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    try:
+        table = read_records(content, _ROW_FIELDS, numbers=("level", "predicted_damage"))
+    except TableError as error:
         raise InvalidSchedule(
-            f"A schedule CSV has the columns {','.join(_ROW_FIELDS)}; found {','.join(reader.fieldnames or ('none',))}."
+            f"This schedule file cannot be read. {error} A schedule CSV has the columns {','.join(_ROW_FIELDS)}."
+        ) from error
+    return [_values_of(row) for row in table.rows], table.notes
+
+
+def _values_of(row: Record) -> dict[str, Any]:
+    locked = _TRUTH.get(row.cells["locked"].lower())
+    try:
+        level, damage = row.number("level"), row.number("predicted_damage")
+    except ValueError:
+        locked = None
+    if locked is None:
+        raise InvalidSchedule(
+            f"Line {row.line} of this CSV needs {len(_ROW_FIELDS)} values, the level and predicted damage as numbers "
+            f"and the last one true or false; it has {printable(','.join(row.cells.values()))!r}."
         )
-    rows: list[dict[str, Any]] = []
-    for row in reader:
-        if row["layer"].startswith(_COMMENT) and row["members"] is None:
-            continue
-        if None in row or None in row.values() or row["locked"].lower() not in _TRUTH:
-            raise InvalidSchedule(
-                f"Line {reader.line_num} of this CSV needs {len(_ROW_FIELDS)} values, the last one true or false."
-            )
-        cells = {name: plain_cell(text) for name, text in row.items()}
-        rows.append(cells | {"members": cells["members"].split(), "locked": _TRUTH[cells["locked"].lower()]})
-    return rows
+    members = row.cells["members"].split()
+    return {**row.cells, "members": members, "level": level, "predicted_damage": damage, "locked": locked}
 
 
 def _plain_values(content: str) -> object:

@@ -1,0 +1,269 @@
+"""Read delimited text: label tables, sensitivity tables, schedules, layer times and class maps.
+
+Spreadsheets and languages write such files differently: the delimiter (comma, semicolon, tab, bar, spaces), the decimal
+mark, quotes, the encoding, the order of columns. The :mod:`csv` module parses the cells; its sniffer, and so that of
+pandas, takes letters for delimiters, so the delimiter is the one under which the lines have equally many cells, and
+callers compare several such readings with what they know (names of columns, of pictures). Whatever is not the usual
+comma, point and UTF-8 is said in :attr:`Table.notes`. Files may be hostile: their bytes, rows, columns and cells are
+bounded, and a line that does not fit is an error that quotes it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Final, TypeAlias
+
+from senseapp.core.wording import plural, printable
+
+MOST_BYTES: Final = 64_000_000
+_MOST_CELLS = 5_000_000
+_MOST_COLUMNS = 20_000
+_LONGEST_LINE = 1_000_000
+_PROBE = 1000  # bytes by which UTF-16 without a byte-order mark is told
+_SAMPLE = 500  # rows by which the delimiter is found
+_LEAST_FITTING = 0.5  # of them must fit the first
+_LAST_SPACE = "last space"
+"""Only the last run of spaces separates: a list of pictures whose names hold spaces, ``my cat.jpg 3``."""
+_DELIMITERS = (",", ";", "\t", "|", " ", _LAST_SPACE)
+_DELIMITER_WORDS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces", _LAST_SPACE: "the last space"}
+_SEPARATOR_LINE = re.compile(r"""^"?sep=(?P<mark>[^"\r\n])"?\r?(?:\n|$)""", re.IGNORECASE)
+_BINARY = {
+    b"PK\x03\x04": "a workbook or zip",
+    b"\xd0\xcf\x11\xe0": "a workbook",
+    b"\x1f\x8b": "gzip",
+    b"PAR1": "Parquet",
+}
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8", ""),
+    (codecs.BOM_UTF32_LE, "utf-32-le", "UTF-32"),
+    (codecs.BOM_UTF32_BE, "utf-32-be", "UTF-32"),
+    (codecs.BOM_UTF16_LE, "utf-16-le", "UTF-16"),
+    (codecs.BOM_UTF16_BE, "utf-16-be", "UTF-16"),
+)
+
+
+class TableError(ValueError):
+    """A text that cannot be read as a table; one sentence or two, without the name of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The cells of a delimited text, stripped of spaces around them.
+
+    Attributes:
+        rows: all rows that are neither blank nor only a comment, ``# …``, padded to the length of the first, which may
+            be a header.
+        lines: the line in the file on which each row ends, from 1.
+        delimiter: what separates the cells.
+        notes: sentences on what was detected rather than usual.
+    """
+
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]
+    delimiter: str
+    notes: tuple[str, ...] = ()
+
+    def quoted(self, index: int) -> str:
+        """Return row ``index`` as it may be shown in a sentence."""
+        return _quoted(self.rows[index], self.delimiter)
+
+
+def read_table(
+    content: bytes | str, *, score: Callable[[Table], float] = lambda first_rows: 0.0, most_bytes: int = MOST_BYTES
+) -> Table:
+    """Read ``content`` as a table of two or more columns.
+
+    Args:
+        content: the file.
+        score: how well the first rows agree with what else is known; of several delimiters that fit the lines, the one
+            of the highest score is taken, else the first of comma, semicolon, tab, bar, spaces, last space.
+        most_bytes: of the file.
+
+    Raises:
+        TableError: too large, not text, empty, without a delimiter, or a line has more cells than the first.
+    """
+    text, notes = decoded_text(content, most_bytes)
+    text, declared = _without_separator_line(text)
+    if not text.strip():
+        raise TableError("It is empty.")
+    text = _unwrapped(text)
+    fitting: list[tuple[float, float, str]] = []
+    for mark in declared or _DELIMITERS:
+        rows = _first_rows(text, mark)
+        share = _share_fitting(rows)
+        if share >= _LEAST_FITTING:
+            fitting.append((score(_table(rows, mark)), share, mark))
+    if not fitting:
+        raise _unfit(text, declared or _DELIMITERS)
+    _, _, mark = max(fitting, key=lambda each: each[:2])  # the first of equals
+    table = _table(_bounded(_rows(text, mark), mark), mark)
+    return replace(table, notes=(*notes, *_delimiter_note(mark)))
+
+
+def _unfit(text: str, marks: Sequence[str]) -> TableError:
+    """Return why no delimiter fits the lines."""
+    widths = {mark: len(rows[0][1]) if (rows := _first_rows(text, mark)) else 0 for mark in marks}
+    mark = next((each for each in marks if widths[each] > 1), marks[0])
+    try:
+        table = _table(_bounded(_rows(text, mark), mark), mark)  # quotes do not close, or most lines are wider
+    except TableError as error:
+        return error
+    return TableError(
+        "Neither commas, semicolons, tabs nor spaces separate its columns: "
+        f"the first line is {_quoted(table.rows[0], ' ') if table.rows else ''!r}."
+    )
+
+
+def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> tuple[str, tuple[str, ...]]:
+    """Return the text without its byte-order mark, and a note on an encoding other than UTF-8.
+
+    Raises:
+        TableError: it is larger than ``most_bytes``, or not text.
+    """
+    if len(content) > most_bytes:
+        raise TableError(f"It has more than {most_bytes // 10**6} MB, the most that is read.")
+    if isinstance(content, str):
+        return content.removeprefix("\ufeff"), ()
+    for start, what in _BINARY.items():
+        if content.startswith(start):
+            raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
+    encoding, name = next(((kind, name) for mark, kind, name in _MARKS if content.startswith(mark)), ("utf-8", ""))
+    if not name and content[:_PROBE].count(0) > len(content[:_PROBE]) // 4:
+        encoding, name = ("utf-16-le" if content[1:2] == b"\0" else "utf-16-be"), "UTF-16"
+    try:
+        text = content.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        if name:
+            raise TableError(f"It is neither text in UTF-8 nor in {name}. Save it as CSV in UTF-8.") from error
+        try:
+            text, name = content.decode("cp1252"), "Windows-1252"
+        except UnicodeDecodeError:
+            raise TableError("It is not text in UTF-8. Save it as CSV in UTF-8.") from error
+    if "\0" in text:
+        raise TableError("It holds zero bytes, so it is not text. Save it as CSV in UTF-8.")
+    if name == "Windows-1252":
+        return text, ("It is not UTF-8 and was read as Windows-1252: check letters with accents.",)
+    return text, (f"It was read as {name}.",) if name else ()
+
+
+def _without_separator_line(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text after a spreadsheet's first line ``sep=;``, and the delimiter that the line names."""
+    found = _SEPARATOR_LINE.match(text)
+    return (text[found.end() :], (found["mark"],)) if found else (text, ())
+
+
+def _unwrapped(text: str) -> str:
+    """Return the lines without quotes around each of them as a whole, ``"a,b"``, which spreadsheets add."""
+    first = text.lstrip().splitlines()[0].strip()
+    if not (first.startswith('"') and first.endswith('"') and first.count('"') == 2 and re.search("[,;\t]", first)):
+        return text
+    rows = [row for _, row in _rows(text, ",")]
+    return "\n".join(row[0] for row in rows) if all(len(row) == 1 for row in rows) else text
+
+
+def _delimiter_note(mark: str) -> tuple[str, ...]:
+    return (f"Its columns are separated by {_DELIMITER_WORDS[mark]}.",) if mark in _DELIMITER_WORDS else ()
+
+
+_Row: TypeAlias = tuple[int, list[str]]
+
+
+def _rows(text: str, mark: str) -> Iterator[_Row]:
+    """Yield the line number and the stripped cells of each row that holds more than a comment.
+
+    Raises:
+        TableError: quotes do not close, or a cell or line is very long.
+    """
+    split = _split_at_last_space if mark == _LAST_SPACE else partial(_split_by_csv, mark=mark)
+    for line, row in split(_lines(text)):
+        cells = [cell.strip() for cell in row]
+        if any(cells) and not (cells[0].startswith("#") and not any(cells[1:])):
+            yield line, cells
+
+
+def _lines(text: str) -> Iterator[str]:
+    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
+        if len(line) > _LONGEST_LINE:
+            raise TableError(f"Line {number} has more than {_LONGEST_LINE:,} letters, the most that are read.")
+        yield line
+
+
+def _split_at_last_space(lines: Iterator[str]) -> Iterator[_Row]:
+    for number, line in enumerate(lines, start=1):
+        yield number, line.strip().rsplit(None, 1)
+
+
+def _split_by_csv(lines: Iterator[str], mark: str) -> Iterator[_Row]:
+    reader = csv.reader(lines, delimiter=mark, skipinitialspace=True, strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise TableError(f"Line {max(1, reader.line_num)} is not CSV ({error}).") from error
+
+
+def _width(row: Sequence[str]) -> int:
+    """Return the number of cells up to the last that holds anything."""
+    return next((place for place in range(len(row), 0, -1) if row[place - 1]), 0)
+
+
+def _first_rows(text: str, mark: str) -> list[_Row]:
+    """Return the first rows, as far as they can be read."""
+    rows: list[_Row] = []
+    with suppress(TableError):
+        rows.extend(islice(_rows(text, mark), _SAMPLE))
+    return rows
+
+
+def _share_fitting(rows: Sequence[_Row]) -> float:
+    """Return which share of the rows has two or more cells and no more than the first; 0 for one column."""
+    if not rows or len(rows[0][1]) < 2:
+        return 0.0
+    most = len(rows[0][1])
+    return sum(len(row) > 1 and _width(row) <= most for _, row in rows) / len(rows)
+
+
+def _table(rows: Iterable[_Row], mark: str) -> Table:
+    """Return the table of rows that are cut or padded to the length of the first."""
+    numbered = list(rows)
+    width = len(numbered[0][1]) if numbered else 0
+    return Table(
+        rows=tuple((*row[:width], *([""] * (width - len(row)))) for _, row in numbered),
+        lines=tuple(line for line, _ in numbered),
+        delimiter=" " if mark == _LAST_SPACE else mark,
+    )
+
+
+def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:
+    """Yield the rows; TableError where one is wider than the first, or they are very many."""
+    width = num_cells = 0
+    for line, row in rows:
+        width = width or len(row)
+        if len(row) > width and _width(row) > width:
+            raise TableError(_too_wide(line, row, width, mark))
+        num_cells += width
+        if width > _MOST_COLUMNS or num_cells > _MOST_CELLS:
+            raise TableError(
+                f"It has more than {_MOST_COLUMNS:,} columns or {_MOST_CELLS:,} cells, the most that are read."
+            )
+        yield line, row
+
+
+def _too_wide(line: int, row: Sequence[str], width: int, mark: str) -> str:
+    advice = " Put text with commas in quotes; decimal commas need semicolons between the columns." * (mark == ",")
+    return (
+        f"Line {line} has {plural(len(row), 'cell')} where the first line has {width}: {_quoted(row, mark)!r}.{advice}"
+    )
+
+
+def _quoted(row: Sequence[str], mark: str) -> str:
+    text = (mark if len(mark) == 1 else " ").join(row[:_MOST_COLUMNS]).rstrip()
+    return printable(text if len(text) < 80 else text[:79] + "…")

@@ -1,0 +1,217 @@
+"""Label tables: which column names the pictures, which holds the labels, and what each cell says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from senseapp.core.errors import InvalidDataset
+from senseapp.core.table_records import column_key
+from senseapp.core.tables import Table, TableError, read_table
+from senseapp.core.wording import listed, plural, printable
+from senseapp.data.contents import Entry, PictureSource, Unreadable
+from senseapp.data.picture_names import Matched, PictureNames, Spelling, has_picture_suffix
+
+_OUTER_COLUMNS = 40  # file names stand in one of the first columns, or in one of the last few
+_NEARLY_UNIQUE = 0.9
+_FILE_WORDS = frozenset(
+    (
+        *("file", "filename", "filenames", "filepath", "fname", "id", "image", "imagefile", "imageid", "imagename"),
+        *("imagepath", "img", "imgname", "imgpath", "name", "path", "picture", "uri", "url"),
+    )
+)
+LABEL_WORDS = frozenset(
+    (
+        *("category", "categoryid", "categoryname", "class", "classes", "classid", "classidx", "classindex"),
+        *("classname", "groundtruth", "gt", "label", "labelid", "labelidx", "labelindex", "labelname", "labels"),
+        *("target", "targets", "truth", "y"),
+    )
+)
+_INDEX_WORDS = frozenset(("", "index", "unnamed0", "row", "rownames"))
+_SPELLING_NOTES: Mapping[Spelling, str] = {
+    "other folder": "without its folders",
+    "other case": "without regard to capitals",
+    "no suffix": "without a suffix",
+    "other suffix": "with another suffix",
+    "number": "by its number",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTable:
+    """The lines of a table that name a picture.
+
+    Attributes:
+        title: of the table, for sentences.
+        columns: names of the columns beside the one that names pictures; their numbers from 0 without a header.
+        rows: (path of the picture, one text for each of ``columns``), blank cells included. A picture may come twice.
+        has_header: whether ``columns`` are written in the table.
+        notes: sentences on what was detected or left out.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    has_header: bool
+    notes: tuple[str, ...] = ()
+
+
+def read_label_table(source: PictureSource, table: str, common: str = "") -> LabelTable:
+    """Read the table at path ``table`` in ``source``; ``common`` is the folder that holds all pictures.
+
+    The column that names the pictures is found by the pictures, wherever it stands; a first line that names none is a
+    header unless it looks like the others. A column that counts the rows is left out.
+
+    Raises:
+        InvalidDataset: there is no such table, it cannot be read, it names no picture, or two columns may name them.
+    """
+    shown = printable(table)
+    names = PictureNames(source.contents.pictures, str(PurePosixPath(table).parent).removeprefix("."), common)
+    try:
+        read = read_table(
+            _content(source, table), score=lambda rows: max(each.distinct for each in _by_column(rows, names).values())
+        )
+        return _Reading(shown, source.title, read, names).result(len(source.contents.pictures))
+    except TableError as error:
+        raise InvalidDataset(f"The table {shown} cannot be read. {error} Write lines such as file,label.") from error
+
+
+def _content(source: PictureSource, table: str) -> bytes:
+    entry: Entry | None = source.contents.tables.get(table)
+    if entry is None:
+        found = listed(sorted(source.contents.tables)) or "none"
+        raise InvalidDataset(
+            f"There is no table {printable(table)} in {source.title}; tables there: {found}. Choose one of them."
+        )
+    try:
+        return source.read(entry)
+    except Unreadable as error:
+        raise InvalidDataset(f"The table {printable(table)} cannot be read ({error}).") from error
+
+
+def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
+    """Return the pictures that the cells of each column mean."""
+    width = len(table.rows[0])
+    outer = [place for place in range(width) if place < _OUTER_COLUMNS or place >= width - 3]
+    return {place: names.match([row[place] for row in table.rows]) for place in outer}
+
+
+class _Reading:
+    """A table whose columns are being told apart."""
+
+    def __init__(self, shown: str, pictures_title: str, table: Table, names: PictureNames) -> None:
+        self._shown, self._pictures_title = shown, pictures_title
+        self._rows, self._table = table.rows, table
+        self._matched = _by_column(table, names)
+
+    def result(self, num_pictures: int) -> LabelTable:
+        place = self._file_column(num_pictures)
+        found = self._matched[place]
+        has_header = found.pictures[0] is None and self._is_header(place)
+        others = self._other_columns(place, has_header)
+        named = [
+            (picture, tuple(row[each] for each in others))
+            for row, picture in zip(self._rows, found.pictures, strict=True)
+            if picture is not None
+        ]
+        missing = [
+            row[place]
+            for row, picture in zip(self._rows[has_header:], found.pictures[has_header:], strict=True)
+            if picture is None
+        ]
+        columns = [self._rows[0][each] if has_header else "" for each in others]
+        return LabelTable(
+            title=self._shown,
+            columns=tuple(name or str(index) for index, name in enumerate(columns)),
+            rows=tuple(named),
+            has_header=has_header,
+            notes=tuple(self._notes(found, has_header, missing, num_pictures - found.distinct)),
+        )
+
+    def _file_column(self, num_pictures: int) -> int:
+        best = max(each.distinct for each in self._matched.values())
+        if not best:
+            first = listed(dict.fromkeys(row[0] for row in self._rows))
+            raise InvalidDataset(
+                f"{self._shown} names none of the {plural(num_pictures, 'picture')}: expected lines such as "
+                f"'cats/1.jpg,cat', found {first}. Write file names as they are in {self._pictures_title}."
+            )
+        contenders = [
+            place
+            for place, each in self._matched.items()
+            if each.counts["as written"] or (each.distinct and 2 * each.distinct >= best)
+        ]
+        for keep in (self._is_unique, self._is_no_index, self._is_no_label, self._is_called_file, self._is_exact):
+            contenders = [place for place in contenders if keep(place)] or contenders
+        if any(self._matched[place].pictures != self._matched[contenders[0]].pictures for place in contenders):
+            columns = listed(self._rows[0][place] or f"column {place + 1}" for place in contenders)
+            raise InvalidDataset(
+                f"{len(contenders)} columns of {self._shown} may name the pictures: {columns}. Keep the right one and "
+                "call it file."
+            )
+        return contenders[0]
+
+    def _other_columns(self, file_column: int, has_header: bool) -> list[int]:
+        """Return the columns that may hold labels: not empty, and no count of the rows where there are others."""
+        others = [
+            place
+            for place in range(len(self._rows[0]))
+            if place != file_column and any(row[place] for row in self._rows[has_header:])
+        ]
+        found = [place for place in others if not self._counts_rows(place)] or others
+        if not found:
+            raise InvalidDataset(
+                f"Each line of {self._shown} must hold a file and a label; beside the names of pictures there is "
+                f"nothing, as in {self._table.quoted(0)!r}."
+            )
+        return found
+
+    def _counts_rows(self, place: int) -> bool:
+        """Return whether a column holds 0, 1, 2, … or 1, 2, 3, … below a header of pandas or R, or none at all."""
+        first, cells = self._rows[0][place], [row[place] for row in self._rows]
+        if column_key(first) in _INDEX_WORDS:
+            cells = cells[1:]
+        return any(all(cell == str(start + index) for index, cell in enumerate(cells)) for start in (0, 1))
+
+    def _is_no_index(self, place: int) -> bool:
+        return not (column_key(self._rows[0][place]) in _INDEX_WORDS and self._counts_rows(place))
+
+    def _is_unique(self, place: int) -> bool:
+        named = sum(picture is not None for picture in self._matched[place].pictures)
+        return self._matched[place].distinct >= _NEARLY_UNIQUE * named
+
+    def _is_no_label(self, place: int) -> bool:
+        return column_key(self._rows[0][place]) not in LABEL_WORDS
+
+    def _is_exact(self, place: int) -> bool:
+        return self._matched[place].counts["as written"] > 0
+
+    def _is_called_file(self, place: int) -> bool:
+        return column_key(self._rows[0][place]) in _FILE_WORDS
+
+    def _is_header(self, place: int) -> bool:
+        """Return whether the first line, which names no picture, is none that names a missing one."""
+        first, others = self._rows[0], self._rows[1:]
+        if not others or has_picture_suffix(first[place]) or "/" in first[place]:
+            return False
+        keys = {column_key(cell) for cell in first}
+        if keys & (_FILE_WORDS | LABEL_WORDS):
+            return True
+        labels = [(cell, {row[each] for row in others}) for each, cell in enumerate(first) if each != place]
+        return not any(cell in below for cell, below in labels)
+
+    def _notes(self, found: Matched, has_header: bool, missing: Sequence[str], num_unlisted: int) -> Iterator[str]:
+        yield f"Labels are read from {self._shown}."
+        yield from self._table.notes
+        keys = {column_key(cell) for cell in self._rows[0]}
+        if has_header and not keys & (_FILE_WORDS | LABEL_WORDS):
+            yield f"The first line of it, {self._table.quoted(0)!r}, was taken as a header."
+        for spelling, how in _SPELLING_NOTES.items():
+            if found.counts[spelling]:
+                yield f"{plural(found.counts[spelling], 'picture')} matched to a name in it {how}."
+        if missing:
+            lines = plural(len(missing), "line of it names", "lines of it name")
+            yield f"{lines} no picture: {listed(filter(None, missing))}."
+        if num_unlisted:
+            yield f"{plural(num_unlisted, 'picture')} without a line in it left out."
