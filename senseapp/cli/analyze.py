@@ -101,8 +101,13 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")
     group.add_argument("--img-size", type=int, metavar="S", help="height and width of the input")
-    help_text = "what the output means" if len(TASKS) > 1 else argparse.SUPPRESS
-    group.add_argument("--task", choices=list(TASKS), default=ModelSpec().task, help=help_text)
+    group.add_argument(
+        "--task",
+        choices=list(TASKS),
+        default=ModelSpec().task,
+        help="what the output means: classification, one class per image (default), or multilabel, several labels per "
+        "image, which weights do not tell",
+    )
 
 
 def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True) -> None:

@@ -181,8 +181,13 @@ class Metric(ABC):
         """
         raise NotImplementedError
 
-    def together(self, recorded: NDArray[np.float64], changes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the worsening, (..., N), of images that differ from what is ``recorded``, (N, K), by (..., N, K)."""
+    def together(
+        self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
+    ) -> NDArray[np.float64]:
+        """Return the worsening, (..., N), of images that differ from what is ``recorded``, (N, K), by (..., N, K).
+
+        The model gives ``num_outputs`` numbers for each image, of which K may tell only some.
+        """
         raise NotImplementedError
 
     # ---- what can be measured and shown

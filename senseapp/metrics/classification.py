@@ -162,7 +162,9 @@ class KLDivergence(ClassificationMetric):
             probability[:, :-1], probability[:, -1:] = found, others
         return ((1 - _SMOOTHED) * probability + _SMOOTHED / kept).log()
 
-    def together(self, recorded: NDArray[np.float64], changes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def together(
+        self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
+    ) -> NDArray[np.float64]:
         """Return ln Σ p eᶜ − Σ p c, the divergence from p of what is proportional to p eᶜ."""
         import numpy as np
 

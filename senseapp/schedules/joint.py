@@ -55,6 +55,7 @@ class JointDamage:
 
     Attributes:
         reference: of the uncompressed model, (N, K).
+        num_outputs: numbers that the model gives for each image.
         layers: by first member; those without recorded outputs are taken to add up.
     """
 
@@ -62,6 +63,7 @@ class JointDamage:
     scale: LevelScale
     reference: Vector
     layers: Mapping[str, _Recorded]
+    num_outputs: int
 
     @classmethod
     def of(cls, result: SensitivityResult, metric: str, curves: Sequence[LayerCurve]) -> JointDamage | None:
@@ -88,7 +90,13 @@ class JointDamage:
                     changes=np.stack([found[curve.layer, point.level][:num_images] for point in points]),
                 )
         scale = result.compression.scale
-        return cls(metric=METRICS[metric], scale=scale, reference=reference[:num_images], layers=layers)
+        return cls(
+            metric=METRICS[metric],
+            scale=scale,
+            reference=reference[:num_images],
+            layers=layers,
+            num_outputs=result.profile.num_classes,
+        )
 
     @property
     def num_images(self) -> int:
@@ -145,7 +153,7 @@ class JointDamage:
         return own.change(self.scale.strength(choice.parts[0].level), choice.damage)
 
     def _together(self, changes: Vector) -> Vector:
-        return self.metric.together(self.reference, changes)
+        return self.metric.together(self.reference, changes, self.num_outputs)
 
 
 def _alone(chosen: Mapping[str, Choice]) -> float:

@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
-from senseapp.tasks.base import LabelMapProposal, Layout, ScanDirections, Targets, Task, WrittenLabels, refuse_output
+from senseapp.tasks.base import (
+    LabelMapProposal,
+    LabelTruth,
+    Layout,
+    ScanDirections,
+    Targets,
+    Task,
+    WrittenLabels,
+    refuse_output,
+)
 from senseapp.tasks.classification import CLASSIFICATION
+from senseapp.tasks.multilabel import MULTILABEL
 
 TASKS: dict[str, Task] = {}
 
@@ -20,6 +30,7 @@ def register(task: Task) -> None:
 
 
 register(CLASSIFICATION)
+register(MULTILABEL)
 
 
 def task_named(name: str) -> Task:
@@ -31,8 +42,10 @@ def task_named(name: str) -> Task:
 
 __all__ = [
     "CLASSIFICATION",
+    "MULTILABEL",
     "TASKS",
     "LabelMapProposal",
+    "LabelTruth",
     "Layout",
     "ScanDirections",
     "Targets",

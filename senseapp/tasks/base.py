@@ -22,12 +22,22 @@ Layout = Literal["class folders", "table", "image set", "unlabelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTruth:
+    """Which labels are ``true`` of a picture, and of which nobody knows; all others are false."""
+
+    true: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenLabels:
     """What folders, a table ``file,label`` or an image set say of pictures, and what is known of the outputs.
 
     Attributes:
         labels: of each picture, as written; empty where there are none.
-        names: all labels, sorted, also of folders without pictures; those of an image set in its own order.
+        several: of each picture, where several labels may be true of it; empty where each has one.
+        names: all labels, sorted, also of folders without pictures; those of an image set and of columns in their own
+            order.
         num_outputs: numbers that the model gives for each image.
         output_names: of these; empty where unknown.
     """
@@ -37,6 +47,12 @@ class WrittenLabels:
     names: Sequence[str]
     num_outputs: int
     output_names: Sequence[str] = ()
+    several: Sequence[LabelTruth] = ()
+
+    @property
+    def truths(self) -> Sequence[LabelTruth]:
+        """Return :attr:`several`, or for each picture its one label."""
+        return self.several or [LabelTruth(true=(label,)) for label in self.labels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,5 +164,7 @@ def test_a_run_says_its_task_and_older_ones_are_of_classification() -> None:
     older = json.loads(dumps(RunSpec()))
     del older["data"]["model"]["task"]
     assert loads(json.dumps(older), RunSpec) == RunSpec()
-    with pytest.raises(InvalidSpec, match="The task must be one of classification, regression, got 'poetry'"):
+    with pytest.raises(
+        InvalidSpec, match="The task must be one of classification, multilabel, regression, got 'poetry'"
+    ):
         ModelSpec(task="poetry")

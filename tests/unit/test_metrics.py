@@ -11,6 +11,7 @@ from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
 NAN, INF = float("nan"), float("inf")
+CLASS_METRICS = ("top1", "top5", "loss", "kl", "agreement", "sqnr")
 
 
 def change(metric, before, after, labels=None):
@@ -19,7 +20,8 @@ def change(metric, before, after, labels=None):
 
 
 def test_every_metric_is_registered_under_its_name_and_described():
-    assert list(METRICS) == ["top1", "top5", "loss", "kl", "agreement", "sqnr"]
+    multilabel = ["lrap", "bce", "bernoulli_kl", "label_agreement"]
+    assert list(METRICS) == [*CLASS_METRICS, *multilabel]
     for name, metric in METRICS.items():
         assert metric.name == name
         assert metric.label
@@ -37,7 +39,9 @@ def test_the_settings_take_every_metric(metric):
 
 
 def test_the_settings_refuse_a_metric_that_there_is_not():
-    with pytest.raises(InvalidSpec, match="must be one of top1, top5, loss, kl, agreement, sqnr, got 'speed'"):
+    with pytest.raises(
+        InvalidSpec, match=r"must be one of top1, top5, loss, kl, agreement, sqnr, lrap, bce, .* got 'speed'"
+    ):
         SensitivitySpec(metric="speed")
 
 
@@ -85,7 +89,7 @@ def test_sqnr_of_an_error_of_a_tenth_is_twenty_decibels():
 def test_unchanged_scores_give_no_change_in_any_metric():
     scores = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(20) % 8
-    for metric in METRICS:
+    for metric in CLASS_METRICS:
         outcome = change_of(metric, moments_of(metric, scores, scores.clone(), labels))
         assert outcome.delta == 0, metric
         assert outcome.value == (INF if metric == "sqnr" else outcome.baseline)
@@ -140,7 +144,7 @@ def test_moments_are_plain_numbers_and_add_up():
     generator = torch.Generator().manual_seed(1)
     before, after = torch.randn(2, 9, 7, generator=generator).unbind()
     labels = torch.arange(9) % 7
-    for metric in METRICS:
+    for metric in CLASS_METRICS:
         whole = moments_of(metric, before, after, labels)
         parts = [moments_of(metric, before[cut], after[cut], labels[cut]) for cut in (slice(4), slice(4, 9))]
         assert all(type(number) is float for number in whole)

@@ -134,7 +134,7 @@ def test_layers_together_are_predicted_from_the_bernoulli() -> None:
     before, after = (CLASSIFICATION.output(each) for each in (logits, logits + changes))
     kl = METRICS["kl"]
     recorded = kl.recorded(before, before)
-    together = kl.together(recorded.double().numpy(), (kl.recorded(before, after) - recorded).double().numpy())
+    together = kl.together(recorded.double().numpy(), (kl.recorded(before, after) - recorded).double().numpy(), 2)
     assert together == pytest.approx(divergence(logits_of(logits), logits_of(logits + changes)), rel=0.05)
 
 

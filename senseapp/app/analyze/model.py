@@ -41,14 +41,13 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
 
 
 def _choose_task(draft: str) -> str:
-    if len(TASKS) == 1:
-        return draft
     return choose_one(
         "What it does",
         {name: task.label for name, task in TASKS.items()},
         draft,
         key="analyze.model.task",
-        help_text="It decides what outputs and labels mean, and which metrics there are.",
+        help_text="It decides what outputs and labels mean, and which metrics there are. Weights do not tell whether "
+        "several labels may be true of an image.",
         width=280,
     )
 

@@ -213,7 +213,7 @@ def _class_name(index: int, names: Sequence[str]) -> str:
 
 CLASSIFICATION = Classification(
     name="classification",
-    label="Classification",
+    label="Classification: one class per image",
     model_kind="classification",
     output_title="Classes",
     label_words=("class", "classes"),

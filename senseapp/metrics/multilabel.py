@@ -1,0 +1,255 @@
+"""Metrics of multi-label heads: logits (N, labels), each of a Bernoulli variable of its own.
+
+Targets are (N, labels): 1 where a label is true of an image, 0 where it is not, NaN where nobody knows. Unknown ones
+are left out of each image's mean. Means are over the labels of an image first, then over the images.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from senseapp.core.errors import InvalidInput
+from senseapp.metrics.base import Interval, Metric, Moments, powers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+_RECORDED_LABELS = 10
+_SMOOTHED = 0.003  # of the probability, towards one half: labels that are next to certain would dwarf all others
+_Z = statistics.NormalDist().inv_cdf(0.975)
+
+
+def check_truths(targets: Tensor, num_images: int, num_labels: int) -> None:
+    """Raise InvalidInput for targets that are not 0, 1 or NaN for each label of each image, at least one known."""
+    if targets.shape != (num_images, num_labels):
+        raise InvalidInput(
+            f"{num_images} images need {num_labels} truths each, one for each output of the model, got shape "
+            f"{tuple(targets.shape)}. Check that the label columns are those of the model."
+        )
+    known = ~targets.isnan()
+    if bool((known & (targets != 0) & (targets != 1)).any()) or not bool(known.any(1).all()):
+        raise InvalidInput("Each image needs at least one known label, and each label must be 0, 1 or unknown (NaN).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultilabelMetric(Metric):
+    """A metric of logits, and of truths where it needs labels."""
+
+    task: str = "multilabel"
+
+    def check(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> None:
+        """Refuse what is not (images, labels), or targets of another shape."""
+        if output.ndim != 2 or baseline_output.shape != output.shape:
+            raise InvalidInput(
+                "Logits must be (images, labels), alike before and after compression; got "
+                f"{tuple(baseline_output.shape)} before and {tuple(output.shape)} after."
+            )
+        super().check(baseline_output, output, targets)
+        if self.needs_labels and targets is not None:
+            check_truths(targets, *output.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingPrecision(MultilabelMetric):
+    """Mean average precision of the ranking of each image's labels.
+
+    For each true label of an image: of the labels that score at least as high, the share that is true. The mean over
+    the true labels is the image's average precision; 1 where none or all are true.
+
+    Source: Schapire and Singer (2000), BoosTexter, Machine Learning 39, section 5; scikit-learn calls it
+    ``label_ranking_average_precision_score``.
+    """
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the drop of each image's average precision."""
+        assert targets is not None  # check has seen to it
+        before, after = (average_precision(logits, targets) for logits in (baseline_output, output))
+        return powers(before, before - after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryCrossEntropy(MultilabelMetric):
+    """The mean negative log probability of each label's truth."""
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the rise, in nats."""
+        assert targets is not None  # check has seen to it
+        before, after = (binary_cross_entropy(logits, targets) for logits in (baseline_output, output))
+        return powers(before, (_unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BernoulliDivergence(MultilabelMetric):
+    """The mean KL divergence, over labels, of the compressed model's Bernoulli distributions from the original's."""
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the divergence, in nats."""
+        divergence = _unbounded(bernoulli_divergence(baseline_output, output).mean(1)).clamp_min(0)
+        divergence = divergence.masked_fill(baseline_output.isnan().any(1), math.nan)
+        return powers(divergence.new_zeros(divergence.shape), divergence)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean that cannot be negative."""
+        from senseapp.metrics.intervals import nonnegative_mean_interval
+
+        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+
+    def recorded_size(self, num_outputs: int) -> int:
+        """Return how many labels are told apart."""
+        return min(num_outputs, _RECORDED_LABELS)
+
+    def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
+        """Return the logits of the labels that the original model is least sure of; interactions of others are left."""
+        kept = self.recorded_size(output.shape[1])
+        unsure = baseline_output.float().abs().topk(kept, dim=1, largest=False).indices.sort(dim=1).values
+        probability = output.float().sigmoid().gather(1, unsure)
+        smoothed: Tensor = ((1 - _SMOOTHED) * probability + _SMOOTHED / 2).logit()
+        return smoothed
+
+    def together(
+        self, recorded: NDArray[np.float64], changes: NDArray[np.float64], num_outputs: int
+    ) -> NDArray[np.float64]:
+        """Return Σ (ln(1 + eˡ⁺ᶜ) − ln(1 + eˡ) − c p) over labels, by the number of all: the divergence of l + c."""
+        import numpy as np
+
+        probability = 1 / (1 + np.exp(-recorded))
+        grown = np.logaddexp(0, recorded + changes) - np.logaddexp(0, recorded)
+        return np.asarray((grown - changes * probability).sum(-1) / num_outputs)
+
+    def largest_estimate(self, num_classes: int) -> float:
+        """Return ln 2, as much as the original's answer to a label holds."""
+        return math.log(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelAgreement(MultilabelMetric):
+    """The share of labels, over images and labels, that stay on the same side of logit 0."""
+
+    @property
+    def tolerable(self) -> float:
+        """Five points, as :meth:`senseapp.metrics.classification.Agreement.tolerable` says of classes."""
+        return 0.05
+
+    def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Return :func:`powers` of the share of each image's labels that change; all of them where one is NaN."""
+        undefined = (baseline_output.isnan() | output.isnan()).any(1)
+        changed = ((baseline_output > 0) != (output > 0)).double().mean(1).masked_fill(undefined, 1.0)
+        return powers(changed.new_ones(changed.shape), changed)
+
+    def interval(self, moments: Moments, confidence: float) -> Interval:
+        """Return the interval of a mean of shares, cut off at 0 and 1; that of no change as of whole images."""
+        from senseapp.metrics.intervals import nonnegative_mean_interval, proportion_interval
+
+        if moments[2] == 0:
+            return proportion_interval(0, int(moments[0]), confidence)
+        sums = (moments[2], moments[3], moments[4])
+        low, high = nonnegative_mean_interval(int(moments[0]), sums, confidence)
+        return low, min(1.0, high)
+
+
+def average_precision(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return each image's ranking precision, (N,), float64; 0 for a row of logits with a NaN."""
+    import torch
+
+    is_true, known = targets == 1, ~targets.isnan()
+    scores = logits.double()
+    num_labels = logits.shape[1]
+
+    def at_least(counted: Tensor) -> Tensor:
+        """Return how many of the ``counted`` labels score at least as high as each label, (N, labels)."""
+        order = scores.masked_fill(~counted, -torch.inf).sort(dim=1).values
+        return num_labels - torch.searchsorted(order, scores.contiguous(), side="left")
+
+    ranks, hits = at_least(known), at_least(is_true)
+    precision = torch.where(is_true & known, hits / ranks.clamp_min(1), 0.0).sum(1)
+    num_true, num_known = is_true.sum(1), known.sum(1)
+    trivial = (num_true == 0) | (num_true == num_known)
+    found = torch.where(trivial, 1.0, precision / num_true.clamp_min(1))
+    return found.masked_fill(logits.isnan().any(1), 0.0)
+
+
+def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of each image's known labels, (N,), differentiable."""
+    from torch.nn.functional import logsigmoid
+
+    known = ~targets.isnan()
+    losses = -logsigmoid(logits.where(targets == 1, -logits))
+    return losses.masked_fill(~known, 0.0).sum(1) / known.sum(1).clamp_min(1)
+
+
+def bernoulli_divergence(before: Tensor, after: Tensor) -> Tensor:
+    """Return KL(Bernoulli(σ(``before``)) ‖ Bernoulli(σ(``after``))) of each logit, in nats."""
+    from torch.nn.functional import logsigmoid
+
+    found = before.new_zeros(before.shape)
+    for sign in (1, -1):
+        reference = logsigmoid(sign * before)
+        probability = reference.exp()
+        term = probability * (reference - logsigmoid(sign * after))
+        found = found + term.masked_fill(probability == 0, 0.0)  # what the original rules out adds nothing
+    return found
+
+
+def _unbounded(values: Tensor) -> Tensor:
+    """Read a result that is not a number as damage without bound."""
+    return values.masked_fill(values.isnan(), math.inf)
+
+
+LRAP = RankingPrecision(
+    name="lrap",
+    label="Ranking precision (LRAP)",
+    change_title="Drop in ranking precision",
+    help="Mean average precision of each image's ranking of labels. Needs labels and two labels at least.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    needs_labels=True,
+    min_classes=2,
+    primary=True,
+    kept="keep a ranking precision of {}",
+)
+BCE = BinaryCrossEntropy(
+    name="bce",
+    label="Binary cross-entropy",
+    change_title="Rise in binary cross-entropy",
+    help="Mean over labels. Notices small damage that does not yet change a label. Needs labels.",
+    value_unit="nats",
+    change_unit="nats",
+    notable=0.002,
+    higher_is_better=False,
+    needs_labels=True,
+    finding=", {} of binary cross-entropy",
+)
+BERNOULLI_KL = BernoulliDivergence(
+    name="bernoulli_kl",
+    label="KL divergence (Bernoulli)",
+    change_title="KL divergence of labels",
+    help="How far each label's probability moves from the original model's, mean over labels. Needs no labels and sees "
+    "the smallest changes.",
+    value_unit="nats",
+    change_unit="nats",
+    notable=0.002,
+    higher_is_better=False,
+    divergence=True,
+    axis_title="KL divergence from the original output",
+    finding=", {} of KL divergence",
+)
+LABEL_AGREEMENT = LabelAgreement(
+    name="label_agreement",
+    label="Label agreement",
+    change_title="Drop in label agreement",
+    help="Share of labels, over images and labels, that stay on the same side of logit 0. Needs no labels.",
+    value_unit="%",
+    change_unit="points",
+    notable=0.01,
+    primary=True,
+    axis_title="Drop in agreement with the original",
+    value_title="Agreement with the original",
+    finding=" loses {} of agreement",
+    kept="keep {} of the labels",
+)

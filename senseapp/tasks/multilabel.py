@@ -1,0 +1,245 @@
+"""Multi-label classification: logits (N, labels), each of a label of its own, of which several may be true of an image.
+
+The weights do not tell such a head from one of classes that exclude each other: labels do, or a person says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from senseapp.core.wording import listed, plural
+from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
+from senseapp.tasks.base import LabelMapProposal, ScanDirections, Targets, Task, WrittenLabels, refuse_output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MOST_NAMED = 3
+_NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
+"""Written in place of a label where none is true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitDirections:
+    """A few directions v for each image; v·δz of a small change δz of the logits gives divergence and loss.
+
+    Attributes:
+        vectors: (N, labels) each, float32: one for each of ``heads``, then the gradient of the loss where there are
+            labels and other logits, then the probe of these.
+        heads: logits that are followed one by one, (N, heads), float64.
+        truths: of these, (N, heads), NaN where unknown; None without labels.
+        num_labels: that means are over; ``num_known`` of each image, (N,), of those whose truth is known.
+    """
+
+    vectors: tuple[Tensor, ...]
+    heads: Tensor
+    truths: Tensor | None
+    num_labels: int
+    num_known: Tensor | None
+    has_gradient: bool
+
+    def changes(self, pulls: Tensor) -> dict[str, Tensor]:
+        """Return the divergence and, with labels, the change of the loss; see :class:`ScanDirections`."""
+        import torch.nn.functional as F
+
+        count = self.heads.shape[1]
+        moved = self.heads + pulls[:, :count].double()
+        rest = pulls.new_zeros(len(pulls)).double()
+        if len(self.vectors) > count + self.has_gradient:
+            rest = pulls[:, -1].double().square() / 2
+        divergence = bernoulli_divergence(self.heads, moved).sum(1) / self.num_labels + rest
+        found = {BERNOULLI_KL.name: divergence}
+        if self.truths is None or self.num_known is None:
+            return found
+        known, truths = ~self.truths.isnan(), self.truths.nan_to_num()
+        grown = (F.softplus(moved) - F.softplus(self.heads) - (moved - self.heads) * truths).masked_fill(~known, 0.0)
+        loss = grown.sum(1) / self.num_known
+        if self.has_gradient:
+            loss = loss + pulls[:, count].double() + rest
+        return found | {BCE.name: loss}
+
+
+def choose_directions(logits: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> LogitDirections:
+    """Return at most ``most`` directions: all logits where they are so few, else the least sure one and a random probe.
+
+    With labels the gradient of the loss takes the place of the least sure logit. The curvature of the loss is that of
+    the divergence, Σ p (1 - p) δz² / labels, which the probe Σ ε √(p (1 - p) / labels) δz with random signs ε
+    estimates.
+
+    Source: Martens (2020), JMLR 21, section 9 (the Fisher matrix of a Bernoulli); Hutchinson (1990) for the probe.
+    """
+    import torch.nn.functional as F
+
+    scores = logits.detach().double()
+    num_labels = scores.shape[1]
+    whole = num_labels <= most
+    count = num_labels if whole else 0 if targets is not None else most - 1
+    probability = scores.sigmoid()
+    variance = probability * (1 - probability)
+    heads = scores.abs().topk(count, dim=1, largest=False).indices  # (N, heads)
+    vectors = [F.one_hot(head, num_labels).double() for head in heads.unbind(dim=1)]
+    num_known = None if targets is None else (~targets.isnan()).sum(1).clamp_min(1)
+    if not whole:
+        if targets is not None and num_known is not None:
+            slope = (probability - targets.nan_to_num()).masked_fill(targets.isnan(), 0.0)
+            vectors.append(slope / num_known[:, None])
+        vectors.append((variance.scatter(1, heads, 0.0) / num_labels).sqrt() * signs)
+    return LogitDirections(
+        vectors=tuple(vector.float() for vector in vectors),
+        heads=scores.gather(1, heads),
+        truths=None if targets is None else targets.double().gather(1, heads),
+        num_labels=num_labels,
+        num_known=num_known,
+        has_gradient=not whole and targets is not None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multilabel(Task):
+    """Which of several labels are true of an image, each independent of the others."""
+
+    def check_output(self, model_output: object, num_images: int) -> None:
+        """Refuse what is not one row of logits per image; see :meth:`Task.check_output`."""
+        shape = tuple(getattr(model_output, "shape", ()))
+        if len(shape) != 2 or shape[0] != num_images or shape[1] < 1:
+            raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.model_kind)
+
+    def head_note(self, width: int) -> str:
+        """Say how the outputs are read."""
+        return (
+            f"{'The output is' if width == 1 else f'Each of the {width:,} outputs is'} read as the logit of a label of "
+            "its own (multi-label): above 0 the label is true of an image, and several may be."
+        )
+
+    def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
+        """Return 1, 0 or NaN (unknown) for each output of the model, float32 (N, labels); see :meth:`Task.targets`.
+
+        Outputs that no label is written of are unknown; pictures of which nothing is known are left out.
+        """
+        import torch
+
+        from senseapp.tasks.classification.class_map import resolve_class_map
+
+        nothing = {name for name in written.names if _means_nothing(name)} - {name for name, _ in confirmed}
+        names = [name for name in written.names if name not in nothing]
+        chosen = resolve_class_map(names, written.output_names, written.num_outputs, confirmed, own_order=True)
+        places = dict(chosen.pairs)
+        values = torch.full((len(written.truths), written.num_outputs), math.nan)
+        values[:, list(places.values())] = 0.0
+        for row, truth in zip(values, written.truths, strict=True):
+            row[[places[name] for name in truth.true if name in places]] = 1.0
+            row[[places[name] for name in truth.unknown if name in places]] = math.nan
+        kept = [int(index) for index in (~values.isnan()).any(1).nonzero()]
+        named = {index: name for name, index in chosen.pairs}
+        return Targets(
+            values=values[kept],
+            kept=kept,
+            names=tuple(written.output_names) or tuple(named.get(i, str(i)) for i in range(written.num_outputs)),
+            notes=(*_by_order(chosen).notes, *_notes(written, len(places), len(kept), nothing)),
+        )
+
+    def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
+        """Return which output each label means; see :meth:`Task.proposal`."""
+        from senseapp.tasks.classification.class_map import propose_class_map
+
+        names = [name for name in written.names if not _means_nothing(name)]
+        if not names:
+            return None
+        return _by_order(propose_class_map(names, written.output_names, written.num_outputs, own_order=True))
+
+    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
+        """Refuse truths that are not 0, 1 or NaN for each output; see :meth:`Task.check_targets`."""
+        check_truths(targets, num_images, num_outputs)
+
+    def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
+        """Return directions of the logits; see :meth:`Task.directions`."""
+        return choose_directions(output, targets, signs, most)
+
+    def largest_divergence(self, output: Tensor) -> Tensor:
+        """Return the mean divergence from the surest logit of all, with the worse sign; see :class:`Task`."""
+        import torch
+
+        scores = output.detach().double()
+        surest = scores.abs().max().expand_as(scores)
+        ends = (bernoulli_divergence(scores, each) for each in (surest, -surest))
+        return torch.maximum(*ends).mean(1)
+
+    def score(self, output: Tensor) -> Tensor:
+        """Return the sum of each image's highest logit."""
+        return output.amax(dim=1).sum()
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of each image's mean binary cross-entropy."""
+        from senseapp.metrics.multilabel import binary_cross_entropy
+
+        return binary_cross_entropy(output, targets).sum()
+
+    def output_text(self, output: Tensor, names: Sequence[str]) -> str:
+        """Return the names of the labels above logit 0, the surest first."""
+        order = output.argsort(descending=True)
+        return _named([int(index) for index in order if output[index] > 0], names)
+
+    def target_text(self, target: Tensor, names: Sequence[str]) -> str:
+        """Return the names of the labels that are true."""
+        return _named([int(index) for index in (target == 1).nonzero()], names)
+
+    def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
+        """Say so where the model is worse than one that gives each label the probability one half."""
+        loss = baseline.get(BCE.name, 0.0)
+        if not loss > math.log(2):
+            return ""
+        return (
+            f"The uncompressed model's binary cross-entropy on {plural(num_images, 'image')} is "
+            f"{BCE.value_text(loss)}, more than that of a guess ({math.log(2):.3f}): check the preprocessing, the "
+            "order of the labels, and whether the head is multi-label. Sensitivities below mean little."
+        )
+
+
+def _means_nothing(name: str) -> bool:
+    return "".join(letter for letter in name.casefold() if letter.isalnum()) in _NO_LABEL
+
+
+def _by_order(proposal: LabelMapProposal) -> LabelMapProposal:
+    """Say that labels were matched by their order in the table rather than by that of an image set."""
+    if proposal.how != "own order":
+        return proposal
+    note = "Labels were matched to the model's outputs by their order, because their number is right. Check it."
+    return replace(proposal, notes=(note,))
+
+
+def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:
+    notes = []
+    unknown = written.num_outputs - num_matched
+    if unknown:
+        notes.append(f"{plural(unknown, 'output')} without a label in the table left out of all means.")
+    if any(truth.unknown for truth in written.truths):
+        notes.append("Labels that are blank or marked as uncertain are unknown, and left out of all means.")
+    if num_kept < len(written.truths):
+        notes.append(f"{plural(len(written.truths) - num_kept, 'picture')} without a known label left out.")
+    if nothing:
+        notes.append(f"{listed(sorted(nothing))} was taken to say that no label is true.")
+    return tuple(notes)
+
+
+def _named(indices: Sequence[int], names: Sequence[str]) -> str:
+    found = [names[index].split(",")[0] if index < len(names) else f"label {index}" for index in indices]
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more or "no label"
+
+
+MULTILABEL = Multilabel(
+    name="multilabel",
+    label="Multi-label: several labels per image",
+    model_kind="multi-label",
+    output_title="Labels",
+    label_words=("label", "labels"),
+    label_places="Class folders, or labels.csv where there is one",
+    label_help="A table with the file and a column of 0 and 1 for each label, or with all labels of a file in one "
+    "column.",
+    score_label="Highest logit",
+    shown_metric=LRAP.name,
+    extra_metrics=(LRAP, BCE, BERNOULLI_KL, LABEL_AGREEMENT),
+)
