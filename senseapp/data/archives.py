@@ -129,6 +129,8 @@ class ZipSource:
         BadZipFile, OSError, ValueError, …: damaged.
     """
 
+    foreign = True
+
     def __init__(self, path: Path, limits: ArchiveLimits) -> None:
         self.title = printable(path.name)
         self.contents = Contents()
@@ -195,6 +197,8 @@ class TarSource:
         InvalidDataset: too large, or with names that lead outside.
         TarError, OSError, EOFError, …: damaged.
     """
+
+    foreign = True
 
     def __init__(self, path: Path, limits: ArchiveLimits, *, gzipped: bool) -> None:
         self.title = printable(path.name)

@@ -32,10 +32,15 @@ class Entry:
 
 
 class PictureSource(Protocol):
-    """A folder or archive whose files can be read one by one, in any order; nothing is unpacked to disk."""
+    """A folder or archive whose files can be read one by one, in any order; nothing is unpacked to disk.
+
+    Attributes:
+        foreign: whether anybody may have made its files, so that they are decoded in a process that can be ended.
+    """
 
     title: str
     contents: Contents
+    foreign: bool
 
     def read(self, entry: Entry) -> bytes:
         """Return the bytes of one file.

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Condition
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from senseapp.data.contents import Unreadable
+
+
+class PixelBudget(Protocol):
+    """Room for the pixels of pictures that are decoded at the same time."""
+
+    def hold(self, pixels: int, /) -> AbstractContextManager[None]:
+        """Wait until there is room for ``pixels``, and keep it inside the block."""
+        ...
 
 
 class PixelSemaphore:
@@ -39,6 +47,8 @@ class PixelSemaphore:
 
 MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
+MAX_SCAN_PIXELS = 1_000_000_000
+"""Each scan of a progressive JPEG passes over all pixels; ordinary ones have up to 15 scans, hostile ones thousands."""
 MAX_ASPECT = 50
 """Resizing the shorter side of a longer strip to the network's would blow it up."""
 
@@ -50,18 +60,39 @@ _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _ORIENTATION = 0x0112
 _UPRIGHT = 1
 _SIXTEEN_BITS = 1 << 16
+_START_OF_SCAN = b"\xff\xda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """The resize that a preparation begins with: the shorter side in pixels, and the name of Pillow's filter."""
+
+    shorter_side: int
+    resampling: str
+
+    def of(self, picture: Image.Image) -> Image.Image:
+        """Return the resized picture, as torchvision's ``Resize`` of one number makes it."""
+        shorter = min(picture.size)
+        size = tuple(self.shorter_side * side // shorter for side in picture.size)
+        return picture.resize((size[0], size[1]), Image.Resampling[self.resampling])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A picture and what a person may want to know about it."""
+    """A picture and what a person may want to know about it.
+
+    Attributes:
+        picture: as it is in the file, or resized where that was asked for.
+        size: (width, height) in pixels, as it is in the file.
+    """
 
     picture: Image.Image
+    size: tuple[int, int]
     remarks: tuple[Remark, ...]
 
 
 @contextmanager
-def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelSemaphore) -> Iterator[Decoded]:
+def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget) -> Iterator[Decoded]:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do.
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored: this is
@@ -77,6 +108,8 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelSemaphore) -> I
         image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
     width, height = image.size
     _check_size(width, height)
+    if image.format in ("JPEG", "MPO"):
+        _check_scans(file, width * height)
     with budget.hold(width * height):
         with _as_unreadable():
             decoded = _decode(image, mode)
@@ -95,6 +128,8 @@ def _as_unreadable() -> Iterator[None]:
         raise Unreadable("not a picture") from error
     except Image.DecompressionBombError as error:
         raise Unreadable("too many pixels") from error
+    except MemoryError as error:
+        raise Unreadable("takes too much memory to decode") from error
     except Exception as error:  # on damaged files Pillow's readers raise whatever their parsing runs into
         raise Unreadable("damaged") from error
 
@@ -104,7 +139,8 @@ def _decode(image: Image.Image, mode: ChannelMode) -> Decoded:
         remarks = _remarks(image)
         image.load()
         picture = _eight_bits(image)
-        return Decoded(picture=picture if picture.mode == mode else picture.convert(mode), remarks=remarks)
+        picture = picture if picture.mode == mode else picture.convert(mode)
+        return Decoded(picture=picture, size=picture.size, remarks=remarks)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -114,6 +150,12 @@ def _check_size(width: int, height: int) -> None:
         raise Unreadable(f"{width:,} × {height:,} pixels, more than {MAX_PIXELS // 1_000_000} million")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise Unreadable(f"a strip of {width:,} × {height:,} pixels")
+
+
+def _check_scans(file: bytes, pixels: int) -> None:
+    """Count the markers before libjpeg decodes each scan; in the data of a scan these two bytes never follow."""
+    if (scans := file.count(_START_OF_SCAN)) * pixels > MAX_SCAN_PIXELS:
+        raise Unreadable(f"a JPEG of {scans:,} scans, which takes far more work than its pixels")
 
 
 def _remarks(image: Image.Image) -> tuple[Remark, ...]:

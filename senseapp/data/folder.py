@@ -9,6 +9,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,9 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import listed, plural, printable
 from senseapp.data.archives import ArchiveLimits
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, PixelSemaphore, Remark, decoded_picture
-from senseapp.data.images import allocate_pixels, channel_mode, cropping
+from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Remark, Resizing, decoded_picture
+from senseapp.data.images import allocate_pixels, channel_mode, cropping, first_resizing
+from senseapp.data.picture_process import CPU_SECONDS, DECODERS, TooSlow
 from senseapp.models.loaded import Preprocessing
 
 _FOLDER_LIMITS = ArchiveLimits(members=5_000_000)  # whoever runs the server put them there: no bomb, but ImageNet
@@ -60,6 +62,8 @@ class FolderSource:
     Raises:
         InvalidDataset: this is not a folder, it may not be read, or it holds too many files.
     """
+
+    foreign = True
 
     def __init__(self, folder: Path, roots: Sequence[Path] = (), limits: ArchiveLimits | None = None) -> None:
         self.title = printable(folder.name)
@@ -141,6 +145,7 @@ _MOST_THREADS = 4
 _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
 _MOST_UNREADABLE = 1000
 _MOST_TRIED = 200
+_MOST_SLOW = 1
 
 _REMARKS: dict[Remark, str] = {
     "animated": "taken from the first frame of an animation",
@@ -212,7 +217,10 @@ def read_drawn(
     taken, size = 0, wanted
     while len(drawn.rows) < wanted and taken < len(order):
         batch = order[taken : taken + size]
-        _read_batch(source, entries, sorted(batch, key=lambda index: entries[index].position), preprocessing, drawn)
+        try:
+            _read_batch(source, entries, sorted(batch, key=lambda index: entries[index].position), preprocessing, drawn)
+        finally:
+            DECODERS.rest()
         if len(drawn.unreadable) > wanted + _MOST_UNREADABLE:
             break
         taken += size
@@ -232,15 +240,16 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     Raises:
         InvalidDataset: none of them can.
     """
-    budget = PixelSemaphore(_PIXELS_IN_FLIGHT)
+    budget, slow = PixelSemaphore(_PIXELS_IN_FLIGHT), _SlowPictures(source.title)
     in_order = sorted(entries, key=lambda entry: entry.position)
     tried = in_order[:: -(-len(in_order) // _MOST_TRIED) or 1]
     refused = []
     for entry in tried:
         try:
-            with decoded_picture(source.read(entry), "RGB", budget):
+            with _decoded(source.read(entry), "RGB", budget, foreign=source.foreign):
                 return
         except Unreadable as reason:
+            slow.count(entry, reason)
             refused.append(f"{printable(entry.name)} ({reason})")
     if not tried:
         return
@@ -265,10 +274,13 @@ def _read_batch(
         mode=channel_mode(preprocessing),
         crop=cropping(preprocessing),
         budget=PixelSemaphore(_PIXELS_IN_FLIGHT),
+        foreign=source.foreign,
     )
+    slow = _SlowPictures(source.title)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode") as pool:
         for index, outcome in _in_flight(source, entries, indices, partial(pool.submit, prepare)):
             if isinstance(outcome, Unreadable):
+                slow.count(entries[index], outcome)
                 drawn.unreadable.append((entries[index].name, str(outcome)))
             else:
                 drawn.add(index, *outcome)
@@ -303,10 +315,40 @@ def _in_flight(
 
 
 def _prepare(
-    file: bytes, *, mode: ChannelMode, crop: Callable[[Image.Image], torch.Tensor], budget: PixelSemaphore
+    file: bytes,
+    *,
+    mode: ChannelMode,
+    crop: Callable[[Image.Image], torch.Tensor],
+    budget: PixelSemaphore,
+    foreign: bool,
 ) -> _Outcome:
     try:
-        with decoded_picture(file, mode, budget) as decoded:
-            return crop(decoded.picture), decoded.remarks, decoded.picture.size
+        with _decoded(file, mode, budget, first_resizing(crop), foreign=foreign) as decoded:
+            return crop(decoded.picture), decoded.remarks, decoded.size
     except Unreadable as reason:
         return reason
+
+
+def _decoded(
+    file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None = None, *, foreign: bool
+) -> AbstractContextManager[Decoded]:
+    return DECODERS.decoded(file, mode, budget, resizing) if foreign else decoded_picture(file, mode, budget)
+
+
+class _SlowPictures:
+    """Refuses a source once several of its pictures took more time to decode than any ordinary one does."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._names: list[str] = []
+
+    def count(self, entry: Entry, reason: Unreadable) -> None:
+        """Note why a picture was left out; InvalidDataset after too many slow ones."""
+        if isinstance(reason, TooSlow):
+            self._names.append(printable(entry.name))
+        if len(self._names) > _MOST_SLOW:
+            raise InvalidDataset(
+                f"{len(self._names)} pictures in {self._title} take more than {CPU_SECONDS:.0f} s each to decode, "
+                f"which no ordinary picture does, so no more of them were read: {listed(self._names)}. Leave them out, "
+                "or export them again as JPEG or PNG."
+            )

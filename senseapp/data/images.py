@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from PIL import Image
 from timm.data import create_transform
+from torchvision.transforms import Resize
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.wording import plural
-from senseapp.data.decoding import ChannelMode
+from senseapp.data.decoding import ChannelMode, Resizing
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 
@@ -245,3 +246,14 @@ def cropping(preprocessing: Preprocessing) -> Callable[[Image.Image], torch.Tens
         normalize=False,
     )
     return crop
+
+
+def first_resizing(crop: Callable[[Image.Image], torch.Tensor]) -> Resizing | None:
+    """Return the resize that ``crop`` of :func:`cropping` begins with, None where that is of another kind.
+
+    A picture that was resized so already comes out of ``crop`` as the whole one does, bit for bit.
+    """
+    first = getattr(crop, "transforms", [None])[0]
+    if not isinstance(first, Resize) or not isinstance(first.size, int):
+        return None
+    return Resizing(shorter_side=first.size, resampling=first.interpolation.value.upper())

@@ -83,8 +83,10 @@ def test_the_seed_decides_the_draw(load):
 
 def test_only_drawn_pictures_are_decoded(load, monkeypatch):
     decoded = []
-    original = reading.decoded_picture
-    monkeypatch.setattr(reading, "decoded_picture", lambda file, *rest: decoded.append(file) or original(file, *rest))
+    original = reading._decoded
+    monkeypatch.setattr(
+        reading, "_decoded", lambda file, *rest, **more: decoded.append(file) or original(file, *rest, **more)
+    )
     load(class_files(each=30), num_samples=7)
     assert len(decoded) == 7
 

@@ -1,0 +1,262 @@
+"""Decode foreign picture files in processes that end by themselves when one takes too long or too much memory.
+
+A file of a few kilobytes can keep a decoder busy for hours: a progressive JPEG of thousands of scans, a GIF of a
+million comments. No thread can be ended in the middle of a C library, but the system ends a process: each picture has
+a few seconds of processor time, and all have a fixed amount of memory, whatever their format.
+
+``python -m senseapp.data.picture_process`` is such a process. It reads a line of JSON and a file, asks for room if the
+picture is large, and answers with a line of JSON and the pixels.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+
+from senseapp.data.contents import Unreadable
+from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Resizing, decoded_picture
+
+CPU_SECONDS, WALL_SECONDS = 4.0, 7.0
+"""Of one picture. The largest ordinary ones, of 64 million pixels, take 1 to 2.5 s."""
+_MEMORY_BYTES = 1_500_000_000  # the largest progressive JPEG in printing colours takes 1.3 GB
+_SMALL_PIXELS = 1_000_000  # is decoded without asking for room
+_BAND_BYTES = 4_000_000
+_KEPT = 1  # process that stays for the next pictures: to start one takes a fifth of a second
+_PIPE_BYTES = 1 << 20
+_TIME_IS_UP = tuple(-getattr(signal, name) for name in ("SIGPROF", "SIGALRM") if hasattr(signal, name))
+
+
+class TooSlow(Unreadable):
+    """A picture took more time than any ordinary one does."""
+
+
+class PictureDecoder:
+    """A process that decodes one picture at a time; ``program`` is what Python is started with."""
+
+    def __init__(self, program: Sequence[str] = ("-m", "senseapp.data.picture_process")) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,  # Ctrl-C is for the command line alone; it then ends with its input
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can decode another picture."""
+        return self._process.poll() is None
+
+    def decode(
+        self, file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None = None
+    ) -> Decoded:
+        """Return the decoded picture, resized on request; a large one takes its share of ``budget`` meanwhile.
+
+        Raises:
+            Unreadable: it cannot be used; TooSlow where it takes too long.
+        """
+        try:
+            return self._exchange(file, mode, budget, resizing)
+        except (OSError, ValueError, EOFError) as error:  # the process has ended
+            raise self._reason() from error
+
+    def close(self) -> None:
+        """End the process."""
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _exchange(self, file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None) -> Decoded:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        _write_line(stdin, {"bytes": len(file), "mode": mode, "resizing": resizing and asdict(resizing)})
+        stdin.write(file)
+        stdin.flush()
+        answer = _read_line(stdout)
+        if "pixels" in answer:
+            with budget.hold(answer["pixels"]):
+                _write_line(stdin, {})
+                stdin.flush()
+                return self._decoded(_read_line(stdout), mode, stdout)
+        return self._decoded(answer, mode, stdout)
+
+    def _decoded(self, answer: dict[str, Any], mode: ChannelMode, stdout: IO[bytes]) -> Decoded:
+        if "unreadable" in answer:
+            raise Unreadable(answer["unreadable"])
+        width, height = answer["sent"]
+        pixels = bytearray(width * height * len(mode))
+        left = memoryview(pixels)
+        while left:
+            count = stdout.readinto(left)  # type: ignore[attr-defined]  # a buffered reader
+            if not count:
+                raise EOFError
+            left = left[count:]
+        picture = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
+        return Decoded(picture=picture, size=tuple(answer["size"]), remarks=tuple(answer["remarks"]))
+
+    def _reason(self) -> Unreadable:
+        status = self._process.wait()
+        if status in _TIME_IS_UP:
+            return TooSlow(f"takes more than {CPU_SECONDS:.0f} s to decode, which no ordinary picture does")
+        return Unreadable("takes too much memory, or breaks the program that decodes it")
+
+
+class PictureDecoders:
+    """Lends out decoders; as many as threads ask at the same time, of which one stays for later."""
+
+    def __init__(self) -> None:
+        self._idle: list[PictureDecoder] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def decoded(
+        self, file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None = None
+    ) -> Iterator[Decoded]:
+        """Decode a picture in one of the processes; see :meth:`PictureDecoder.decode`."""
+        decoder = self._take()
+        try:
+            found = decoder.decode(file, mode, budget, resizing)
+        finally:
+            self._give_back(decoder)
+        yield found
+
+    def rest(self, kept: int = _KEPT) -> None:
+        """End the processes that have nothing to do, but for ``kept`` of them."""
+        with self._lock:
+            ended, self._idle = self._idle[kept:], self._idle[:kept]
+        for decoder in ended:
+            decoder.close()
+
+    def _take(self) -> PictureDecoder:
+        with self._lock:
+            decoder = self._idle.pop() if self._idle else None
+        if decoder is not None and decoder.alive:
+            return decoder
+        if decoder is not None:
+            decoder.close()
+        return PictureDecoder()
+
+    def _give_back(self, decoder: PictureDecoder) -> None:
+        if decoder.alive:
+            with self._lock:
+                self._idle.append(decoder)
+        else:
+            decoder.close()
+
+
+DECODERS = PictureDecoders()
+"""This process's own."""
+atexit.register(DECODERS.rest, 0)
+
+
+class _Asking:
+    """The room for pixels, as the process asks for it: small pictures need none."""
+
+    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
+        self._requests = requests
+        self._answers = answers
+
+    @contextmanager
+    def hold(self, pixels: int) -> Iterator[None]:
+        """Wait until the other side has room for ``pixels``."""
+        if pixels > _SMALL_PIXELS:
+            _write_line(self._answers, {"pixels": pixels})
+            self._answers.flush()
+            left = _set_clock(0, 0)
+            _read_line(self._requests)
+            _set_clock(*left)
+        yield
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Decode what comes, until nothing more does."""
+    room = _Asking(requests, answers)
+    while True:
+        try:
+            asked = _read_line(requests)
+            file = requests.read(asked["bytes"])
+        except EOFError:
+            return
+        _set_clock(CPU_SECONDS, WALL_SECONDS)
+        try:
+            with decoded_picture(file, asked["mode"], room) as decoded:
+                resizing = asked["resizing"] and Resizing(**asked["resizing"])
+                _send(decoded, resizing.of(decoded.picture) if resizing else decoded.picture, answers)
+        except Unreadable as reason:
+            _write_line(answers, {"unreadable": str(reason)})
+        answers.flush()
+        _set_clock(0, 0)
+
+
+def _send(decoded: Decoded, picture: Image.Image, answers: IO[bytes]) -> None:
+    _set_clock(0, 0)
+    width, height = picture.size
+    _write_line(answers, {"size": decoded.size, "sent": [width, height], "remarks": decoded.remarks})
+    rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
+    for top in range(0, height, rows):  # the whole would be in memory twice
+        answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
+
+
+def _set_clock(cpu_seconds: float, wall_seconds: float) -> tuple[float, float]:
+    """Have the system end this process after so long, in C code too; 0 for never. Return what was left."""
+    if not hasattr(signal, "setitimer"):
+        return 0.0, 0.0
+    cpu, _ = signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    wall, _ = signal.setitimer(signal.ITIMER_REAL, wall_seconds)
+    return cpu, wall
+
+
+def _write_line(stream: IO[bytes], message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+
+
+def _read_line(stream: IO[bytes]) -> dict[str, Any]:
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+def _limit_memory() -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _widen(stream: IO[bytes]) -> None:
+    """Let more pixels wait in the pipe, where the system can: a switch of processes for each 64 KiB is slow."""
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def main() -> None:
+    """Serve whoever is at the other end of standard input and output."""
+    _limit_memory()
+    _widen(sys.stdout.buffer)
+    with suppress(OSError):
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Small picture files that keep a decoder busy far longer than their pixels do, in every format that is read."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+
+from PIL import Image
+
+Maker = Callable[[int], bytes]
+_SOS = b"\xff\xda"
+
+
+def _saved(side: int, kind: str, mode: str = "L", **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (side, side), 128).save(file, kind, **options)
+    return file.getvalue()
+
+
+def _scans(side: int, count: int, mode: str = "L") -> bytes:
+    jpeg = _saved(side, "JPEG", mode, progressive=True)
+    last = jpeg.rindex(_SOS)
+    return jpeg[:last] + jpeg[last:-2] * count + jpeg[-2:]
+
+
+def many_scans(step: int) -> bytes:
+    """A progressive JPEG whose last scan comes thousands of times."""
+    return _scans(1000 + 600 * step, 1000 * step)
+
+
+def many_scans_in_colour(step: int) -> bytes:
+    """The same with three components."""
+    return _scans(800 + 500 * step, 700 * step, "RGB")
+
+
+def scans_in_tiff(step: int) -> bytes:
+    """A TIFF with one strip, which is such a JPEG: its own reader counts no markers."""
+    side = 1000 + 600 * step
+    jpeg = _scans(side, 1500 * step)
+    entries = [
+        *((256, 4, 1, side), (257, 4, 1, side), (258, 3, 1, 8), (259, 3, 1, 7), (262, 3, 1, 1)),
+        *((273, 4, 1, 8), (277, 3, 1, 1), (278, 4, 1, side), (279, 4, 1, len(jpeg))),
+    ]
+    padded = jpeg + b"\0" * (len(jpeg) % 2)
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return b"II*\0" + struct.pack("<I", 8 + len(padded)) + padded + directory + bytes(4)
+
+
+def tiff_strips(step: int) -> bytes:
+    """A TIFF that names millions of strips."""
+    count = 400_000 * step
+    entries = [
+        *((256, 4, 1, 8), (257, 4, 1, 8), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)),
+        *((273, 4, count, 200), (277, 3, 1, 1), (278, 4, 1, 1), (279, 4, count, 200 + 4 * count)),
+    ]
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    head = b"II*\0" + struct.pack("<I", 8) + directory + bytes(4)
+    return head.ljust(200, b"\0") + struct.pack("<I", 8) * (2 * count)
+
+
+def gif_comments(step: int) -> bytes:
+    """A GIF with one comment in many pieces, which are joined one by one."""
+    gif = _saved(8, "GIF", "P")
+    pieces = (b"\xff" + b"x" * 255) * (30_000 * step)
+    start = gif.index(b"\x2c")
+    return gif[:start] + b"\x21\xfe" + pieces + b"\0" + gif[start:]
+
+
+def gif_extensions(step: int) -> bytes:
+    """A GIF with a million extensions before its first frame."""
+    gif = _saved(8, "GIF", "P")
+    start = gif.index(b"\x2c")
+    return gif[:start] + b"\x21\xf9\x04\0\0\0\0\0" * (400_000 * step) + gif[start:]
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png_chunks(step: int) -> bytes:
+    """A PNG with millions of empty chunks before its pixels."""
+    png = _saved(8, "PNG")
+    start = png.index(b"IDAT") - 4
+    return png[:start] + _chunk(b"tEXt", b"a\0b") * (200_000 * step) + png[start:]
+
+
+def png_empty_data(step: int) -> bytes:
+    """A PNG whose pixels come after millions of empty pieces of data."""
+    png = _saved(8, "PNG")
+    start = png.index(b"IDAT") - 4
+    return png[:start] + _chunk(b"IDAT", b"") * (400_000 * step) + png[start:]
+
+
+def png_texts(step: int) -> bytes:
+    """A PNG with compressed texts that unpack to a thousand times their size."""
+    png = _saved(8, "PNG")
+    start = png.index(b"IDAT") - 4
+    text = _chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(900_000), 9))
+    return png[:start] + text * (100 * step) + png[start:]
+
+
+def webp_frames(step: int) -> bytes:
+    """An animated WebP with very many frames on a large canvas."""
+    frame = _saved(16, "WEBP", "RGB")[12:]
+    side = min(16_000, 1000 * step)
+    place = b"\0" * 6 + struct.pack("<I", 15)[:3] * 2 + b"\1\0\0\0"
+    frames = _webp_chunk(b"ANMF", place + frame) * (4000 * step)
+    edge = struct.pack("<I", side - 1)[:3]
+    body = _webp_chunk(b"VP8X", b"\x02\0\0\0" + edge * 2) + _webp_chunk(b"ANIM", bytes(6)) + frames
+    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
+
+
+def _webp_chunk(kind: bytes, content: bytes) -> bytes:
+    return kind + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
+
+
+SLOW_PICTURES: dict[str, Maker] = {
+    "scans.jpg": many_scans,
+    "colour-scans.jpg": many_scans_in_colour,
+    "scans.tif": scans_in_tiff,
+    "strips.tif": tiff_strips,
+    "comments.gif": gif_comments,
+    "extensions.gif": gif_extensions,
+    "chunks.png": png_chunks,
+    "empty-data.png": png_empty_data,
+    "texts.png": png_texts,
+    "frames.webp": webp_frames,
+}
+"""By the name that such a file has; the argument says how bad it is, from 1 to 10."""

@@ -1,0 +1,161 @@
+"""Foreign pictures are decoded in processes that end by themselves, to the pixels that this process would decode."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from senseapp.core.errors import InvalidDataset
+from senseapp.data import decoding, folder
+from senseapp.data.archives import open_archive
+from senseapp.data.contents import Unreadable
+from senseapp.data.decoding import MAX_SCAN_PIXELS, PixelSemaphore, Resizing, decoded_picture
+from senseapp.data.folder import read_drawn, require_readable
+from senseapp.data.images import cropping, first_resizing
+from senseapp.data.picture_process import PictureDecoder, PictureDecoders, TooSlow
+from senseapp.models.loaded import Preprocessing
+from tests.pictures import png, write_zip
+from tests.soak.slow_pictures import SLOW_PICTURES
+
+BUDGET = PixelSemaphore(3_000_000)
+ENDLESS = """
+import os, signal, time
+from senseapp.data import picture_process as child
+def decoded(file, mode, room):
+    if file == b"killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    nested = ()
+    for _ in range(60):
+        nested = (nested, nested)
+    if file == b"asleep":
+        time.sleep(60)
+    hash(nested)  # in C, for years
+child.decoded_picture, child.CPU_SECONDS, child.WALL_SECONDS = decoded, 0.2, 0.4
+child.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[PictureDecoder]:
+    made = PictureDecoder()
+    yield made
+    made.close()
+
+
+def picture(kind: str, mode: str = "RGB", size: tuple[int, int] = (61, 40)) -> bytes:
+    values = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 4), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(values, "RGBA").convert(mode).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("resizing", [None, Resizing(shorter_side=32, resampling="BICUBIC")], ids=["whole", "resized"])
+@pytest.mark.parametrize(
+    "file",
+    [picture("PNG"), picture("JPEG", "CMYK"), picture("GIF", "P"), picture("PNG", "L", (2000, 1000)), picture("BMP")],
+    ids=["png", "printing colours", "palette", "large", "bmp"],
+)
+def test_the_process_returns_what_this_one_decodes(
+    decoder: PictureDecoder, file: bytes, resizing: Resizing | None
+) -> None:
+    for mode in ("L", "RGB"):
+        found = decoder.decode(file, mode, BUDGET, resizing)  # type: ignore[arg-type]
+        with decoded_picture(file, mode, BUDGET) as here:  # type: ignore[arg-type]
+            expected = resizing.of(here.picture) if resizing else here.picture
+            assert np.array_equal(np.asarray(found.picture), np.asarray(expected))
+            assert (found.size, found.remarks) == (here.size, here.remarks)
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (333, 1000), (224, 224), (100, 61), (257, 256)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
+def test_a_picture_resized_before_is_cropped_as_the_whole_one(size: tuple[int, int], interpolation: str) -> None:
+    crop = cropping(
+        Preprocessing(
+            input_shape=(3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, crop_pct=0.9, interpolation=interpolation
+        )
+    )
+    whole = Image.open(io.BytesIO(picture("PNG", size=size)))
+    resizing = first_resizing(crop)
+    assert resizing is not None
+    assert bool((crop(resizing.of(whole)) == crop(whole)).all())
+
+
+def test_an_input_that_is_not_square_is_resized_by_its_own_preparation() -> None:
+    wide = Preprocessing(input_shape=(3, 32, 64), mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert first_resizing(cropping(wide)) is None
+
+
+def test_what_cannot_be_decoded_says_why_and_the_process_goes_on(decoder: PictureDecoder) -> None:
+    for file, reason in ((b"", "empty file"), (b"text", "not a picture"), (png()[:60], "damaged")):
+        with pytest.raises(Unreadable, match=reason):
+            decoder.decode(file, "RGB", BUDGET)
+    assert decoder.alive
+
+
+@pytest.mark.parametrize("file", [b"busy", b"asleep"])
+def test_a_picture_that_takes_too_long_ends_its_process(file: bytes) -> None:
+    decoder = PictureDecoder(("-c", ENDLESS))
+    with pytest.raises(TooSlow, match="to decode, which no ordinary picture does"):
+        decoder.decode(file, "RGB", BUDGET)
+    assert not decoder.alive
+    decoder.close()
+
+
+def test_a_process_that_is_killed_costs_its_picture_and_the_next_one_is_decoded() -> None:
+    pool = PictureDecoders()
+    pool._give_back(PictureDecoder(("-c", ENDLESS)))
+    with pytest.raises(Unreadable, match="too much memory, or breaks"), pool.decoded(b"killed", "RGB", BUDGET):
+        pass
+    with pool.decoded(png(), "RGB", BUDGET) as found:
+        assert found.picture.size == found.size
+    kept = pool._idle[0]
+    pool.rest()
+    assert kept.alive
+    pool.rest(0)
+    assert not kept.alive
+
+
+def test_a_jpeg_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, side = SLOW_PICTURES["scans.jpg"](7), 512
+    sentence = r"a JPEG of 7,\d\d\d scans, which takes far more work"
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding, "_decode", None)
+        with pytest.raises(Unreadable, match=sentence):
+            decoded_picture(file, "RGB", BUDGET).__enter__()
+    ordinary = io.BytesIO()
+    Image.effect_noise((side, side), 80).convert("RGB").save(ordinary, "JPEG", progressive=True)
+    assert 5 < ordinary.getvalue().count(b"\xff\xda") < MAX_SCAN_PIXELS // 64_000_000
+    with decoded_picture(ordinary.getvalue(), "RGB", BUDGET) as decoded:
+        assert decoded.size == (side, side)
+
+
+def test_slow_pictures_are_left_out_until_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is left out with a sentence; a source with several is refused, as each costs seconds."""
+    square = Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
+    slow = {b"slow 1", b"slow 2"}
+    real = folder._decoded
+
+    def decoded(file: bytes, *rest: object, **more: object) -> object:
+        if file in slow:
+            raise TooSlow("takes more than 4 s to decode, which no ordinary picture does")
+        return real(file, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folder, "_decoded", decoded)
+    sound = {f"0/{i}.png": png(i) for i in range(3)}
+    one = open_archive(write_zip(tmp_path / "one.zip", sound | {"0/s.png": b"slow 1"}))
+    entries = sorted(one.contents.pictures.values(), key=lambda entry: entry.name)
+    drawn = read_drawn(one, entries, range(4), 4, square)
+    assert len(drawn.rows) == 3
+    assert "0/s.png (takes more than 4 s to decode" in drawn.notes()[0]
+    two = open_archive(write_zip(tmp_path / "two.zip", {"0/a.png": b"slow 1", "0/b.png": b"slow 2"} | sound))
+    entries = sorted(two.contents.pictures.values(), key=lambda entry: entry.name)
+    for read in (lambda: read_drawn(two, entries, range(5), 5, square), lambda: require_readable(two, entries)):
+        with pytest.raises(InvalidDataset, match=r"2 pictures in two\.zip take more than 4 s each.*0/a\.png.*0/b\.png"):
+            read()
+    one.close()
+    two.close()
