@@ -6,15 +6,16 @@ from senseapp.app.common.figure import provenance
 from senseapp.app.common.run_guard import require_result, require_run, run_header, run_line
 from senseapp.app.results.view import result_actions
 from senseapp.app.results.views import result_views
-from senseapp.app.runs.progress import progress_panel, stopped
+from senseapp.app.runs.progress import announce, progress_panel, stopped
 from senseapp.records.jobs import RunState
 
 record = require_run("There are no results to show.")
 with st.container(gap="xsmall"):  # so that the first chart is in sight
     beside_title = run_header(record, line=not record.state.finished)
     if not record.state.finished:
-        progress_panel(record.run_id, record.state, may_cancel=not record.read_only)
+        progress_panel(record)
         st.stop()
+    announce(record)
     if record.state is not RunState.DONE:
         stopped(record)
     result = require_result(record)

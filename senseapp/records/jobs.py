@@ -34,7 +34,9 @@ class JobSnapshot:
         done, total: measurements finished and planned; total 0 means not yet known.
         elapsed_seconds: since it started running.
         remaining_seconds: None while unknown.
-        queue_place: 1 for the next to start; 0 when not waiting.
+        queue_place: 1 for the next to start in its lane; 0 when not waiting.
+        behind: id of the job at work that it waits for; empty when not waiting, or where that is not known.
+        behind_seconds: what that job still takes; None while unknown.
         error: the sentence to show if it failed.
     """
 
@@ -46,6 +48,8 @@ class JobSnapshot:
     elapsed_seconds: float = 0.0
     remaining_seconds: float | None = None
     queue_place: int = 0
+    behind: str = ""
+    behind_seconds: float | None = None
     error: str = ""
 
     @property

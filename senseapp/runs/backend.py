@@ -21,7 +21,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.disk_space import check_run_room, disk_use, remove_untouched, sweep_uploads
 from senseapp.runs.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.runs.leaderboard import Leaderboard, headline
-from senseapp.runs.memory import MemoryGuard
+from senseapp.runs.memory import MemoryGuard, free_bytes
 from senseapp.runs.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.runs.process.asking import ANYBODY, Asker
 from senseapp.runs.process.processes import JobProcesses, carry_out_on_cluster
@@ -44,6 +44,13 @@ from senseapp.store.run_store import RunStore
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
 _IDLE_LOOK_SECONDS = 2.0
+UNDO_SECONDS = 60.0
+"""For which a deleted run can be restored."""
+_LATER_SECONDS = 5.0  # after that, when its files are removed
+_SHORT_SECONDS = 60.0
+"""Of a run or a recommendation, as predicted, that goes to the lane of short jobs."""
+_SHORT_JOB_BYTES = 1_000_000_000
+"""Free memory with which a short job may start beside another: a process takes 600 MB, a small network the rest."""
 AnswerT = TypeVar("AnswerT")
 
 
@@ -105,6 +112,8 @@ class Backend:
             on_change=self._keep_state,
             max_queue=settings.max_queue if max_queue is None else max_queue,
             workers=settings.workers if workers is None else workers,
+            short_workers=settings.short_workers if self.processes and workers is None else 0,
+            may_run_short=lambda: free_bytes() >= _SHORT_JOB_BYTES,
         )
 
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
@@ -145,10 +154,20 @@ class Backend:
             self._tasks[task.job_id] = task
             folder.begin(task.key)
             try:
-                self.runner.submit(task.job_id)
+                self.runner.submit(task.job_id, short=self._is_short(task))
             except QueueFull:
                 folder.end(task.key)
                 raise
+
+    def _is_short(self, task: FinishedRunTask[Any]) -> bool:
+        if not isinstance(task, RecommendationTask):
+            return task.is_short
+        result = self.store.folder(task.run_id).load_result()
+        return self.recommendation_seconds(result) <= _SHORT_SECONDS
+
+    def is_short_run(self, spec: RunSpec, seconds: float | None) -> bool:
+        """Tell whether a run that is predicted to take ``seconds`` goes to the lane of short jobs."""
+        return seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(spec)
 
     def recommendation_seconds(self, result: SensitivityResult) -> float:
         """Return how long the recommendation for a finished run will take."""
@@ -162,6 +181,16 @@ class Backend:
         for job_id, task in list(self._tasks.items()):
             if task.run_id == run_id:
                 self.runner.cancel(job_id)
+
+    def remove_deleted_later(self) -> None:
+        """Remove the files of a run that was deleted just now, once that can no longer be undone."""
+        waited = threading.Timer(UNDO_SECONDS + _LATER_SECONDS, self._remove_deleted)
+        waited.daemon = True
+        waited.start()
+
+    def _remove_deleted(self) -> None:
+        with suppress(StorageFailed):  # the next deletion, or the next start, removes it
+            self.store.remove_deleted(older_seconds=UNDO_SECONDS)
 
     def tidy(self) -> None:
         """Delete the runs that the settings no longer keep."""

@@ -50,7 +50,7 @@ class MemoryGuard:
             self._end()
 
     def _sentence(self) -> str:
-        allowed = self._job_bytes or _free_bytes()
+        allowed = self._job_bytes or free_bytes()
         if self._most_bytes < allowed:
             return (
                 f"To open this takes more than the {self._most_bytes / 1e9:.1f} GB of memory that a file of its size "
@@ -70,7 +70,7 @@ class MemoryGuard:
             import resource  # there is one wherever the size of the data segment is told
 
             self._before = resource.getrlimit(resource.RLIMIT_DATA)
-            limit = used + (self._job_bytes or int(_SHARE_OF_FREE * _free_bytes()))
+            limit = used + (self._job_bytes or int(_SHARE_OF_FREE * free_bytes()))
             if self._most_bytes < math.inf:
                 limit = min(limit, used + int(self._most_bytes) + _stack_bytes())
             most = self._before[1]
@@ -106,7 +106,7 @@ def _stack_bytes() -> int:
     return (os.cpu_count() or 1) * (stack if 0 < stack <= _USUAL_STACK_BYTES else _USUAL_STACK_BYTES)
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Return the memory that is free on the machine, or in the container if that is less."""
     free = int(psutil.virtual_memory().available)
     try:

@@ -118,6 +118,10 @@ class ModelCards:
         _put(self._loading, key, self._loading.get(key) or threading.Lock())
         return self._loading[key]
 
+    def knows(self, model: ModelSpec) -> bool:
+        """Tell whether :meth:`card` answers at once."""
+        return model == ModelSpec() or _key(model) in self._profiles
+
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
         """Remember a profile, for example one that a run made anyway."""
         _put(self._profiles, _key(model), profile)

@@ -43,6 +43,11 @@ class Verification(FinishedRunTask[ValidationResult]):
     other: CompressionConfig | None = None
 
     @property
+    def is_short(self) -> bool:
+        """Whether no weights are adapted, which takes minutes."""
+        return self.adapting == "off"
+
+    @property
     def key(self) -> str:
         """Names its files."""
         adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
@@ -113,6 +118,11 @@ class DeployTask(FinishedRunTask[Deployment]):
     other: CompressionConfig | None = None
 
     @property
+    def is_short(self) -> bool:
+        """Whether no weights are adapted, which takes minutes."""
+        return self.settings.adapting == "off"
+
+    @property
     def key(self) -> str:
         """Names its files."""
         return key_of(f"{_text_of(self.schedule)} {self.settings}{_second(self.other)}")
@@ -180,6 +190,11 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
     kind: ClassVar[type] = StrongestFound
 
     drop: DropLimit
+
+    @property
+    def is_short(self) -> bool:
+        """No: it measures up to seven whole schedules."""
+        return False
 
     @property
     def key(self) -> str:

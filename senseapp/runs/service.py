@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -98,10 +99,17 @@ class Service:
         return self._store.share(run_id, self.owner, shared=shared)
 
     def delete(self, run_id: str) -> None:
-        """Stop a run if need be, and remove it with its files."""
-        known = self._store.owned(run_id, self.owner).run_id
-        self._backend.stop_all(known)
-        self._store.delete(known, self.owner)
+        """Stop a run if need be, and take it away; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
+        known = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
+        self._backend.stop_all(known.run_id)
+        if not known.state.finished:
+            self._store.set_state(known.run_id, RunState.CANCELLED)
+        self._store.delete(known.run_id, self.owner)
+        self._backend.remove_deleted_later()
+
+    def restore(self, run_id: str) -> RunRecord:
+        """Undo :meth:`delete`; what was stopped stays stopped. NotFound where its files are removed already."""
+        return self._store.restore(run_id, self.owner)
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
         """Write a finished run as one file, for :meth:`import_run` here or on another server."""
@@ -158,11 +166,16 @@ class Service:
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)
         try:
-            self._backend.runner.submit(record.run_id)
+            self._backend.runner.submit(record.run_id, short=self._is_short(spec))
         except QueueFull:
-            self._store.delete(record.run_id, self.owner)
+            self._store.remove(record.run_id)
             raise
         return record.run_id
+
+    def _is_short(self, spec: RunSpec) -> bool:
+        """Tell whether a run goes to the lane of short jobs, which is so only where its time is known at once."""
+        known = self._backend.cards.knows(spec.model)
+        return self._backend.is_short_run(spec, self.inputs.estimate_time(spec) if known else None)
 
     def import_csv(
         self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
@@ -198,6 +211,12 @@ class Service:
             return replace(known, run_id=run_id)
         done, total = self._store.progress(true_id)
         return JobSnapshot(run_id=run_id, state=record.state, done=done, total=total, error=record.error)
+
+    def blocking_run(self, snapshot: JobSnapshot) -> RunRecord | None:
+        """Return the run that the job at work is about, for which a waiting one waits; None unless this person's."""
+        with suppress(NotFound):
+            return self._store.owned(snapshot.behind.split(":")[0], self.owner)
+        return None
 
     def cancel(self, run_id: str) -> None:
         """Ask a run to stop; what it measured is kept, and it can be resumed."""

@@ -33,6 +33,7 @@ class ServerSettings:
 
     Attributes:
         workers: runs that are measured at the same time.
+        short_workers: short jobs that may run beside them, each in its process; 0 lets all jobs wait in one queue.
         person_mb, server_mb: disk space of one person's runs, and of everybody's.
         keep_days: days after which a run that nobody touched is deleted; 0 keeps all for good.
         job_memory_mb: memory that one run may take; 0 allows nine tenths of what is free when it starts.
@@ -42,6 +43,7 @@ class ServerSettings:
     """
 
     workers: int = 1
+    short_workers: int = 1
     max_queue: int = 20
     person_mb: int = 8192
     server_mb: int = 65536
@@ -59,6 +61,7 @@ class ServerSettings:
         usual = cls()
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),
+            short_workers=whole_number("SENSEAPP_SHORT_WORKERS", usual.short_workers, least=0),
             max_queue=whole_number("SENSEAPP_MAX_QUEUE", usual.max_queue),
             person_mb=whole_number("SENSEAPP_RUNS_PER_PERSON_MB", usual.person_mb, unit="megabytes"),
             server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),

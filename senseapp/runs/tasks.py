@@ -105,6 +105,11 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     run_id: str
 
     @property
+    def is_short(self) -> bool:
+        """Whether it takes less than about a minute on usual networks, and goes to the lane of short jobs."""
+        return True
+
+    @property
     @abstractmethod
     def key(self) -> str:
         """Names the file of the outcome: the same for the same question, whoever asks."""

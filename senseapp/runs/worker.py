@@ -1,8 +1,9 @@
-"""The job queue: worker threads that run jobs one after the other, their progress, and how a cancel reaches them."""
+"""The job queue: worker threads, a short lane for brief jobs, their progress, and how a cancel reaches them."""
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -110,6 +111,7 @@ class Progress:
 
 
 _log = logging.getLogger(__name__)
+_LANE_LOOK_SECONDS = 1.0  # between looks whether a short job may start
 _REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
 
 
@@ -119,19 +121,24 @@ class _Job:
     state: RunState = RunState.QUEUED
     error: str = ""
     progress: Progress = field(default_factory=Progress)
+    short: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False  # by a person; otherwise a stop comes from closing the runner
 
 
 class JobRunner:
-    """A bounded first-in-first-out queue and its worker threads.
+    """A bounded first-in-first-out queue and its worker threads, some of which may be kept for short jobs.
+
+    A short job is done by a worker of the short lane; by another one only while those are all busy or closed.
 
     Args:
         work: does the job of a run id, and reports through the control it is given; whatever it raises ends the
             job, never the worker.
         on_change: told each change of state (not of progress), from the thread that caused it; may raise.
         max_queue: most jobs that may wait.
-        workers: threads; 0 for none, where :meth:`run_next` does the work in the caller's thread.
+        workers: threads for any job; 0 for none, where :meth:`run_next` does the work in the caller's thread.
+        short_workers: further threads, for short jobs alone.
+        may_run_short: whether a short job may start beside others now, for example as there is memory for it.
         clock: seconds that never move back.
     """
 
@@ -142,35 +149,44 @@ class JobRunner:
         on_change: Callable[[JobSnapshot], None] = lambda snapshot: None,
         max_queue: int = 20,
         workers: int = 1,
+        short_workers: int = 0,
+        may_run_short: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = work
         self._on_change = on_change
         self._max_queue = max_queue
         self._clock = clock
+        self._may_run_short = may_run_short
+        self._idle_short = 0  # workers of the short lane that wait for a job
+        self._has_lane = short_workers > 0
         self._changed = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._serve, name=f"senseapp-worker-{number}", daemon=True)
-            for number in range(workers)
+            threading.Thread(target=self._serve, args=(short,), name=f"senseapp-{name}worker-{number}", daemon=True)
+            for short, name, count in ((False, "", workers), (True, "short-", short_workers))
+            for number in range(count)
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, run_id: str) -> JobSnapshot:
-        """Put a run at the end of the queue; one that waits or runs already stays where it is."""
+    def submit(self, run_id: str, *, short: bool = False) -> JobSnapshot:
+        """Put a run at the end of the queue; one that waits or runs already stays where it is.
+
+        A ``short`` one is expected to take less than about a minute.
+        """
         with self._changed:
             known = self._jobs.get(run_id)
             if known is None or known.progress.ended is not None:  # its end may be being stored just now
                 self._refuse_if_full()
-                job = _Job(run_id=run_id, progress=Progress(phase="Waiting for its turn"))
+                job = _Job(run_id=run_id, short=short, progress=Progress(phase="Waiting for its turn"))
                 self._jobs[run_id] = job
                 self._jobs.move_to_end(run_id)
                 self._waiting.append(job)
                 self._forget_old()
-                self._changed.notify()
+                self._changed.notify_all()
             return self._snapshot(self._jobs[run_id])
 
     def snapshot(self, run_id: str) -> JobSnapshot | None:
@@ -201,9 +217,11 @@ class JobRunner:
 
     def run_next(self) -> bool:
         """Do the next waiting job in this thread; return False if none waits."""
-        job = self._take(wait=False)
+        with self._changed:
+            job = self._start(self._waiting[0]) if self._waiting else None
         if job is None:
             return False
+        self._tell(self._snapshot(job))
         self._run(job)
         return True
 
@@ -248,21 +266,37 @@ class JobRunner:
         for run_id in finished[: max(0, len(finished) - _REMEMBERED)]:
             del self._jobs[run_id]
 
-    def _serve(self) -> None:
-        while (job := self._take(wait=True)) is not None:
+    def _serve(self, short: bool) -> None:
+        while (job := self._take(short)) is not None:
             self._run(job)
 
-    def _take(self, *, wait: bool) -> _Job | None:
+    def _take(self, short: bool) -> _Job | None:
+        """Wait for the next job of a lane, and return it; None once the runner is closed."""
         with self._changed:
-            while wait and not self._waiting and not self._closed:
-                self._changed.wait()
-            if not self._waiting:
+            self._idle_short += short
+            while not self._closed:
+                lane_open = self._may_run_short() if any(job.short for job in self._waiting) else True
+                if (found := self._next(short, lane_open)) is not None:
+                    break
+                self._changed.wait(None if lane_open else _LANE_LOOK_SECONDS)
+            self._idle_short -= short
+            if self._closed or found is None:
                 return None
-            job = self._waiting.popleft()
-            job.state = RunState.RUNNING
-            job.progress = Progress(phase="Starting", started=self._clock())
+            job = self._start(found)
             snapshot = self._snapshot(job)
         self._tell(snapshot)
+        return job
+
+    def _next(self, short: bool, lane_open: bool) -> _Job | None:
+        if short:
+            return next((job for job in self._waiting if job.short), None) if lane_open else None
+        leaves_short = lane_open and self._idle_short
+        return next((job for job in self._waiting if not (job.short and leaves_short)), None)
+
+    def _start(self, job: _Job) -> _Job:
+        self._waiting.remove(job)
+        job.state = RunState.RUNNING
+        job.progress = Progress(phase="Starting", started=self._clock())
         return job
 
     def _run(self, job: _Job) -> None:
@@ -303,6 +337,8 @@ class JobRunner:
 
     def _snapshot(self, job: _Job) -> JobSnapshot:
         now, progress = self._clock(), job.progress
+        lane = [other for other in self._waiting if not self._has_lane or other.short == job.short]
+        running = self._blocking(job) if job in lane else None
         return JobSnapshot(
             run_id=job.run_id,
             state=job.state,
@@ -311,8 +347,19 @@ class JobRunner:
             total=progress.total,
             elapsed_seconds=progress.elapsed(now),
             remaining_seconds=progress.remaining(now) if job.state is RunState.RUNNING else None,
-            queue_place=self._waiting.index(job) + 1 if job in self._waiting else 0,
+            queue_place=lane.index(job) + 1 if job in lane else 0,
+            behind="" if running is None else running.run_id,
+            behind_seconds=None if running is None else running.progress.remaining(now),
             error=job.error,
+        )
+
+    def _blocking(self, job: _Job) -> _Job | None:
+        """Return the job at work that a waiting one waits for: the one of its lane that ends first, as far as known."""
+        at_work = [one for one in self._jobs.values() if one.state is RunState.RUNNING and one.progress.ended is None]
+        lane = [one for one in at_work if one.short == job.short] or at_work
+        left = {one.run_id: one.progress.remaining(self._clock()) for one in lane}
+        return min(
+            lane, key=lambda one: math.inf if left[one.run_id] is None else left[one.run_id] or 0.0, default=None
         )
 
 

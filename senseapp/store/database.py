@@ -48,6 +48,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE people (owner TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID",
     ),
     ("ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT ''",),  # separated by commas
+    (  # a deletion can be undone for a while; whoever adds a column to runs adds it to deleted_runs too
+        "CREATE TABLE deleted_runs AS SELECT *, 0.0 AS deleted_seconds FROM runs WHERE 0",
+        "CREATE UNIQUE INDEX deleted_runs_by_id ON deleted_runs (run_id)",
+    ),
 )
 """Statements of each schema version, from version 1. Published ones never change: append a new one."""
 

@@ -125,7 +125,8 @@ class RunStore:
     def reads_upload(self, name: str) -> bool:
         """Return whether the settings of any run, whoever owns it, name the upload whose folder is ``name``."""
         with self._database.connection() as connection:
-            found = connection.execute("SELECT 1 FROM runs WHERE instr(spec, ?) > 0 LIMIT 1", (name,)).fetchone()
+            specs = "SELECT spec FROM runs UNION ALL SELECT spec FROM deleted_runs"
+            found = connection.execute(f"SELECT 1 FROM ({specs}) WHERE instr(spec, ?) > 0 LIMIT 1", (name,)).fetchone()
         return found is not None
 
     def rename(self, run_id: str, viewer: str, title: str) -> None:
@@ -154,8 +155,35 @@ class RunStore:
         return self.record(run_id).link
 
     def delete(self, run_id: str, viewer: str) -> None:
-        """Remove a run and its files."""
-        self.remove(self.owned(run_id, viewer).run_id)
+        """Take a run away from everybody; :meth:`restore` brings it back until :meth:`remove_deleted` removes it."""
+        known = self.owned(run_id, viewer).run_id
+        with self._database.transaction() as connection:
+            connection.execute("INSERT INTO deleted_runs SELECT *, ? FROM runs WHERE run_id = ?", (time.time(), known))
+            connection.execute("DELETE FROM runs WHERE run_id = ?", (known,))
+
+    def restore(self, run_id: str, viewer: str) -> RunRecord:
+        """Undo :meth:`delete`; NotFound where the run was removed meanwhile or is somebody else's."""
+        if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+            raise _not_found()
+        with self._database.transaction() as connection:
+            columns = ", ".join(row["name"] for row in connection.execute("PRAGMA table_info(runs)"))
+            restored = connection.execute(
+                f"INSERT INTO runs ({columns}) SELECT {columns} FROM deleted_runs WHERE run_id = ? AND owner = ?",
+                (run_id, viewer),
+            ).rowcount
+            if not restored:
+                raise NotFound("This run can no longer be restored: its files were removed.")
+            connection.execute("DELETE FROM deleted_runs WHERE run_id = ?", (run_id,))
+        return self.record(run_id)
+
+    def remove_deleted(self, *, older_seconds: float = 0.0) -> None:
+        """Remove the files of runs that were deleted at least ``older_seconds`` ago, for good."""
+        with self._database.transaction() as connection:
+            gone = connection.execute(
+                "DELETE FROM deleted_runs WHERE deleted_seconds <= ? RETURNING run_id", (time.time() - older_seconds,)
+            ).fetchall()
+        for row in gone:
+            shutil.rmtree(self.folder_of_runs / row["run_id"], ignore_errors=True)  # recover() sweeps what is left
 
     def remove(self, run_id: str) -> None:
         """Remove a run and its files, whoever owns it."""
@@ -233,6 +261,7 @@ class RunStore:
         Returns:
             Ids of the runs that were interrupted, the oldest first.
         """
+        self.remove_deleted()
         folders = [
             path for path in self.folder_of_runs.iterdir() if _RUN_ID.fullmatch(path.name)
         ]  # before the rows are read

@@ -86,6 +86,37 @@ def test_a_deleted_run_is_gone_everywhere(app: AppTest, service: Service, finish
     assert "There are no results to show" in texts(app)
 
 
+def test_a_deletion_is_undone_by_one_click_for_a_minute(
+    app: AppTest, service: Service, finished_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_page(app, PAGE)
+    tick(app, service, finished_run)
+    app.button(key=f"runs.delete.{finished_run}").click().run()
+    assert service.runs() == ()
+    app.button(key="runs.undo").click().run()
+    assert [record.run_id for record in service.runs()] == [finished_run]
+    tick(app, service, finished_run)
+    app.button(key=f"runs.delete.{finished_run}").click().run()
+    monkeypatch.setattr("senseapp.app.runs.list.time.monotonic", lambda: time.perf_counter() + 61 + 10**6)
+    app.run()
+    assert not [button for button in app.button if button.key == "runs.undo"]
+
+
+def test_who_sees_the_runs_is_said_as_it_is(app: AppTest, service: Service, finished_run: str) -> None:
+    open_page(app, PAGE)
+    tick(app, service, finished_run)
+    assert "everybody who opens this server sees all runs" in texts(app)
+    assert "Nobody finds it otherwise" not in texts(app)
+
+
+def test_a_new_tab_opens_the_latest_run(app: AppTest, service: Service, backend: Backend) -> None:
+    finish(service, backend, RunSpec())
+    latest = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
+    open_page(app, "pages/results.py")
+    assert "There are no results to show" not in texts(app)
+    assert app.button_group(key=f"results.level.{latest}").value == 0.5
+
+
 def test_old_runs_come_on_request(
     app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

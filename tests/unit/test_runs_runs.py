@@ -197,6 +197,11 @@ def test_deleting_a_running_run_stops_it_and_leaves_nothing(service, backend, en
     engine.before_yield = lambda number: number == 2 and service.delete(run_id)
     backend.runner.run_next()
     assert service.runs() == ()
+    assert (
+        service.restore(run_id).state is RunState.CANCELLED
+    )  # what was stopped can be resumed, and does not look busy
+    service.delete(run_id)
+    backend.store.remove_deleted()
     assert list((tmp_path / "runs").iterdir()) == []
     service.start(SPEC)
     engine.before_yield = lambda number: None

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from senseapp.core.errors import InvalidDataset, QueueFull
 from senseapp.records.jobs import RunState
-from senseapp.runs.worker import JobCancelled, JobRunner
+from senseapp.runs.worker import JobCancelled, JobControl, JobRunner
 
 ID = "a" * 32
 
@@ -318,3 +320,79 @@ def test_cancelled_is_no_error_that_users_see():
     runner.submit(ID)
     runner.run_next()
     assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.CANCELLED, "")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def lanes() -> Iterator[tuple[JobRunner, dict[str, threading.Event], threading.Event]]:
+    """A runner with a worker and a short lane, events that end its jobs, and one that closes the lane."""
+    ends = {name: threading.Event() for name in ("long", "longer", "short", "shorter")}
+    closed = threading.Event()
+
+    def work(run_id: str, control: JobControl) -> None:
+        assert ends[run_id].wait(20)
+
+    runner = JobRunner(work, short_workers=1, may_run_short=lambda: not closed.is_set())
+    yield runner, ends, closed
+    for end in ends.values():
+        end.set()
+    runner.close()
+
+
+Lanes = tuple[JobRunner, dict[str, threading.Event], threading.Event]
+
+
+def state(runner: JobRunner, run_id: str) -> RunState:
+    found = runner.snapshot(run_id)
+    assert found is not None
+    return found.state
+
+
+def test_a_short_job_does_not_wait_for_a_long_one(lanes: Lanes) -> None:
+    runner, ends, _ = lanes
+    for run_id in ("long", "longer"):
+        runner.submit(run_id)
+    wait_until(lambda: state(runner, "long") is RunState.RUNNING)
+    assert runner.submit("short", short=True).queue_place <= 1  # of its own lane
+    wait_until(lambda: state(runner, "short") is RunState.RUNNING)
+    waiting = runner.submit("shorter", short=True)
+    assert (waiting.queue_place, waiting.behind) == (1, "short")
+    behind = runner.snapshot("longer")
+    assert behind is not None
+    assert (behind.state, behind.queue_place, behind.behind) == (RunState.QUEUED, 1, "long")
+    ends["short"].set()
+    wait_until(lambda: state(runner, "shorter") is RunState.RUNNING)
+    assert state(runner, "longer") is RunState.QUEUED
+
+
+def test_a_long_job_never_takes_the_short_lane(lanes: Lanes) -> None:
+    runner, ends, _ = lanes
+    runner.submit("short", short=True)
+    wait_until(lambda: state(runner, "short") is RunState.RUNNING)
+    runner.submit("long")
+    wait_until(lambda: state(runner, "long") is RunState.RUNNING)  # the worker of long jobs was left free for it
+    runner.submit("longer")
+    ends["short"].set()
+    wait_until(lambda: state(runner, "short") is RunState.DONE)
+    assert state(runner, "longer") is RunState.QUEUED
+
+
+def test_without_memory_for_both_a_short_job_waits_and_then_runs(lanes: Lanes) -> None:
+    runner, ends, closed = lanes
+    closed.set()
+    runner.submit("long")
+    wait_until(lambda: state(runner, "long") is RunState.RUNNING)
+    runner.submit("short", short=True)
+    runner.submit("shorter", short=True)
+    assert state(runner, "short") is RunState.QUEUED
+    ends["long"].set()
+    wait_until(lambda: state(runner, "short") is RunState.RUNNING)  # by the worker that is free now
+    assert state(runner, "shorter") is RunState.QUEUED
+    closed.clear()
+    wait_until(lambda: state(runner, "shorter") is RunState.RUNNING)  # looked at again and again

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from senseapp.core.errors import InvalidSpec, NotFound, StorageFailed
 from senseapp.core.home import home
 from senseapp.records.jobs import RunState
-from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 from tests.fake_session import SPEC, a_measurement, a_result
@@ -172,7 +173,13 @@ def test_runs_alike_are_the_owners_own(store):
 )
 def test_hostile_ids_find_nothing(store, hostile):
     store.create(SPEC, owner="ann")
-    for ask in (store.record, store.folder, store.progress, lambda run_id: store.delete(run_id, "ann")):
+    for ask in (
+        store.record,
+        store.folder,
+        store.progress,
+        lambda run_id: store.delete(run_id, "ann"),
+        lambda run_id: store.restore(run_id, "ann"),
+    ):
         with pytest.raises(NotFound):
             ask(hostile)
     assert len(store.list("ann")) == 1
@@ -182,9 +189,45 @@ def test_a_run_goes_with_its_files(store, tmp_path):
     kept, gone = (store.create(SPEC, owner="ann").run_id for _ in range(2))
     store.folder(gone).measurements.append(a_measurement())
     store.delete(gone, "ann")
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [kept]
     with pytest.raises(NotFound):
         store.set_state(gone, RunState.DONE)
+    store.remove_deleted(older_seconds=60)
+    assert (tmp_path / "runs" / gone).is_dir()
+    store.remove_deleted()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [kept]
+    with pytest.raises(NotFound):
+        store.restore(gone, "ann")
+
+
+def test_a_deleted_run_is_restored_whole_and_only_by_its_owner(store):
+    spec = replace(SPEC, model=ModelSpec(library="auto", checkpoint="/uploads/abc/file.pt"))
+    first, run_id, last = (store.create(spec, owner="ann", title=title).run_id for title in "abc")
+    link = store.share(run_id, "ann", shared=True)
+    store.tag(run_id, "ann", ["mine"])
+    store.folder(run_id).measurements.append(a_measurement())
+    before = store.record(run_id)
+    for deleted in (first, run_id, last):
+        store.delete(deleted, "ann")
+    assert store.list("ann") == ()
+    assert store.reads_upload("abc")  # its file must be there when it comes back
+    for ask in (lambda: store.readable(link, "bob"), lambda: store.restore(run_id, "bob")):
+        with pytest.raises(NotFound):
+            ask()
+    for restored in (last, first, run_id):
+        store.restore(restored, "ann")
+    assert [record.run_id for record in store.list("ann")] == [last, run_id, first]
+    assert store.record(run_id) == before
+    assert store.folder(run_id).measurements.count() == 1
+    assert store.get(link, "bob").read_only
+
+
+def test_a_start_removes_what_was_deleted_before(store, tmp_path):
+    gone = store.create(SPEC, owner="ann").run_id
+    store.delete(gone, "ann")
+    RunStore(tmp_path).recover()
+    assert not list((tmp_path / "runs").iterdir())
+    with pytest.raises(NotFound):
+        store.restore(gone, "ann")
 
 
 @pytest.mark.parametrize("title", [" \n ", "x" * 201])

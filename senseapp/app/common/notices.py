@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
-from senseapp.records.jobs import JobSnapshot
+from senseapp.records.jobs import JobSnapshot, RunState
 
 
 def complain(message: str) -> None:
@@ -74,7 +75,28 @@ COME_BACK = """
 """
 """Goes to the page that was remembered, once."""
 
-INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK)
+ASK_TO_NOTIFY = """
+if ("Notification" in window && Notification.permission === "default") Notification.requestPermission();
+"""
+"""Asks whether this site may show notifications; browsers allow that for some seconds after a click."""
+
+NOTIFY = """
+(function () {
+  const news = document.querySelector(".news");
+  if (!news || !document.hidden || !("Notification" in window) || Notification.permission !== "granted") return;
+  const shown = new Notification(news.dataset.title, { body: news.dataset.text, tag: news.dataset.tag });
+  shown.onclick = function () { window.focus(); shown.close(); };
+})();
+"""
+"""Shows what ``<div class="news" data-title data-text data-tag>`` says, where allowed and the page is out of sight."""
+
+INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
+
+
+def notify(title: str, text: str, tag: str) -> None:
+    """Let the browser show a notification with a ``title`` and a ``text``, in place of one of the same ``tag``."""
+    data = (f'data-{name}="{html.escape(value)}"' for name, value in {"title": title, "text": text, "tag": tag}.items())
+    run_script(NOTIFY, beside=f'<div class="news" {" ".join(data)}></div>')
 
 
 def reveal(frame: str, place: float) -> None:
@@ -128,14 +150,28 @@ def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]
 _COUNTED = re.compile(r" · (\d+) of (\d+)")  # how phases say how many of their steps are done
 
 
+def waiting_text(snapshot: JobSnapshot) -> str:
+    """Return the place of a waiting job, what is at work before it, and how long that still takes."""
+    place = f"{fmt.ordinal(snapshot.queue_place)} in the queue" if snapshot.queue_place else "In the queue"
+    if not snapshot.behind:
+        return f"{place}. It starts by itself; you can leave this page."
+    blocking = backend.service().blocking_run(snapshot)
+    what = f"work on {blocking.spec.model.title}" if blocking is not None else "the work of somebody else"
+    seconds = snapshot.behind_seconds
+    left = "whose time is not known yet" if seconds is None else f"which takes {fmt.about(seconds)} more"
+    return f"{place}, behind {what}, {left}. It starts by itself; you can leave this page."
+
+
 def job_line(snapshot: JobSnapshot) -> None:
     """Show what ``snapshot`` says, with a bar where the number of steps is known, of the whole or of this phase."""
-    waiting = f"Place {snapshot.queue_place} in the queue" if snapshot.queue_place else snapshot.phase or "Starting"
-    text = f"{waiting} · {fmt.clock(snapshot.elapsed_seconds)} elapsed"
+    if snapshot.state is RunState.QUEUED:
+        st.markdown(f":material/hourglass: {waiting_text(snapshot)}")
+        return
+    text = f"{snapshot.phase or 'Starting'} · {fmt.clock(snapshot.elapsed_seconds)} elapsed"
     counted = _COUNTED.search(snapshot.phase)
     if snapshot.total:
         st.progress(snapshot.fraction, text=text)
-    elif counted and not snapshot.queue_place:
+    elif counted:
         st.progress(min(1.0, int(counted[1]) / max(1, int(counted[2]))), text=text)
     else:
         st.markdown(f":material/hourglass: {text}")

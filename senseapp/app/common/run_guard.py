@@ -14,7 +14,7 @@ from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, compression_text
 from senseapp.core.errors import SenseError
-from senseapp.records.jobs import RunRecord
+from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
 from senseapp.runs.leaderboard import headline
@@ -24,7 +24,7 @@ from senseapp.runs.service import Service
 
 def require_run(what: str) -> RunRecord:
     """Return the run this page is about; without one, say so and stop the page."""
-    run_id = current_run()
+    run_id = current_run() or _latest_run()
     if not run_id:
         empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.", level=1)
         st.stop()
@@ -35,6 +35,16 @@ def require_run(what: str) -> RunRecord:
         complain(str(error))
         st.page_link("pages/runs.py", label="See your runs", icon=":material/list:")
         st.stop()
+
+
+def _latest_run() -> str:
+    """Return the newest run of this visitor, for a tab that has not looked at any yet; empty without one."""
+    records = backend.service().runs() if backend.visitor().is_known else ()
+    finished = (record for record in records if record.state is RunState.DONE)
+    latest = next(finished, next(iter(records), None))
+    if latest is not None:
+        session().last_run = latest.run_id
+    return session().last_run
 
 
 def require_result(record: RunRecord) -> SensitivityResult:

@@ -84,6 +84,8 @@ class Session:
         trials: ids of the quick runs that estimate every compression, by model and images.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last, which the link in the sidebar leads to.
+        deleted: runs that were deleted a moment ago, and until when (monotonic seconds) that can be undone.
+        watched: runs whose progress this session has shown.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
         refused: why the last file was not taken, by purpose.
@@ -103,6 +105,8 @@ class Session:
     trials: dict[tuple[ModelSpec, DataSpec], tuple[str, ...]] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
+    deleted: dict[str, float] = field(default_factory=dict)
+    watched: set[str] = field(default_factory=set)
     uploads: dict[str, Path] = field(default_factory=dict)
     upload_round: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)

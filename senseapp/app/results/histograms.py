@@ -10,13 +10,14 @@ from senseapp.app.charts.quantization_bars import bin_frame, cell_profile_chart,
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, one_of
 from senseapp.app.common.figure import choose_one, figure, figures_row
-from senseapp.app.common.notices import complain, errors_here
+from senseapp.app.common.notices import complain, errors_here, waiting_text
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.results.histogram_wall import choose_layers, histogram_wall
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.records.histogram import QuantizationHistogram
+from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.runs.layer_tasks import HistogramTask, HistogramWall
 from senseapp.tasks import task_named
@@ -152,8 +153,10 @@ def _wait(task: HistogramTask | HistogramWall) -> None:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
-    waiting = "Waiting for the run before it" if snapshot.queue_place else "Starting"
-    st.caption(f":material/hourglass_empty: {snapshot.phase or waiting} …")
+    if snapshot.state is RunState.QUEUED:
+        st.caption(f":material/hourglass: {waiting_text(snapshot)}")
+        return
+    st.caption(f":material/hourglass_empty: {snapshot.phase or 'Starting'} …")
 
 
 def _show(histogram: QuantizationHistogram, view: RunView) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from senseapp.app.frames.runs import runs_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, compression_text
 from senseapp.records.jobs import RunRecord, RunState
+from senseapp.runs.backend import UNDO_SECONDS
 from senseapp.runs.disk_space import DiskUse
 from senseapp.store.run_file import RUN_FILE_SUFFIX
 
@@ -79,7 +81,7 @@ def disk_line(use: DiskUse, num_runs: int) -> str:
 def share_run(record: RunRecord) -> None:
     """Show the link of a shared run and how to take it back, or how to make one."""
     if not record.shared:
-        st.markdown("Whoever has the link can look at this run, and change nothing. Nobody finds it otherwise.")
+        st.markdown("Whoever has the link can look at this run, and change nothing. " + _who_sees())
         if st.button("Make a link", key=f"runs.share.{record.run_id}", icon=":material/link:"):
             _share(record, shared=True)
         return
@@ -87,6 +89,19 @@ def share_run(record: RunRecord) -> None:
     st.code(_address(record.link), language=None, wrap_lines=True)
     if st.button("Take the link back", key=f"runs.unshare.{record.run_id}", icon=":material/link_off:"):
         _share(record, shared=False)
+
+
+_NO_LOGIN = "There is no login here: everybody who opens this server sees all runs, and can change and delete them."
+
+
+def no_login_line() -> None:
+    """Say who sees the runs, where there is no login and others may open this server."""
+    if not visitor().name:
+        st.caption(f":material/group: {_NO_LOGIN}")
+
+
+def _who_sees() -> str:
+    return "Nobody finds it otherwise." if visitor().name else _NO_LOGIN
 
 
 def _share(record: RunRecord, *, shared: bool) -> None:
@@ -147,16 +162,42 @@ def _packer(run_id: str) -> Callable[[], Path]:
 
 
 def delete_run(record: RunRecord) -> None:
-    """Ask once more, then delete the run with its files."""
-    st.markdown(f"The run and all its files ({fmt.bytes_size(record.num_bytes)}) are removed for good.")
-    if st.button("Delete for good", key=f"runs.delete.{record.run_id}", type="primary"):
+    """Offer to delete the run with its files."""
+    st.markdown(
+        f"Removes the run and all its files ({fmt.bytes_size(record.num_bytes)}). You can undo it for a minute."
+    )
+    if st.button("Delete", key=f"runs.delete.{record.run_id}", icon=":material/delete:"):
         with errors_here():
             backend.service().delete(record.run_id)
+            session().deleted[record.run_id] = time.monotonic() + UNDO_SECONDS
             if session().last_run == record.run_id:
                 session().last_run = ""
             st.rerun()
 
 
+def undo_deletions() -> None:
+    """Offer to restore what this session deleted in the last minute; the offer goes when that is over."""
+    st.fragment(_undo, run_every=_UNDO_LOOK_SECONDS if session().deleted else None)()
+
+
+def _undo() -> None:
+    deleted, now = session().deleted, time.monotonic()
+    for run_id in [run_id for run_id, end in deleted.items() if end <= now]:
+        del deleted[run_id]
+    if not deleted:
+        return
+    with st.container(border=True, horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        left = max(1, round(min(deleted.values()) - now))
+        st.markdown(f":material/delete: {fmt.plural(len(deleted), 'run')} deleted. {left} s to undo that.")
+        if st.button("Undo", key="runs.undo", icon=":material/undo:"):
+            with errors_here():
+                for run_id in list(deleted):
+                    del deleted[run_id]
+                    backend.service().restore(run_id)
+            st.rerun()
+
+
+_UNDO_LOOK_SECONDS = 5.0
 _PAGE = 100
 _ROW_PIXELS, _MOST_ROWS = 35, 15
 

@@ -12,12 +12,13 @@ from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
-from senseapp.app.common.notices import complain, errors_here
-from senseapp.app.common.state import go_to, restart_with
+from senseapp.app.common.notices import ASK_TO_NOTIFY, complain, errors_here, notify, run_script, waiting_text
+from senseapp.app.common.state import go_to, restart_with, session
 from senseapp.app.frames.levels import marked
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.view import RunView, choose_view
 from senseapp.app.words import format as fmt
+from senseapp.app.words.wording import STATES
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
@@ -29,14 +30,12 @@ _BEFORE_A_CHART = 0.4  # times the usual seconds between two looks
 _KEPT_CHARTS = 32
 
 
-def progress_panel(run_id: str, drawn: RunState, *, may_cancel: bool = True) -> None:
-    """Show how far a run is that works or waits; look again and again, and rerun the page when it begins or ends.
-
-    ``drawn`` is the state that the rest of the page shows.
-    """
+def progress_panel(record: RunRecord) -> None:
+    """Show how far a run is that works or waits; look again and again, and rerun the page when it begins or ends."""
+    run_id = record.run_id
     seconds, waits = seconds_to_next_look(), not _has_chart(run_id)
     run_every = seconds * _BEFORE_A_CHART if waits else seconds
-    st.fragment(_panel, run_every=run_every)(run_id, drawn, may_cancel, seconds, waits)
+    st.fragment(_panel, run_every=run_every)(record, seconds, waits)
 
 
 def _has_chart(run_id: str) -> bool:
@@ -45,7 +44,8 @@ def _has_chart(run_id: str) -> bool:
     return False
 
 
-def _panel(run_id: str, drawn: RunState, may_cancel: bool, seconds: float, waits: bool) -> None:
+def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
+    run_id, drawn, title = record.run_id, record.state, record.title
     if seconds_to_next_look() >= 2 * seconds:
         st.rerun()  # many more watch than when this page began to
     try:
@@ -55,17 +55,34 @@ def _panel(run_id: str, drawn: RunState, may_cancel: bool, seconds: float, waits
         return
     if snapshot.state.finished or (snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED):
         st.rerun()
+    session().watched.add(run_id)
+    st.set_page_config(page_title=f"{_in_the_tab(snapshot)} · {title}")
     _progress(snapshot)
-    if may_cancel:
-        _cancel_button(snapshot)
+    with st.container(horizontal=True):
+        if not record.read_only:
+            _cancel_button(snapshot)
+        if st.button("Tell me when it is done", key="run.notify", type="tertiary", icon=":material/notifications:",
+                     help="By a notification of your browser, as long as this tab stays open."):  # fmt: skip
+            run_script(ASK_TO_NOTIFY)
     if _chart_so_far(run_id, time.time() // _REDRAW_SECONDS) and waits:
         st.rerun()  # from here on, look as often as usual
 
 
+def _in_the_tab(snapshot: JobSnapshot) -> str:
+    return "Waiting" if snapshot.state is RunState.QUEUED else fmt.percent(snapshot.fraction)
+
+
+def announce(record: RunRecord) -> None:
+    """Name the run in the browser's tab; say once that it ended, if this session watched it."""
+    st.set_page_config(page_title=f"{record.title} · senseapp")
+    if record.run_id in session().watched:
+        session().watched.discard(record.run_id)
+        notify(record.title, f"{STATES[record.state].label}. {record.headline}".strip(), record.run_id)
+
+
 def _progress(snapshot: JobSnapshot) -> None:
     if snapshot.state is RunState.QUEUED:
-        place = f"{fmt.ordinal(snapshot.queue_place)} in the queue" if snapshot.queue_place else "In the queue"
-        st.progress(snapshot.fraction, text=f"{place}. It starts by itself; you can leave this page.")
+        st.progress(snapshot.fraction, text=waiting_text(snapshot))
         return
     st.progress(snapshot.fraction, text=f"**{fmt.percent(snapshot.fraction)}** · {snapshot.phase or 'Starting'}")
     st.caption(_figures(snapshot))
