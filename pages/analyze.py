@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from senseapp.app.analyze.address import follow_address, keep_address
 from senseapp.app.analyze.blocks import Block, compression_line, images_line, model_line
 from senseapp.app.analyze.compression import UNSURE, choose_sensitivity
 from senseapp.app.analyze.images import choose_images
@@ -9,8 +10,10 @@ from senseapp.app.analyze.model import choose_model, model_card
 from senseapp.app.analyze.not_sure import which_pays
 from senseapp.app.analyze.start import offer_photographs, start_bar
 from senseapp.app.common.state import session
+from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
+follow_address()
 draft = session().draft
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
@@ -35,5 +38,7 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(images, sensitivity.num_samples if sensitivity else None))
     blocks["Compression"].summarise(compression_line(sensitivity))
+    if model and images and sensitivity:
+        keep_address(RunSpec(model=model, data=images, sensitivity=sensitivity))
     offer_photographs()
     start_bar(model, images, sensitivity, profile)

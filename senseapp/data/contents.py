@@ -11,7 +11,10 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import listed, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
-    (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+    (
+        *(".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpe", ".jpeg", ".jpg"),
+        *(".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+    )
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIX = ".csv"

@@ -10,6 +10,7 @@ from threading import Condition
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
+import pillow_heif
 from PIL import Image, UnidentifiedImageError
 
 from senseapp.data.contents import Unreadable
@@ -56,7 +57,8 @@ ChannelMode: TypeAlias = Literal["L", "RGB"]
 Remark: TypeAlias = Literal["animated", "transparent", "rotated", "sixteen bit", "CMYK"]
 
 # the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 _ORIENTATION = 0x0112
 _UPRIGHT = 1
 _SIXTEEN_BITS = 1 << 16

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
+from senseapp.core.errors import NotFound
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport, num_held_out
+from senseapp.records.jobs import RunRecord
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import ModelProfile, select_layers
@@ -29,7 +32,9 @@ from senseapp.runs.questions import (
 from senseapp.runs.settings import check_paths, uploads_folder
 from senseapp.runs.time_estimate import work_of
 
+UploadPurpose: TypeAlias = Literal["checkpoint", "images"]
 _KEPT_COUNTS = 512
+_LONGEST_NAME = 200
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
@@ -162,6 +167,27 @@ class Inputs:
         """Reserve ``num_bytes`` more for an upload of this person."""
         with self._backend.receiving:
             extend_upload(path, num_bytes, limits=UploadLimits.configured())
+
+    def upload_name(self, path: str) -> str:
+        """Return what names an upload of this person, its folder and its file; empty for any other path."""
+        file = Path(path)
+        own = uploads_folder(self._backend.home, self._owner)
+        return f"{file.parent.name}/{file.name}" if file.parent.parent == own else ""
+
+    def upload_named(self, name: str) -> Path:
+        """Return the upload that :meth:`upload_name` named; NotFound where this person has none of that name."""
+        own = uploads_folder(self._backend.home, self._owner)
+        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never made a path of
+            if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
+                return file
+        raise NotFound("This upload is no longer there. Upload the file again.")
+
+    def used_uploads(self, runs: Sequence[RunRecord], purpose: UploadPurpose) -> tuple[Path, ...]:
+        """Return the uploads that ``runs`` of this person read as checkpoint or as images, each once."""
+        files = (run.spec.model.checkpoint if purpose == "checkpoint" else run.spec.data.path for run in runs)
+        named = dict.fromkeys(name for file in files if file and (name := self.upload_name(file)))
+        own = uploads_folder(self._backend.home, self._owner)
+        return tuple(path for name in named if (path := own / name).is_file())
 
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this person, unless a run reads it."""

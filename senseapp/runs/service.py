@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +240,19 @@ class Service:
         except QueueFull:
             self._store.set_state(record.run_id, record.state, error=record.error)
             raise
+
+    def presets(self, page: str) -> dict[str, dict[str, str]]:
+        """Return this person's presets for ``page``: texts of settings by the name of the preset."""
+        return self._store.presets.of(self.owner, page)
+
+    def save_preset(self, page: str, name: str, settings: Mapping[str, str]) -> None:
+        """Keep settings under a name; InvalidSpec for a name that is none, QuotaExceeded for one preset too many."""
+        self.require_owner()
+        self._store.presets.save(self.owner, page, name, settings)
+
+    def delete_preset(self, page: str, name: str) -> None:
+        """Remove a preset of this person."""
+        self._store.presets.delete(self.owner, page, name)
 
     def leaderboard(self) -> tuple[LeaderboardRow, ...]:
         """Return this person's finished runs, the most compressible first; the first time half a second for each."""

@@ -53,7 +53,7 @@ class ServerSettings:
     recommend_seconds: int = 0
     runs_per_minute: int = 30
     jobs_per_minute: int = 60
-    uploads_per_minute: int = 60
+    uploads_per_minute: int = 300
 
     @classmethod
     def configured(cls) -> ServerSettings:

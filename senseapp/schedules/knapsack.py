@@ -156,7 +156,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     reduced = choices.cost - price * choices.saving
     least = choices.least(reduced)
     reach = float(choices.cost[incumbent].sum())
-    gap = reach - (float(least.sum()) + price * required)
+    gap = max(0.0, reach - (float(least.sum()) + price * required))  # rounding may leave less than the least choices
     regret = reduced - least[choices.owner]
     kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
     found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None

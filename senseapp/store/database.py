@@ -51,6 +51,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (  # a deletion can be undone for a while; whoever adds a column to runs adds it to deleted_runs too
         "CREATE TABLE deleted_runs AS SELECT *, 0.0 AS deleted_seconds FROM runs WHERE 0",
         "CREATE UNIQUE INDEX deleted_runs_by_id ON deleted_runs (run_id)",
+        """
+        CREATE TABLE presets (
+            owner         TEXT NOT NULL,
+            page          TEXT NOT NULL,
+            name          TEXT NOT NULL,
+            settings      TEXT NOT NULL,  -- JSON: texts by the names of settings
+            saved_seconds REAL NOT NULL,
+            PRIMARY KEY (owner, page, name)
+        ) WITHOUT ROWID
+        """,
     ),
 )
 """Statements of each schema version, from version 1. Published ones never change: append a new one."""

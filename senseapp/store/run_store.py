@@ -18,6 +18,7 @@ from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFail
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
 from senseapp.store.database import SELECT_RUNS, Database, record_of, seen_by_link
+from senseapp.store.presets import Presets
 from senseapp.store.run_folder import RunFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -60,6 +61,7 @@ class RunStore:
     def __init__(self, home: Path) -> None:
         self.folder_of_runs = home / "runs"
         self._database = Database(home / "senseapp.sqlite3")
+        self.presets = Presets(self._database)
         with storage_errors(f"the folder {self.folder_of_runs.name}"):
             self.folder_of_runs.mkdir(exist_ok=True)
 

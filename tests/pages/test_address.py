@@ -7,7 +7,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.address import SWITCH, Form, named, number, one_of, some_of, span, whole, words
-from tests.pages.conftest import go_back, open_page
+from senseapp.app.common.state import LayerEdits, edits_key
+from senseapp.app.schedule.locks import edits_form
+from senseapp.core.errors import InvalidSpec, NotFound, QuotaExceeded
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from tests.pages.conftest import finish, go_back, open_page
 
 
 @pytest.mark.parametrize(
@@ -83,3 +89,80 @@ def test_an_address_that_the_browser_has_not_updated_yet_takes_nothing_back(app:
     assert _target(app, finished_run).value == 31
     assert app.query_params["target"] == "31"
     assert app.query_params["limits"] == "5~80"
+
+
+def test_locks_are_in_the_address_and_only_of_their_network() -> None:
+    form = edits_form(["conv1", "layer1.0.conv1", "fc"], (0.0, 0.99))
+    edits = LayerEdits(fixed={"fc": 0.0, "conv1": 0.123}, bounds={"layer1.0.conv1": (0.1, None)})
+    text = form.write(edits)
+    assert form.read(text) == edits
+    assert form.read(form.write(LayerEdits())) == LayerEdits()
+    check = text.partition("~")[0]
+    other = edits_form(["conv1", "layer1.0.conv2", "fc"], (0.0, 0.99))
+    for form_of, bad in (
+        (other, text),
+        (form, f"{check}~3f0.5"),
+        (form, f"{check}~0f1.5"),
+        (form, f"{check}~0fnan"),
+        (form, f"{check}~0x0.5"),
+        (form, f"{check}~"),
+        (form, ""),
+    ):
+        with pytest.raises(ValueError, match=r".*"):
+            form_of.read(bad)
+
+
+def test_a_lock_is_kept_over_a_reload_and_taken_back_by_back(
+    app: AppTest, another_app: Callable[[], AppTest], finished_run: str
+) -> None:
+    page, key = "pages/targets.py", edits_key(finished_run)
+    open_page(app, page, run=finished_run)
+    app.session_state[key] = LayerEdits(fixed={"fc": 0.0})
+    app.run()
+    query = dict(app.query_params)
+    other = open_page(another_app(), page, **query)
+    assert other.session_state[key] == LayerEdits(fixed={"fc": 0.0})
+    assert other.dataframe  # the page was drawn to its end
+    go_back(app, run=finished_run)
+    assert app.session_state[key] == LayerEdits()
+
+
+def test_a_preset_brings_settings_to_another_run(
+    app: AppTest, service: Service, backend: Backend, finished_run: str
+) -> None:
+    page = "pages/targets.py"
+    open_page(app, page, run=finished_run)
+    app.text_input(key="presets.name.schedule").set_value("For the phone").run()
+    _target(app, finished_run).set_value(31).run()
+    app.slider(key=f"schedule.limits.{finished_run}").set_value((5, 80)).run()
+    app.button(key="presets.save.schedule").click().run()
+    assert service.presets("schedule") == {"For the phone": {"target": "31", "limits": "5~80"}}
+    assert not app.exception
+    other = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75))))
+    open_page(app, page, run=other)
+    app.button_group(key=f"schedule.method.{other}").set_value("gamma").run()
+    assert not app.exception, app.exception
+    app.button(key="presets.use.schedule").click().run()
+    assert _target(app, other).value == 31
+    assert app.slider(key=f"schedule.limits.{other}").value == (5, 80)
+    assert app.button_group(key=f"schedule.method.{other}").value == "optimal"  # what it does not say is as usual
+    assert dict(app.query_params) == {"run": other, "target": "31", "limits": "5~80"}
+    app.button(key="presets.delete.schedule").click().run()
+    assert service.presets("schedule") == {}
+
+
+def test_presets_are_of_one_person_and_bounded(service: Service, backend: Backend) -> None:
+    bob = Service(backend, "bob")
+    bob.save_preset("schedule", " a  name ", {"target": "31"})
+    assert bob.presets("schedule") == {"a name": {"target": "31"}}
+    assert service.presets("schedule") == bob.presets("other") == {}
+    for name, settings in ((" ", {}), ("x" * 61, {}), ("a\x00b", {}), ("long", {"locks": "x" * 9000})):
+        with pytest.raises(InvalidSpec):
+            bob.save_preset("schedule", name, settings)
+    for number_of in range(49):
+        bob.save_preset("schedule", str(number_of), {})
+    with pytest.raises(QuotaExceeded, match="At most 50"):
+        bob.save_preset("schedule", "one more", {})
+    bob.save_preset("schedule", "a name", {"target": "32"})
+    with pytest.raises(NotFound):
+        Service(backend, "").save_preset("schedule", "name", {})

@@ -5,7 +5,7 @@ import re
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.common.state import LayerEdits
+from senseapp.app.common.state import LayerEdits, edits_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
@@ -86,7 +86,7 @@ def test_bits_have_an_average_and_limits_of_their_own(app: AppTest, service: Ser
 
 def edit(app: AppTest, run_id: str, **edits: dict[str, object]) -> None:
     """Set single layers, as the table would."""
-    app.session_state["senseapp.session"].edits[run_id] = LayerEdits(**edits)
+    app.session_state[edits_key(run_id)] = LayerEdits(**edits)
     app.run()
 
 

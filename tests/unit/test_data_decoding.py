@@ -6,6 +6,7 @@ import threading
 import zlib
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image
 
@@ -182,3 +183,32 @@ def test_reading_leaves_the_bytes_alone():
     before = io.BytesIO(file).getvalue()
     decode(file)
     assert file == before
+
+
+def heic(values, **how):
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(values)).save(file, format="HEIF", quality=100, **how)
+    return file.getvalue()
+
+
+def test_a_photograph_of_a_phone_is_read():
+    ramp = np.tile(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], (48, 1, 3))
+    found = pixels(heic(ramp))
+    assert found.shape == ramp.shape
+    assert np.abs(found.astype(int) - ramp).mean() < 1
+    assert decode(heic(ramp)).remarks == ()
+
+
+def test_ten_bits_of_a_phone_are_scaled_to_eight():
+    ramp = np.tile(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], (48, 1, 3))
+    file = io.BytesIO()
+    deep = pillow_heif.from_bytes(mode="RGB;16", size=(64, 48), data=(ramp.astype(np.uint16) * 257).tobytes())
+    deep.save(file, quality=100)
+    assert np.abs(pixels(file.getvalue()).astype(int) - ramp).mean() < 1
+
+
+@pytest.mark.parametrize("part", [0.05, 0.5, 0.95])
+def test_a_cut_photograph_of_a_phone_is_left_out(part):
+    file = heic(np.zeros((48, 64, 3), np.uint8))
+    with pytest.raises(Unreadable, match=r"not a picture|damaged"):
+        decode(file[: int(part * len(file))])

@@ -14,9 +14,10 @@ from senseapp.app.analyze.fields import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import answer_or_wait, complain
-from senseapp.app.common.uploads import upload_field
+from senseapp.app.common.uploads import forget_refusal, upload_field
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.data.downloads import is_downloaded
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.records.inputs import PreviewReport, SeenPicture
@@ -202,7 +203,9 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
         "output is compared with the original model's.",
         persist_state="session",
     )
-    _, choose = _SOURCES[chosen if chosen in kinds else labels[0]]
+    kind, choose = _SOURCES[chosen if chosen in kinds else labels[0]]
+    if kind != "archive":
+        forget_refusal("images")
     images = choose(draft) if choose else _demo(model)
     if images is None or model is None:
         if images is not None:
@@ -235,8 +238,10 @@ def _archive(draft: DataSpec) -> DataSpec | None:
     path = upload_field(
         "Images",
         purpose="images",
-        types=["zip", "tar", "tgz", "tar.gz"],
-        help_text="A zip or tar of images, best in one folder per class. A few hundred images are usually enough.",
+        types=["zip", "tar", "tgz", "tar.gz", *(suffix.removeprefix(".") for suffix in sorted(PICTURE_SUFFIXES))],
+        help_text="A zip or tar of images, best in one folder per class, or the pictures themselves, several at once. "
+        "A few hundred images are usually enough.",
+        pictures=True,
     )
     if path is None:
         st.download_button(

@@ -13,6 +13,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import restart_with
+from senseapp.app.common.uploads import forget_refusal
 from senseapp.app.words import format as fmt
 from senseapp.data.downloads import weights_so_far
 from senseapp.models.catalogue import find_entry
@@ -36,7 +37,10 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         "torchvision. Your own checkpoint is a file of weights.",
         persist_state="session",
     )
-    model = _SOURCES.get(chosen, _demo)(draft)
+    choose = _SOURCES.get(chosen, _demo)
+    if choose is not choose_checkpoint:
+        forget_refusal("checkpoint")
+    model = choose(draft)
     return model if model is None or model.library == "demo" else replace(model, task=_choose_task(draft.task))
 
 

@@ -127,7 +127,7 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
     key = key or f"{name}.{scope}"
     texts, known = session().addressed.setdefault(scope, {}), session().bound.setdefault(scope, {})
     linked = st.query_params.get(name, "") if _is_here(scope) else texts.get(name, "")
-    visit, before = _this_visit(), known.get(name)
+    visit, before = this_visit(), known.get(name)
     text = _text(form, st.session_state[key]) if key in st.session_state else None
     if before is not None and before.visit != visit.number and linked != texts.get(name, ""):
         # A link without any of the settings leaves those of this session as they are.
@@ -140,11 +140,11 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
         _keep(texts, {name: "" if st.session_state[key] == usual else text})
     known[name] = Bound(page=visit.page, visit=visit.number, key=key, text=text)
     if linked != texts.get(name, ""):
-        _write(scope, {name: texts.get(name, "")})
+        write_address(scope, {name: texts.get(name, "")})
     return kept(key)
 
 
-def _this_visit() -> Visit:
+def this_visit() -> Visit:
     """Return the visit of a page that is going on; going to another page or run, or back, begins the next."""
     last, page, back = session().visit, page_id(), went_through_history()
     scope = st.query_params.get(RUN_PARAMETER, "") or session().last_run
@@ -163,7 +163,7 @@ def set_address(scope: str, texts: Mapping[str, str]) -> None:
     for name in texts:
         if name in known:
             st.session_state.pop(known[name].key, None)
-    _write(scope, texts)
+    write_address(scope, texts)
 
 
 def settings_of(scope: str) -> dict[str, str]:
@@ -212,7 +212,7 @@ def _keep(kept_texts: dict[str, str], texts: Mapping[str, str]) -> None:
             kept_texts.pop(name, None)
 
 
-def _write(scope: str, texts: Mapping[str, str]) -> None:
+def write_address(scope: str, texts: Mapping[str, str]) -> None:
     """Put the texts into the address, in one step of the browser's history."""
     _keep(session().addressed.setdefault(scope, {}), texts)
     if not _is_here(scope):

@@ -11,7 +11,7 @@ from senseapp.app.common.address import address_of
 from senseapp.app.common.state import RUN_PARAMETER, session
 
 _OF_A_RUN = ("Results", "Schedule")
-_OF_RUNS = "Compare"
+_OF_RUNS, _SETTINGS = "Compare", "Analyze"
 
 
 def sidebar(groups: tuple[Mapping[str, st.Page], ...], *, mark: Path, small_mark: Path) -> None:
@@ -26,6 +26,8 @@ def sidebar(groups: tuple[Mapping[str, st.Page], ...], *, mark: Path, small_mark
 
 
 def _query(title: str, run_id: str) -> dict[str, str] | list[tuple[str, str]] | None:
+    if title == _SETTINGS:
+        return address_of("analyze") or None
     if title in _OF_A_RUN:
         return address_of(run_id) or None
     if title == _OF_RUNS:

@@ -77,7 +77,6 @@ class Session:
         addressed: texts of settings in the address, by run id (or page) and name; see ``address.py``.
         bound: the settings that were drawn, by run id (or page) and name.
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
-        edits: what was set for single layers of a schedule, by run id.
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
         tabs: the view that was shown last, by run id.
@@ -86,8 +85,10 @@ class Session:
         compared: ids of the runs compared last, which the link in the sidebar leads to.
         deleted: runs that were deleted a moment ago, and until when (monotonic seconds) that can be undone.
         watched: runs whose progress this session has shown.
+        analyze_visit: number of the visit for which the Analyze page has followed its address.
         uploads: files this session has uploaded, by purpose (``checkpoint``, ``images``).
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
+        recent: files of this session that gave way to others, by purpose, the newest first.
         refused: why the last file was not taken, by purpose.
     """
 
@@ -98,7 +99,6 @@ class Session:
     addressed: dict[str, dict[str, str]] = field(default_factory=dict)
     bound: dict[str, dict[str, Bound]] = field(default_factory=dict)
     pick_round: int = 0
-    edits: dict[str, LayerEdits] = field(default_factory=dict)
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
     tabs: dict[str, str] = field(default_factory=dict)
@@ -107,8 +107,10 @@ class Session:
     compared: tuple[str, ...] = ()
     deleted: dict[str, float] = field(default_factory=dict)
     watched: set[str] = field(default_factory=set)
+    analyze_visit: int = -1
     uploads: dict[str, Path] = field(default_factory=dict)
     upload_round: dict[str, int] = field(default_factory=dict)
+    recent: dict[str, list[Path]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
 
@@ -160,7 +162,13 @@ def picked_layer(run_id: str) -> str:
 
 def layer_edits(run_id: str) -> LayerEdits:
     """Return what was set for single layers of the run's schedule; changing it changes what is kept."""
-    return session().edits.setdefault(run_id, LayerEdits())
+    found: LayerEdits = st.session_state.setdefault(edits_key(run_id), LayerEdits())
+    return found
+
+
+def edits_key(run_id: str) -> str:
+    """Return the key of what was set for single layers of the run's schedule."""
+    return f"schedule.edits.{run_id}"
 
 
 def forget_typed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -13,21 +14,31 @@ from streamlit.typing import UploadedFile
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import session
+from senseapp.app.uploads.pictures import suffix_of, zip_pictures
 from senseapp.app.uploads.registry import IncomingFile, Upload, upload_registry
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
+from senseapp.core.wording import listed
+from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.runs.disk_space import UploadLimits
+from senseapp.runs.inputs import UploadPurpose
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _LONGEST_NAME = 80
+_MOST_PICTURES = 300  # loose ones at once
+_MOST_RECENT = 3  # files of this session that are kept beside the chosen one
+_MOST_OFFERED = 20
 
 
-def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) -> Path | None:
+def upload_field(
+    label: str, *, purpose: UploadPurpose, types: list[str], help_text: str, pictures: bool = False
+) -> Path | None:
     """Show an uploader until a file is there, then its name with a button to choose another.
 
     The file goes to a folder of its own among this visitor's uploads; what the browser called it is kept only
-    as far as it is harmless. Returns the path, or None while there is none.
+    as far as it is harmless. With ``pictures``, several loose pictures are taken too, as one archive. Returns the path,
+    or None while there is none.
     """
     held = session().uploads.get(purpose)
     if held is not None and held.is_file():
@@ -37,15 +48,29 @@ def upload_field(label: str, *, purpose: str, types: list[str], help_text: str) 
     uploaded = st.file_uploader(
         label,
         type=types,
+        accept_multiple_files=pictures,
         key=_widget_key(purpose),
         help=help_text,
         max_upload_size=UploadLimits.configured().file_mb,
     )
     if purpose in session().refused:
         complain(session().refused[purpose])
-    if uploaded is None:
-        return None
-    return _take(uploaded, purpose)
+    if uploaded:
+        _take(uploaded if isinstance(uploaded, list) else [uploaded], purpose)
+    _offer_recent(purpose)
+    return None
+
+
+def forget_refusal(purpose: UploadPurpose) -> None:
+    """Say no more why the last file of this purpose was not taken; call it where no uploader for it is shown."""
+    session().refused.pop(purpose, None)
+
+
+def adopt_upload(name: str) -> Path:
+    """Return the upload that an address names, which is kept as long as this session is; NotFound without it."""
+    path = backend.service().inputs.upload_named(name)
+    upload_registry().adopt(session_id(), path, backend.service())
+    return path
 
 
 def expect_files() -> None:
@@ -85,35 +110,89 @@ def store_upload(uploaded: UploadedFile) -> Path:
         upload = upload_registry().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
     finally:
         free_upload(uploaded.file_id)
-    if upload.path is None:
-        raise QuotaExceeded(upload.refused)
-    with storage_errors("the folder uploads"):
-        return upload.path.replace(upload.path.with_name(_safe_name(uploaded.name)))
+    return _named(upload, uploaded.name)
 
 
-def refuse_upload(purpose: str, sentence: str) -> NoReturn:
+def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
     """Remove the file that was uploaded for ``purpose`` and say why, beside the uploader that comes back."""
     backend.service().inputs.discard_upload(session().uploads.pop(purpose))
     session().refused[purpose] = sentence
     st.rerun()
 
 
-def _take(uploaded: UploadedFile, purpose: str) -> NoReturn:
+def _take(uploaded: list[UploadedFile], purpose: UploadPurpose) -> NoReturn:
     session().refused.pop(purpose, None)
     try:
-        session().uploads[purpose] = store_upload(uploaded)
+        session().uploads[purpose] = store_upload(uploaded[0]) if len(uploaded) == 1 else _packed(uploaded)
     except SenseError as error:
         session().refused[purpose] = str(error)
     _forget_widget(purpose)
     st.rerun()
 
 
-def _show_held(path: Path, purpose: str) -> None:
+def _packed(uploaded: list[UploadedFile]) -> Path:
+    """Return an archive of loose pictures, in the order in which they came."""
+    others = sorted({suffix for file in uploaded if (suffix := suffix_of(file.name)) not in PICTURE_SUFFIXES})
+    if others or len(uploaded) > _MOST_PICTURES:
+        raise InvalidFile(
+            f"Several files at once must be pictures, at most {_MOST_PICTURES}; {listed(others)} came too. Choose one "
+            "archive, or pictures alone."
+            if others
+            else f"At most {_MOST_PICTURES} loose pictures are taken at once; {len(uploaded)} came. Send them as a zip."
+        )
+    parts = [store_upload(file) for file in uploaded]
+    try:
+        return _named(zip_pictures(backend.service(), parts), f"{len(parts)}-pictures.zip")
+    finally:
+        for part in parts:
+            backend.service().inputs.discard_upload(part)
+
+
+def _named(upload: Upload, name: str) -> Path:
+    if upload.path is None:
+        raise QuotaExceeded(upload.refused)
+    with storage_errors("the folder uploads"):
+        return upload.path.replace(upload.path.with_name(_safe_name(name)))
+
+
+def _show_held(path: Path, purpose: UploadPurpose) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(f":material/description: `{path.name}`", width="content")
     if row.button("Choose another file", key=f"analyze.{purpose}.replace", type="tertiary"):
-        backend.service().inputs.discard_upload(session().uploads.pop(purpose))
+        recent = session().recent.setdefault(purpose, [])
+        recent[:] = [path, *(each for each in recent if each != path)]
+        for old in recent[_MOST_RECENT:]:
+            backend.service().inputs.discard_upload(old)
+        del recent[_MOST_RECENT:]
+        del session().uploads[purpose]
         st.rerun()
+
+
+def _offer_recent(purpose: UploadPurpose) -> None:
+    """Offer the last files of this session and of this person's runs."""
+    service = backend.service()
+    if not backend.visitor().is_known:
+        return
+    paths = [*session().recent.get(purpose, ()), *service.inputs.used_uploads(service.runs(), purpose)]
+    offered = {service.inputs.upload_name(str(path)): path for path in paths if path.is_file()}
+    if not offered:
+        return
+    key = f"analyze.{purpose}.again"
+    st.selectbox(
+        "Or one of the last uploads",
+        list(offered)[:_MOST_OFFERED],
+        index=None,
+        format_func=lambda name: name.partition("/")[2],
+        key=key,
+        placeholder="Choose a file that is here already",
+        on_change=lambda: _choose_again(purpose, key, offered),
+    )
+
+
+def _choose_again(purpose: UploadPurpose, key: str, offered: Mapping[str, Path]) -> None:
+    if (path := offered.get(st.session_state[key] or "")) is not None:
+        forget_refusal(purpose)
+        session().uploads[purpose] = path
 
 
 def _widget_key(purpose: str) -> str:

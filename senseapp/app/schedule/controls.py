@@ -8,8 +8,9 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, number, one_of, span, whole
-from senseapp.app.common.state import layer_edits
+from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits
 from senseapp.app.frames.results import metrics_of
+from senseapp.app.schedule.locks import edits_form
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.app.schedule.time_goal import choose_time
 from senseapp.compressions import LevelScale
@@ -59,6 +60,7 @@ def choose_schedule(run_id: str, result: SensitivityResult) -> ScheduleSettings:
     allowed = _choose_loss(run_id, result) if method == "strongest" else None
     if allowed is None and not in_time:
         target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
+    _follow_edits(run_id, result)
     limits = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
     return ScheduleSettings(
         method="gamma" if method == "gamma" else "optimal",
@@ -179,6 +181,18 @@ def _bit_limits(run_id: str, result: SensitivityResult) -> Limits:
         help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
     )
     return _with_edits(run_id, float(low), float(high))
+
+
+def _follow_edits(run_id: str, result: SensitivityResult) -> None:
+    """Keep what was set for single layers in the address; what the address asks for is shown in their table."""
+    key = edits_key(run_id)
+    before = st.session_state.get(key)
+    layers = list(
+        dict.fromkeys([*(layer.name for layer in result.profile.layers), *(one.layer for one in result.shown)])
+    )
+    bound(run_id, "locks", edits_form(layers, result.compression.scale.bounds), LayerEdits(), key=key)
+    if before is not None and st.session_state[key] is not before:
+        forget_typed()
 
 
 def _with_edits(run_id: str, low: float, high: float) -> Limits:

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.figure import rows_height
-from senseapp.app.common.state import LayerEdits, forget_typed, layer_edits, session
+from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits, session
 from senseapp.app.frames.results import editing_frame
 from senseapp.compressions import CompressionDescription, LevelScale
 from senseapp.records.measurement import SensitivityResult
@@ -98,7 +98,7 @@ def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Ser
 
 
 def _unlock_all(run_id: str) -> None:
-    session().edits.pop(run_id, None)
+    st.session_state[edits_key(run_id)] = LayerEdits()
     forget_typed()
 
 

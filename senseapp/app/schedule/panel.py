@@ -10,6 +10,7 @@ from senseapp.app.charts.bars import schedule_bars
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure, figures_row, rows_height
 from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.presets import presets_button
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import layer_edits
 from senseapp.app.frames.fragility import fragility_legend
@@ -43,6 +44,7 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
     with left:
         settings = choose_schedule(run_id, result)
         opened = schedule_file(run_id, result)
+        presets = st.container()
     with right:
         found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
         schedule = opened or _schedule(run_id, settings, found, result, groups)
@@ -59,6 +61,8 @@ def schedule_panel(run_id: str, result: SensitivityResult) -> None:
         deploy_block(schedule, result, run_id, partner=settings.partner)
         downloads(schedule, result.profile, run_id)
         report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
+    with presets:  # of all that was drawn above and below
+        presets_button("schedule", run_id)
 
 
 def _groups(run_id: str, result: SensitivityResult) -> tuple[tuple[CoupledGroup, ...], bool]:

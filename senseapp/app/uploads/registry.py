@@ -18,7 +18,7 @@ from senseapp.runs.service import Service
 
 _KEPT_SECONDS = 600.0
 """How long files outlive their session's connection: longer than Streamlit keeps a session for its browser."""
-_MOST_WAITING = 64  # files of one session that no page has taken
+_MOST_WAITING = 512  # files of one session that no page has taken
 _LEAST_STEP_BYTES, _MOST_STEP_BYTES = 128 * 1024, 16 * 1024 * 1024  # reserved at once
 
 
@@ -109,6 +109,13 @@ class UploadRegistry:
             if session is not None and upload is not None and upload.path is not None:
                 session.taken.append(upload.path)
         return upload
+
+    def adopt(self, session_id: str, path: Path, service: Service) -> None:
+        """Keep a file that another session has sent with this one, for a page that was reloaded."""
+        with self._lock:
+            for session in self._sessions.values():
+                session.taken = [taken for taken in session.taken if taken != path]
+            self._sessions.setdefault(session_id, _Session(service, self._clock())).taken.append(path)
 
     def drop(self, session_id: str, file_id: str) -> None:
         """Remove a file that the person took back before its page took it."""

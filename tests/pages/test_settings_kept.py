@@ -1,0 +1,169 @@
+"""Every setting of Analyze, Results, Schedule and Compare is kept over a reload, back, and in a second tab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from senseapp.app.common.state import LayerEdits
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.runs.backend import Backend
+from senseapp.runs.service import Service
+from tests.pages.conftest import finish, go_back, open_page, wait_for_card
+
+Settings = dict[str, Any]
+"""Values by the keys of widgets; ``{run}`` stands for the id of the run."""
+
+ANALYZE: Settings = {
+    "analyze.compression.kind": "quantization",
+    "analyze.levels.quantization": [4.0, 6.0],
+    "analyze.metric": "kl",
+    "analyze.quick": True,
+    "analyze.options.samples": 99,
+    "analyze.options.batch_size": 8,
+    "analyze.options.precision": "bf16",
+    "analyze.options.device": "cpu",
+    "analyze.options.seed": 3,
+    "analyze.options.until_settled": True,
+    "analyze.options.adapted": True,
+    "analyze.options.layers": "layer1.*",
+    "analyze.options.types": ["Conv2d"],
+    "analyze.data.source": "None",
+}
+RESULTS: list[Settings] = [
+    {
+        "results.level.{run}": 0.75,
+        "results.metric.{run}": "kl",
+        "layer.{run}": "fc",
+        "layers.order.{run}": "Most fragile first",
+        "layers.log.{run}": True,
+        "layers.top.{run}": 2,
+    },
+    {"results.tab.{run}": "Layers", "layers.draw.{run}": "Line"},
+    {
+        "results.tab.{run}": "Curves",
+        "curves.mode.{run}": "By name",
+        "curves.search.{run}": "layer",
+    },
+    {"results.tab.{run}": "Network", "network.length.{run}": "MACs"},
+    {
+        "results.tab.{run}": "Histograms",
+        "histogram.tensor.{run}": "activations",
+        "histogram.bits.{run}": 6,
+        "histogram.objective.{run}": "none",
+        "histogram.channel.{run}": True,
+        "histogram.fold.{run}": True,
+        "histogram.layers.{run}": "Several",
+        "histogram.search.{run}": "conv1",
+    },
+]
+SCHEDULE: list[Settings] = [
+    {
+        "schedule.budget.{run}": "bytes",
+        "schedule.target.{run}": 31,
+        "schedule.limits.{run}": (5, 80),
+        "schedule.edits.{run}": LayerEdits(fixed={"fc": 0.0}, bounds={"conv1": (0.1, None)}),
+        "schedule.repair.{run}": False,
+        "schedule.adapt.{run}": "minutes",
+        "schedule.deploy_kind.{run}": "int8",
+        "schedule.deploy_adapt.{run}": "best",
+        "schedule.deploy_batch.{run}": 4,
+        "schedule.format.{run}": "yaml",
+    },
+    {"schedule.method.{run}": "gamma", "schedule.gamma.{run}": 2.5},
+    {"schedule.method.{run}": "strongest", "schedule.drop_metric.{run}": "kl", "schedule.drop_repair.{run}": False},
+]
+
+
+def _set(app: AppTest, settings: Settings) -> None:
+    for key, value in settings.items():
+        app.session_state[key] = value
+    app.run()
+    assert not app.exception
+
+
+def _seen(app: AppTest, settings: Settings) -> Settings:
+    return {key: app.session_state[key] for key in settings}
+
+
+def _walk(app: AppTest, settings: Settings, open_again: Callable[[dict[str, str]], AppTest]) -> None:
+    first, usual_query = _usual(app, settings), dict(app.query_params)
+    _set(app, settings)
+    assert _seen(app, settings) == settings
+    query = dict(app.query_params)
+    other = open_again(query)
+    assert _seen(other, settings) == settings  # a reload, or a second tab
+    assert dict(other.query_params) == query
+    go_back(app, **usual_query)
+    assert {key: app.session_state[key] for key in first} == first
+    go_back(app, **query)  # forward
+    assert _seen(app, settings) == settings
+
+
+def _usual(app: AppTest, settings: Settings) -> Settings:
+    return {key: app.session_state[key] for key in settings if key in app.session_state}
+
+
+def _of(run_id: str, settings: Settings) -> Settings:
+    return {key.format(run=run_id): value for key, value in settings.items()}
+
+
+def test_twenty_settings_and_more_are_walked() -> None:
+    keys = {key for settings in (ANALYZE, *RESULTS, *SCHEDULE) for key in settings}
+    assert len(keys) >= 35
+
+
+@pytest.mark.parametrize("settings", RESULTS, ids=["layers", "line", "curves", "network", "histograms"])
+def test_results(app: AppTest, another_app: Callable[[], AppTest], finished_run: str, settings: Settings) -> None:
+    page = "pages/results.py"
+    open_page(app, page, run=finished_run)
+    _walk(app, _of(finished_run, settings), lambda query: open_page(another_app(), page, **query))
+
+
+@pytest.mark.parametrize("settings", SCHEDULE, ids=["goal", "proportional", "largest loss"])
+def test_schedule(app: AppTest, another_app: Callable[[], AppTest], finished_run: str, settings: Settings) -> None:
+    page = "pages/targets.py"
+    open_page(app, page, run=finished_run)
+    _walk(app, _of(finished_run, settings), lambda query: open_page(another_app(), page, **query))
+
+
+def test_analyze(app: AppTest, another_app: Callable[[], AppTest], service: Service) -> None:
+    wait_for_card(app.run())
+    app.radio(key="analyze.compression.kind").set_value("quantization").run()
+    _set(app, ANALYZE)
+    query = dict(app.query_params)
+    other = another_app()
+    for name, text in query.items():
+        other.query_params[name] = text
+    wait_for_card(other.run())
+    assert _seen(other, ANALYZE) == ANALYZE
+    other.button(key="analyze.run").click().run()
+    app.button(key="analyze.run").click().run()
+    first, second = (record.spec for record in service.runs())
+    assert first == second
+    assert first.sensitivity.layers == ("layer1.*",)
+    assert first.sensitivity.num_samples == 99
+
+
+def test_compare(
+    app: AppTest, another_app: Callable[[], AppTest], service: Service, backend: Backend, finished_run: str
+) -> None:
+    page, key = "pages/compare.py", "compare.level.{run}"
+    second = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75), seed=2)))
+    app.query_params["run"] = [finished_run, second]
+    open_page(app, page)
+    app.selectbox(key="compare.metric").set_value("kl").run()
+    app.button_group(key=key.format(run=second)).set_value(0.75).run()
+    _set(app, {"compare.order": "Moved most first", "compare.axes": "Values"})
+    other = another_app()
+    for name, text in app.query_params.items():
+        other.query_params[name] = text
+    open_page(other, page)
+    assert other.selectbox(key="compare.metric").value == "kl"
+    assert other.button_group(key=key.format(run=second)).value == 0.75
+    assert other.session_state["compare.order"] == "Moved most first"
+    assert other.session_state["compare.axes"] == "Values"
+    assert dict(other.query_params) == dict(app.query_params)
