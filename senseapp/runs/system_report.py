@@ -107,7 +107,7 @@ def system_report(
         memory_total_bytes=memory.total,
         running=running,
         waiting=waiting,
-        workers=settings.workers,
+        workers=settings.workers + settings.short_workers * settings.job_processes,
         max_queue=settings.max_queue,
         disk=disk,
         up_seconds=time.time() - process.create_time(),
