@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from senseapp.cli.figures import candidate_json, changes_json, number
 from senseapp.cli.progress_bar import phases
 from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import small_form
 from senseapp.records.schedule import RepairStep, ValidationResult
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
@@ -57,24 +58,25 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.schedules.write import check_suffix  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.schedules.prove import validate
+    from senseapp.schedules.deliver import weights_candidates
+    from senseapp.schedules.evaluator import ScheduleEvaluator
+    from senseapp.schedules.prove import prove
     from senseapp.schedules.write import with_file_sizes, write_compressed
 
+    other = partner.compression if partner is not None else None
+    task = Verification(
+        run_id="", schedule=schedule, repair=arguments.repair, adapting=arguments.adapt, other=other, rounds=1
+    )
     with phases() as progress:
-        other = partner.compression if partner is not None else None
-        proven = validate(
-            result,
-            schedule,
-            repair=arguments.repair,
-            rounds=1,
-            adapting=arguments.adapt,
-            other=other,
-            progress=progress,
-        )
+        progress("Loading the model and the images")
+        evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
+        proven = prove(evaluator, schedule, repair=task.repair, rounds=task.rounds, adapting=task.adapting)
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, arguments.out, proven.example)
-    validation = with_file_sizes(proven.result, files, proven.dense)
-    print(json.dumps(_report(result, validation, files, notes), allow_nan=False))
+        validation = with_file_sizes(proven.result, files, proven.dense)
+        candidates = weights_candidates(evaluator, proven, validation, files, task.key)
+    report = _report(result, validation, files, notes) | {"candidates": [candidate_json(each) for each in candidates]}
+    print(json.dumps(report, allow_nan=False))
 
 
 def _report(
@@ -90,15 +92,15 @@ def _report(
     own = change_in(validation.changes, name)
     return {
         "metric": name,
-        "before": _number(own.baseline) if own else None,
+        "before": number(own.baseline) if own else None,
         **{label: _value(name, changes) for label, changes in measured.items()},
         "delivered": validation.delivered,
         "reason": validation.delivered_reason,
         "uniform_delivered": validation.uniform_delivered or None,
         "steps": [_step(step) for step in validation.steps],
         "images": own.num_samples if own else 0,
-        "predicted": {"metric": validation.schedule.metric, "delta": _number(validation.predicted)},
-        "changes": {label: _deltas(changes) for label, changes in measured.items()},
+        "predicted": {"metric": validation.schedule.metric, "delta": number(validation.predicted)},
+        "changes": {label: changes_json(changes, values=False) for label, changes in measured.items()},
         "sizes": {kind: list(pair) for kind, pair in validation.sizes.items()},
         "checkpoint": str(files[0]),
         "files": [str(path) for path in files],
@@ -110,26 +112,10 @@ def _report(
 
 def _step(step: RepairStep) -> dict[str, Any]:
     metric = step.change.metric
-    found = _deltas([step.change])[metric]
+    found = changes_json([step.change], values=False)[metric]
     return {"step": step.title, "metric": metric, **found, "images": step.change.num_samples, "kept": step.kept}
 
 
 def _value(metric: str, changes: Sequence[MetricChange]) -> float | None:
     change = change_in(changes, metric)
-    return _number(change.value) if change else None
-
-
-def _deltas(changes: Sequence[MetricChange]) -> dict[str, dict[str, float | None]]:
-    return {
-        change.metric: {
-            "delta": _number(change.delta),
-            "ci_low": _number(change.ci_low),
-            "ci_high": _number(change.ci_high),
-        }
-        for change in changes
-    }
-
-
-def _number(value: float) -> float | None:
-    """Return ``value``, or None where JSON has no form for it."""
-    return value if math.isfinite(value) else None
+    return number(change.value) if change else None

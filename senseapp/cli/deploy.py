@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from senseapp.cli.progress_bar import phases
+from senseapp.cli.figures import changes_json, figures_json
+from senseapp.cli.progress_bar import ProgressObserver, phases
 from senseapp.cli.run_arguments import add_adapting, add_run_arguments, partner_of, schedule_at
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidSpec
-from senseapp.metrics import MetricChange
-from senseapp.records.deployment import Deployment, DeploySettings, RuntimeFigures
+from senseapp.records.candidate import Candidate
+from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.model_files import ONNX
 from senseapp.records.rounding import LayerRounding, RoundingSettings
+from senseapp.runs.schedule_tasks import DeliverTask
+from senseapp.runs.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 NAME = "deploy"
 SUMMARY = "Write the network as ONNX that runs in int8, measured in onnxruntime beside the original."
 EPILOG = """\
-Without --schedule the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in
-float, as long as the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the
-schedule do so too. --all-int8 and --float do without that choice; --max-changed 0.01 leaves as little in float as it
-takes for at most 1 % of the answers to change, on images that chose it. One JSON line has, for the file, for the
-original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on images that
-nothing was made from where there are enough, the milliseconds of a call on this machine with the interval of their
-median, made in turns, and the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load
-it, prepare a picture and run it. --explain adds, for each layer of the uncompressed network, the damage of rounding
-its weights alone, its input alone and its output alone, to bits of their own.
+With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
+the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
+the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the schedule do so too.
+--all-int8 and --float do without that choice; --max-changed 0.01 leaves as little in float as it takes for at most 1 %
+of the answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
+original in float, for all-int8 and for onnxruntime's own default: every metric with its interval, on held-out images
+where there are enough, the milliseconds of a call on this machine with the interval of their median, made in turns, and
+the bytes of the file. "notes" begins with the finding. FILE.README.txt says how to load it, prepare a picture and run
+it. The file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer
+of the uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of
+their own.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -62,12 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-bits", type=int, default=8, help="of --explain, 2 to 8")
     parser.add_argument("--activation-bits", type=int, default=8, help="of --explain, 8 or 16")
     add_adapting(parser)
+    parser.add_argument(
+        "--allowed",
+        type=float,
+        metavar="X",
+        help="tolerable loss as a fraction; where the schedule's weights lose more, adapted ones are tried too",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="ONNX", help="file to write, ends in .onnx")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write, measure, and print one JSON line."""
-    result = RunFolder(arguments.run_folder).load_result()
+    folder = RunFolder(arguments.run_folder)
+    result = folder.load_result()
     schedule = schedule_at(arguments.schedule, result) if arguments.schedule else None
     partner = partner_of(arguments, result)
     out: Path = arguments.out
@@ -82,37 +92,54 @@ def run(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         batch=arguments.batch,
         reduce_range=arguments.reduce_range,
+    )
+    task = DeliverTask(
+        run_id="",
+        schedule=schedule,
         adapting=arguments.adapt,
+        allowed_drop=arguments.allowed,
+        settings=settings,
+        other=partner.compression if partner is not None else None,
+        rounds=1,
     )
     apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-    from senseapp.schedules.deploy import deploy, explain  # torch loads here
-    from senseapp.schedules.evaluator import ScheduleEvaluator
+    from senseapp.schedules.deploy import explain  # torch loads here
 
     with phases() as progress:
-        other = partner.compression if partner is not None else None
-        evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
-        deployed = deploy(evaluator, schedule, settings)
+        context = TaskContext(folder=folder, observer=ProgressObserver(progress))
+        evaluator = open_evaluator(context, task.other)
+        delivery = task.make(evaluator, context)
+        task.keep(folder, delivery)
         roundings = explain(evaluator, apart) if arguments.explain else []
+    wanted = [each for each in delivery.candidates if each.runs and (each.form == "onnx") == (settings.kind == "float")]
+    if not wanted:
+        raise InvalidSpec(f"No file was written. {' '.join(delivery.notes)}")
+    (candidate,) = wanted
+    assert candidate.deployment is not None
     beside = out.with_suffix(".README.txt")
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(out, deployed.content)
-    replace_file(beside, deployed.record.readme(out.name).encode())
+        replace_file(out, folder.candidate_file(candidate).read_bytes())
+    replace_file(beside, candidate.deployment.readme(out.name).encode())
     explained = {"explained": [_explained(each) for each in roundings]} if arguments.explain else {}
-    print(json.dumps(_report(deployed.record, (out, beside)) | explained, allow_nan=False))
+    print(json.dumps(_report(candidate, candidate.deployment, (out, beside)) | explained, allow_nan=False))
 
 
-def _report(deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
+def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
     return {
-        **{name: _figures(figures) for name, figures in deployed.figures.items()},
-        "simulated": _changes(deployed.simulated),
+        "headline": candidate.headline,
+        "form": candidate.form,
+        "reconstruction": candidate.reconstruction,
+        "pays": candidate.pays,
+        **{name: figures_json(figures) for name, figures in deployed.figures.items()},
+        "simulated": changes_json(deployed.simulated),
         "in_float": list(deployed.in_float),
         "images": deployed.images,
         "opset": deployed.opset,
         "batch": deployed.batch or "any",
         "machine": deployed.machine,
         "files": [str(path) for path in files],
-        "notes": [*deployed.findings, *deployed.notes],
+        "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
     }
 
 
@@ -120,26 +147,6 @@ def _explained(rounding: LayerRounding) -> dict[str, Any]:
     parts = {"weight": rounding.weight, "input": rounding.given, "output": rounding.made}
     return {
         "layer": rounding.layer,
-        **{name: _changes([change]) if change is not None else None for name, change in parts.items()},
+        **{name: changes_json([change]) if change is not None else None for name, change in parts.items()},
         "finding": rounding.finding(),
     }
-
-
-def _figures(figures: RuntimeFigures) -> dict[str, Any]:
-    milliseconds = {name: 1000 * value for name, value in asdict(figures.seconds).items()}
-    return {
-        "changes": _changes(figures.changes),
-        "ms": milliseconds,
-        "time_ratio": asdict(figures.time_ratio),
-        "file_bytes": figures.file_bytes,
-    }
-
-
-def _changes(changes: Iterable[MetricChange]) -> dict[str, dict[str, float | None]]:
-    kept = ("value", "delta", "ci_low", "ci_high")
-    return {each.metric: {name: _number(getattr(each, name)) for name in kept} for each in changes}
-
-
-def _number(value: float) -> float | None:
-    """Return ``value``, or None where JSON has no form for it."""
-    return value if math.isfinite(value) else None

@@ -23,6 +23,27 @@ def phases() -> Iterator[Callable[[str], None]]:
         yield bar.set_description_str
 
 
+class ProgressObserver:
+    """Shows the steps of work on a finished run through :func:`phases`."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def phase(self, sentence: str) -> None:
+        """Show the step that begins."""
+        if sentence:
+            self._show(sentence)
+
+    def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Never called: the run is finished."""
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Never called: the run is finished."""
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Never called: the run is finished."""
+
+
 class ProgressBar:
     """Shows a run as it goes; appears once the model is loaded, so that bad input costs one line only."""
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from senseapp.cli.progress_bar import phases
+from senseapp.cli.figures import candidate_json
+from senseapp.cli.progress_bar import ProgressObserver, phases
+from senseapp.core.disk import replace_file, storage_errors
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import Goal, offered, recommended
 from senseapp.records.recommendation import Recommendation
 from senseapp.runs.graph_files import write_target_file
 from senseapp.runs.schedule_tasks import RecommendationTask
+from senseapp.runs.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 NAME = "recommend"
-SUMMARY = "Find how much can be saved for a tolerable loss, and prove it on images used for nothing else."
+SUMMARY = "Find how much can be saved for a tolerable loss, and prove it on held-out images."
 EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON. One JSON line says what was found; where nothing can be
@@ -40,34 +43,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON file to write")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
+    parser.add_argument(
+        "--goal", choices=get_args(Goal), default="smaller", help="what the file that --best writes is chosen for"
+    )
+    parser.add_argument(
+        "--best", type=Path, metavar="STEM", help="write the recommended file, whose suffix its form gives, as well"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, prove, write, and print one JSON line."""
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
-    from senseapp.schedules.write import check_suffix, with_file_sizes, write_compressed  # torch loads here
+    from senseapp.schedules.write import check_suffix, write_compressed  # torch loads here
 
     check_suffix(arguments.out.suffix)
-    from senseapp.schedules.evaluator import ScheduleEvaluator
     from senseapp.schedules.recommend import judged_by, recommend
 
     files: tuple[Path, ...] = ()
     with phases() as progress:
-        progress("Loading the model and the images")
-        evaluator = ScheduleEvaluator.open(result, progress=progress)
+        context = TaskContext(folder=folder, observer=ProgressObserver(progress))
+        evaluator = open_evaluator(context)
         view = METRICS[judged_by(evaluator)]
         allowed = None if arguments.allowed is None else arguments.allowed / view.factor
+        task = RecommendationTask(run_id="", allowed_drop=allowed)
         found = recommend(evaluator, allowed_drop=allowed)
-        record = found.record
-        if found.proven is not None:
+        record = task.keep_all(found, evaluator, context)
+        task.keep(folder, record)
+        if found.proven is not None and record.validation is not None:
             progress("Writing the compressed model")
             files, _ = write_compressed(found.proven.applied, arguments.out, found.proven.example)
-            validation = with_file_sizes(found.proven.result, files, found.proven.dense)
-            record = replace(record, validation=validation)
-            write_target_file(validation.schedule, result, format_name="json", path=arguments.schedule)
-    folder.save(RecommendationTask(run_id="", allowed_drop=allowed).key, record)
-    print(json.dumps(_report(record, files, arguments.schedule), allow_nan=False))
+            write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
+    best = recommended(folder.candidates(), goal=arguments.goal, allowed_drop=record.allowed_drop)
+    if best is not None and arguments.best is not None:
+        with storage_errors(f"the folder of {arguments.best.name}"):
+            arguments.best.parent.mkdir(parents=True, exist_ok=True)
+            target = arguments.best.with_name(arguments.best.name + best.suffix)
+            replace_file(target, folder.candidate_file(best).read_bytes())
+        files = (*files, target)
+    offers = [candidate_json(each) for each in offered(folder.candidates())]
+    report = _report(record, files, arguments.schedule)
+    report |= {"recommended": candidate_json(best) if best is not None else None, "candidates": offers}
+    print(json.dumps(report, allow_nan=False))
 
 
 def _report(record: Recommendation, files: tuple[Path, ...], schedule: Path) -> dict[str, Any]:

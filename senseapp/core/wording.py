@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import islice
 
@@ -37,3 +38,23 @@ def listed(names: Iterable[str]) -> str:
     first = list(islice(names, _MOST_LISTED + 1))
     shown = [printable(name) for name in first[:_MOST_LISTED]]
     return ", ".join(shown + ["…"] * (len(first) > _MOST_LISTED))
+
+
+def three_digits(value: float) -> str:
+    """Return ``value`` with three significant digits and no exponent: ``1.82``, ``44.7``, ``512``."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def bytes_size(number: float) -> str:
+    """Return a size in decimal units.
+
+    >>> bytes_size(311_089), bytes_size(44_700_000), bytes_size(12)
+    ('311 kB', '44.7 MB', '12 bytes')
+    """
+    for step, prefix in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(number) >= step:
+            return f"{three_digits(number / step)} {prefix}"
+    return f"{number:.0f} bytes"

@@ -25,7 +25,7 @@ class DeploySettings:
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for weights, for processors without VNNI, which saturate.
-        adapting: whether the layers that the schedule compresses are given new weights first.
+        adapting: only in records of earlier versions, in which a file was made apart from its proof.
     """
 
     kind: DeployKind = "mixed"
@@ -104,6 +104,7 @@ class Deployment:
         machine: processor and runtime that times were taken on.
         findings: sentences; the first says what the file does, the others what speaks against it.
         notes: further sentences.
+        computes_in_float: whether no part of the file computes in int8; None in records of earlier versions.
     """
 
     settings: DeploySettings
@@ -117,6 +118,7 @@ class Deployment:
     machine: str
     findings: tuple[str, ...]
     notes: tuple[str, ...]
+    computes_in_float: bool | None = None
 
     def readme(self, name: str) -> str:
         """Return how the file called ``name`` is loaded, given a picture, and run, in three lines."""

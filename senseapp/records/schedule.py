@@ -203,6 +203,11 @@ class ValidationResult:
         return self.delivered in ("repaired", "adapted") or (not self.delivered and bool(self.repaired))
 
     @property
+    def reconstruction(self) -> Delivered:
+        """How the weights that were kept make up for what compression took."""
+        return self.delivered or ("repaired" if self.repaired else "compressed")
+
+    @property
     def repair_words(self) -> tuple[str, str]:
         """What was done to the model that :attr:`repaired` was measured of, and what it is with that."""
         return ("repair", "repaired") if self.adapting == "off" else ("adapting", "adapted")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.disk import storage_errors
+from senseapp.records.candidate import Candidate
 from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
@@ -18,7 +19,7 @@ from senseapp.runs.backend import Backend
 from senseapp.runs.disk_space import check_run_room, disk_use
 from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
-from senseapp.runs.schedule_tasks import DeployTask, Verification
+from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths
 from senseapp.runs.tasks import FinishedRunTask
@@ -84,18 +85,21 @@ class Work:
         known = self._readable(proof)
         return known.files(self._store.folder(known.run_id))
 
-    def deployed(self, task: DeployTask) -> Path:
-        """Return the file that a runtime runs."""
-        known = self._readable(task)
-        return known.file(self._store.folder(known.run_id))
+    def candidates(self, run_id: str) -> tuple[Candidate, ...]:
+        """Return every file that was made of a run, with its figures."""
+        return self._store.folder(self._store.readable(run_id, self._owner)).candidates()
 
-    def pack_deployed(self, task: DeployTask, name: str, target: Path) -> Path:
-        """Write a zip of the file, called ``name`` in it, and how it is used, to ``target``, and return that."""
-        content, record = self.deployed(task), self.outcome(task)
-        assert record is not None
+    def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
+        """Return the file of a candidate; raises NotFound where only its figures are on this server."""
+        return self._store.folder(self._store.readable(run_id, self._owner)).candidate_file(candidate)
+
+    def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
+        """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
+        content = self.candidate_file(run_id, candidate)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
-            archive.writestr("README.txt", record.readme(name))
+            if candidate.deployment is not None:
+                archive.writestr("README.txt", candidate.deployment.readme(name))
         return target
 
     def _readable(self, task: TaskT) -> TaskT:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from senseapp.compressions import BudgetKind, CompressionConfig
+from senseapp.compressions import BudgetKind, CompressionConfig, get
 from senseapp.core.codec import encode
 from senseapp.core.disk import replace_file
 from senseapp.core.errors import NotFound
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.changed_answers import ChangedAnswers
-from senseapp.records.deployment import Deployment, DeploySettings
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.model_files import MODEL_FILES
 from senseapp.records.recommendation import Recommendation
@@ -21,7 +22,13 @@ from senseapp.runs.tasks import REPAIR, FinishedRunTask, TaskContext, key_of, op
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from senseapp.schedules.evaluator import ScheduleEvaluator
     from senseapp.schedules.prove import Proven
+    from senseapp.schedules.recommend import Recommended
+    from senseapp.schedules.source import Source
+
+_MOST_CHANGED = 0.5
+"""Share of answers that a file in int8 may change at most, whatever loss is tolerated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         repair: whether it is repaired without training, where it measures better so.
         adapting: whether its layers are given new weights, where it measures better so.
         other: how the second run compresses, where the schedule was made from two.
+        rounds: how often layers may be measured again and the schedule solved again; 1 keeps the schedule as it is.
     """
 
     kind: ClassVar[type] = ValidationResult
@@ -41,6 +49,7 @@ class Verification(FinishedRunTask[ValidationResult]):
     repair: bool = True
     adapting: Adapting = "off"
     other: CompressionConfig | None = None
+    rounds: int = 3
 
     @property
     def is_short(self) -> bool:
@@ -52,25 +61,23 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Names its files."""
         adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
         repair = REPAIR if self.repair else False
-        return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}")
+        rounds = "" if self.rounds == Verification.rounds else f" rounds={self.rounds}"
+        return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}{rounds}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model too."""
-        from senseapp.schedules.prove import validate  # torch loads here
+        return self.prove(open_evaluator(context, self.other), context)[0]
 
-        proven = validate(
-            context.folder.load_result(),
-            self.schedule,
-            repair=self.repair,
-            adapting=self.adapting,
-            other=self.other,
-            data_roots=context.data_roots,
-            progress=context.observer.phase,
-        )
-        return self.written(proven, context)
+    def prove(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[ValidationResult, Proven]:
+        """Prove the schedule on an open evaluator; write the compressed model, and return it with its proof."""
+        from senseapp.schedules.prove import prove  # torch loads here
 
-    def written(self, proven: Proven, context: TaskContext) -> ValidationResult:
-        """Write the compressed model into the folder, and return what was measured with the sizes of its files."""
+        proven = prove(evaluator, self.schedule, repair=self.repair, rounds=self.rounds, adapting=self.adapting)
+        return self.written(evaluator, proven, context), proven
+
+    def written(self, evaluator: ScheduleEvaluator, proven: Proven, context: TaskContext) -> ValidationResult:
+        """Write the compressed model and its candidates into the folder; return the proof with the sizes of files."""
+        from senseapp.schedules.deliver import weights_candidates
         from senseapp.schedules.write import with_file_sizes, write_compressed
 
         context.observer.phase("Writing the compressed model")
@@ -78,7 +85,10 @@ class Verification(FinishedRunTask[ValidationResult]):
         if proven.changed is not None:
             context.folder.save(self.key, proven.changed)
         validation = with_file_sizes(proven.result, files, proven.dense)
-        return replace(validation, notes=(*validation.notes, *notes))
+        validation = replace(validation, notes=(*validation.notes, *notes))
+        delivery = Delivery(candidates=weights_candidates(evaluator, proven, validation, files, self.key))
+        context.folder.save(self.key, delivery)
+        return validation
 
     def changed(self, folder: RunFolder) -> ChangedAnswers | None:
         """Return which answers the proven model changes; None where that is unknown."""
@@ -103,19 +113,29 @@ def _second(other: CompressionConfig | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeployTask(FinishedRunTask[Deployment]):
-    """What is to be written for a runtime and measured in it: a schedule, and how.
+class DeliverTask(FinishedRunTask[Delivery]):
+    """Files of one schedule, made from the weights that are proven first; or, without one, of the original weights.
 
     Attributes:
+        schedule: None for the original weights.
+        repair: whether proven weights may be repaired.
+        adapting: whether proven weights may be adapted.
+        allowed_drop: what may be lost, in the unit of the metric that people judge the model by. Where the proven
+            weights lose more, adapted ones are tried too, and the better are taken. None tries nothing more.
+        settings: of the file in int8; of kind ``float`` asks for none.
         other: how the second run compresses, where the schedule was made from two.
     """
 
-    kind: ClassVar[type] = Deployment
+    kind: ClassVar[type] = Delivery
     keeps_model: ClassVar[bool] = True
 
-    schedule: Schedule
+    schedule: Schedule | None = None
+    repair: bool = True
+    adapting: Adapting = "off"
+    allowed_drop: float | None = None
     settings: DeploySettings
     other: CompressionConfig | None = None
+    rounds: int = 3
 
     @property
     def is_short(self) -> bool:
@@ -124,23 +144,81 @@ class DeployTask(FinishedRunTask[Deployment]):
 
     @property
     def key(self) -> str:
-        """Names its files."""
-        return key_of(f"{_text_of(self.schedule)} {self.settings}{_second(self.other)}")
+        """Names its files; hashes each field by its name, so that a new one with its default changes no key."""
+        settings = self.settings
+        asked = {
+            "version": 1,
+            "schedule": None if self.schedule is None else _text_of(self.schedule),
+            "repair": self.repair and REPAIR,
+            "adapting": self.adapting,
+            "allowed_drop": self.allowed_drop,
+            "other": repr(self.other) if self.other else None,
+            "rounds": self.rounds,
+            "kind": settings.kind,
+            "most_changed": settings.most_changed if settings.kind == "quickest" else None,
+            "most_time": settings.most_time if settings.kind == "mixed" else None,
+            "calls": [settings.threads, settings.batch],
+            "reduce_range": settings.reduce_range,
+        }
+        return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
 
-    def find_out(self, context: TaskContext) -> Deployment:
-        """Write the file and measure it."""
-        from senseapp.schedules.deploy import deploy  # torch loads here
+    def proof(self, adapting: Adapting) -> Verification:
+        """Return the task that proves the schedule with that way to adapt weights."""
+        assert self.schedule is not None
+        return Verification(
+            run_id=self.run_id,
+            schedule=self.schedule,
+            repair=self.repair,
+            adapting=adapting,
+            other=self.other,
+            rounds=self.rounds,
+        )
 
-        deployed = deploy(open_evaluator(context, self.other), self.schedule, self.settings)
-        replace_file(context.folder.deployed(self.key), deployed.content)
-        return deployed.record
+    def find_out(self, context: TaskContext) -> Delivery:
+        """Prove, write the files, measure them."""
+        return self.make(open_evaluator(context, self.other), context)
 
-    def file(self, folder: RunFolder) -> Path:
-        """Return the file; raises NotFound before it is written."""
-        path = folder.deployed(self.key)
-        if self.outcome(folder) is None or not path.is_file():
-            raise NotFound("There is no such file yet. Make it first.")
-        return path
+    def make(self, evaluator: ScheduleEvaluator, context: TaskContext) -> Delivery:
+        """Do the same on an open evaluator."""
+        from senseapp.schedules.deliver import runtime_candidates  # torch loads here
+        from senseapp.schedules.source import original_source
+
+        candidates: tuple[Candidate, ...] = ()
+        if self.schedule is None:
+            source = original_source(evaluator)
+        else:
+            source, candidates = self._proven(evaluator, context)
+        made = runtime_candidates(
+            evaluator, source, self.settings, lambda form: context.folder.deployed(key_of(f"{self.key} {form}")).name
+        )
+        for candidate, deployed in made.made:
+            replace_file(context.folder.path / candidate.file, deployed.content)
+        return Delivery(candidates=(*candidates, *(each for each, _ in made.made)), notes=made.notes)
+
+    def _proven(self, evaluator: ScheduleEvaluator, context: TaskContext) -> tuple[Source, tuple[Candidate, ...]]:
+        """Return the proven network and the candidates of its weights; what was proven before is read again."""
+        from senseapp.schedules.prove import prove_within
+        from senseapp.schedules.source import proven_source, stored_source
+
+        folder, proof = context.folder, self.proof(self.adapting)
+        known, delivery = proof.outcome(folder), folder.load(Delivery, proof.key)
+        limit = self.allowed_drop
+        if known is not None and delivery is not None and (limit is None or delivery.candidates[0].within(limit)):
+            return stored_source(evaluator, known, folder.compressed_model(proof.key)), delivery.candidates
+        assert self.schedule is not None
+        proven = prove_within(
+            evaluator,
+            self.schedule,
+            repair=self.repair,
+            rounds=self.rounds,
+            adapting=self.adapting,
+            allowed_drop=self.allowed_drop,
+        )
+        proof = self.proof(proven.result.adapting)
+        proof.keep(folder, proof.written(evaluator, proven, context))
+        delivery = folder.load(Delivery, proof.key)
+        assert delivery is not None  # just written
+        return proven_source(evaluator, proven), delivery.candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +322,40 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         return Verification(run_id=self.run_id, schedule=found.schedule, adapting=found.validation.adapting)
 
     def find_out(self, context: TaskContext) -> Recommendation:
-        """Look for it, and keep its proof and the compressed model."""
+        """Look for it on the images of the run."""
         from senseapp.schedules.recommend import recommend  # torch loads here
 
-        found = recommend(open_evaluator(context), allowed_drop=self.allowed_drop)
-        proof = self.proof(found.record)
-        if proof is None or found.proven is None:
-            return found.record
-        validation = proof.written(found.proven, context)
-        proof.keep(context.folder, validation)
-        return replace(found.record, validation=validation)
+        evaluator = open_evaluator(context)
+        return self.keep_all(recommend(evaluator, allowed_drop=self.allowed_drop), evaluator, context)
+
+    def keep_all(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
+        """Keep the proof of what was found and every file that can be recommended; return the finished record."""
+        record, proof = found.record, self.proof(found.record)
+        if proof is not None and found.proven is not None:
+            validation = proof.written(evaluator, found.proven, context)
+            proof.keep(context.folder, validation)
+            record = replace(record, validation=validation)
+        for task in self.deliveries(record):
+            task.keep(context.folder, task.make(evaluator, context))
+        return record
+
+    def deliveries(self, found: Recommendation) -> tuple[DeliverTask, ...]:
+        """Return the tasks whose files are made with a recommendation: of its schedule, and of the original weights.
+
+        Where channels are removed, the schedule gets a file in int8 too. On top of zeros or rounded weights, int8 would
+        lose more than on the original weights and be no smaller or faster, so there it is made on request only.
+        """
+        int8 = DeploySettings(kind="quickest", most_changed=min(found.allowed_drop, _MOST_CHANGED))
+        original = DeliverTask(run_id=self.run_id, settings=int8)
+        if found.schedule is None or found.validation is None:
+            return (original,)
+        removes = any(
+            get(entry.compression).removes_channels for entry in found.schedule.entries if entry.compression != "none"
+        )
+        scheduled = DeliverTask(
+            run_id=self.run_id,
+            schedule=found.schedule,
+            adapting=found.validation.adapting,
+            settings=int8 if removes else replace(int8, kind="float"),
+        )
+        return scheduled, original

@@ -11,28 +11,28 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
-from senseapp.compressions import Effect
+from senseapp.compressions import DENSE_BITS
 from senseapp.compressions.levels import BitScale
+from senseapp.core.wording import plural
 from senseapp.data.images import PreparedImages
 from senseapp.engine.accumulation import BaselineOutputs
-from senseapp.metrics import METRICS, change_of, divergence_among
+from senseapp.metrics import METRICS, change_of
+from senseapp.records.candidate import Candidate, Form
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 from senseapp.records.rounding import LayerRounding, RoundingSettings
-from senseapp.records.schedule import Schedule
-from senseapp.schedules.apply import AppliedModel
 from senseapp.schedules.evaluator import ScheduleEvaluator
 from senseapp.schedules.file_judge import FileJudge
 from senseapp.schedules.findings import advice, findings
 from senseapp.schedules.float_nodes import Mixed, mixed
 from senseapp.schedules.four_bits import BITS, with_four_bits
 from senseapp.schedules.int8 import Int8Writer, int8_nodes, layers_of_nodes
-from senseapp.schedules.repair_choice import Measured, measured
+from senseapp.schedules.integer_weights import with_integer_weights
 from senseapp.schedules.rounding.choice import chosen_rounding
 from senseapp.schedules.rounding.equalise import better_equalised
 from senseapp.schedules.rounding.explain import layer_roundings
 from senseapp.schedules.runtime import TURNS, RuntimeModel, machine, ratio, times
+from senseapp.schedules.source import Source
 from senseapp.schedules.timing import time_layers
-from senseapp.schedules.write import onnx_copy
 
 _INT8_BITS = 8
 _BITS = BitScale(noun="rounding", axis="Bits")
@@ -60,32 +60,48 @@ class Deployed:
     content: bytes
     record: Deployment
 
+    def candidate(self, source: Source, *, name_of: Callable[[Form], str], held_out: bool) -> Candidate:
+        """Return it as a candidate; ``name_of`` returns the name of a file by its form."""
+        form = _form_of(self.record)
+        return Candidate(
+            file=name_of(form),
+            form=form,
+            schedule=source.schedule,
+            reconstruction=source.reconstruction,
+            figures=self.record.figures["file"],
+            original=self.record.figures["original"],
+            held_out=held_out,
+            deployment=self.record,
+        )
 
-def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: DeploySettings) -> Deployed:
-    """Return the network of a run, compressed as ``schedule`` says, as an ONNX file with its measurements.
 
-    Zeros and removed channels are in the file as they are. In int8, layers of more than 8 bits in a schedule of bits
-    stay in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left in
-    float, as far as ``settings`` allow. Ranges and this choice come from the images of the curves, figures from the
-    proof images.
+def _form_of(record: Deployment) -> Form:
+    if record.computes_in_float:
+        return "onnx"
+    return "mixed" if record.in_float else "int8"
+
+
+def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> Deployed:
+    """Return a network as an ONNX file with its measurements, made from the weights that ``source`` holds.
+
+    In float, quantized weights are stored as integers. In int8, layers of more than 8 bits in a schedule of bits stay
+    in float; fewer bits are stored in 8. Of the others those whose int8 is measured to do most harm are left in float,
+    as far as ``settings`` allow. Ranges and this choice come from the images of the curves, figures from the proof
+    images.
 
     Raises:
         InvalidSpec: the network cannot be written or run.
     """
-    applied = evaluator.apply(schedule) if schedule is not None else None
-    adapted = _adapted(evaluator, applied, settings) if applied is not None else None
-    example = evaluator.dense.batches(0, 1)[0].cpu()
-    evaluator.progress("Writing the network as ONNX")
-    original = onnx_copy(evaluator.dense.model, example)
-    network = original if applied is None else onnx_copy(applied.model, example)
-    files, found = {"original": original, "file": network}, None
-    in_four_bits: list[str] = []
-    if settings.kind != "float":
-        found = _int8_files(evaluator, files, applied, settings)
+    network = source.network
+    files, found = {"original": evaluator.original_network, "file": network}, None
+    notes: tuple[str, ...] = ()
+    if settings.kind == "float":
+        files["file"], notes = _with_packed_weights(evaluator, source)
+    else:
+        found = _int8_files(evaluator, files, source, settings)
         files = found.files
-    elif applied is not None:
-        files["file"], in_four_bits = with_four_bits(network, _of_bits(network, applied, most=BITS))
-    evaluator.progress("Measuring the files in onnxruntime")
+        notes = found.notes(source)
+    evaluator.progress("Measuring the file in onnxruntime")
     opened = {name: RuntimeModel(content, threads=settings.threads) for name, content in files.items()}
     figures, zeros = _figures(evaluator, files, opened, settings)
     model = onnx.load_from_string(files["file"])
@@ -94,36 +110,44 @@ def deploy(evaluator: ScheduleEvaluator, schedule: Schedule | None, settings: De
     record = Deployment(
         settings=settings,
         figures=figures,
-        simulated=adapted.best if adapted is not None else (),
+        simulated=source.simulated,
         in_float=tuple(layers.get(node, node) for node in found.in_float) if found else (),
         opset=next(each.version for each in model.opset_import if not each.domain),
         batch=opened["file"].fixed_batch,
         images=len(evaluator.images.proof),
-        preparation=_preparation(evaluator, example),
+        preparation=_preparation(evaluator),
         machine=machine(),
         findings=findings(figures, settings, images=len(evaluator.images.proof)),
         notes=(
             evaluator.images.note,
-            *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures else ()),
-            *_on_bits(applied, int8=settings.kind != "float", in_four_bits=len(in_four_bits)),
-            *((_NOT_QUICKER,) if settings.kind == "quickest" and files["file"] == network else ()),
-            *((_EQUALISED,) if found is not None and found.equalised else ()),
-            *((_SATURATES_NOWHERE,) if settings.kind != "float" else ()),
-            *(applied.notes if applied else ()),
-            *((adapted.reason, *adapted.notes) if adapted is not None and adapted.reason else ()),
+            *((advice(figures["int8"].time_ratio, zeros),) if "int8" in figures and zeros is not None else ()),
+            *notes,
+            *source.notes,
         ),
+        computes_in_float=found is None or files["file"] == network,
     )
     return Deployed(content=files["file"], record=record)
 
 
-def _adapted(evaluator: ScheduleEvaluator, applied: AppliedModel, settings: DeploySettings) -> Measured:
-    """Leave ``applied`` with adapted weights where that was asked for and is better; return what it loses."""
-    images = evaluator.images.proof
-    names = evaluator.dense.task.metrics(
-        has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes
-    )
-    judged_by = divergence_among(names) or names[0]
-    return measured(evaluator, applied, judged_by, repair=False, images=images, adapting=settings.adapting)
+def _with_packed_weights(evaluator: ScheduleEvaluator, source: Source) -> tuple[bytes, tuple[str, ...]]:
+    """Return the float network of ``source`` with quantized weights as integers, and a sentence on how they are."""
+    if not source.bits:
+        return source.network, ()
+    layers = layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
+    bits = {node: source.bits[layer] for node, layer in layers.items() if layer in source.bits}
+    network, in_operator = with_four_bits(source.network, [node for node, each in bits.items() if each <= BITS])
+    network, stored = with_integer_weights(network, bits)
+    missing = len(bits) - stored - len(in_operator)
+    found = [
+        f"Weights of {plural(count, 'layer')} are {what}."
+        for count, what in (
+            (stored, "stored as integers, and computed with in float"),
+            (len(in_operator), f"in {BITS} bits in onnxruntime's operator for them (MatMulNBits)"),
+            (missing, "rounded as the schedule says, and stored in 32 bits"),
+        )
+        if count > 0
+    ]
+    return network, tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +157,23 @@ class _Int8Files:
     files: dict[str, bytes]
     in_float: tuple[str, ...]
     equalised: bool
+    by_answers: bool
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Return sentences on how the file was made."""
+        rounded = source.bits and min(source.bits.values()) < _INT8_BITS
+        return (
+            *((f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if rounded else ()),
+            *((_NOT_QUICKER,) if self.by_answers and self.files["file"] == source.network else ()),
+            *((_EQUALISED,) if self.equalised else ()),
+            _SATURATES_NOWHERE,
+        )
 
 
 def _int8_files(
     evaluator: ScheduleEvaluator,
     files: dict[str, bytes],
-    applied: AppliedModel | None,
+    source: Source,
     settings: DeploySettings,
 ) -> _Int8Files:
     network = files["file"]
@@ -147,13 +182,13 @@ def _int8_files(
     damage_of = judge.damage_of
     few = _of_one_size(network, [torch.cat(others)[:_SCREENING_IMAGES]])
     scaled = network
-    if applied is None or not applied.reached_by(Effect.BITS):  # rounded weights would leave their grid
+    if not source.bits:  # rounded weights would leave their grid
         simulated = FileJudge(evaluator, network, others, settings.threads, simulated=True).damage_of
         scaled = better_equalised(network, fitted, damage_of=simulated, progress=evaluator.progress)
 
     with Int8Writer(scaled, fitted, reduce_range=settings.reduce_range) as writer:
         writer.rounding = chosen_rounding(writer, fitted, damage_of=damage_of, progress=evaluator.progress)
-        kept = _kept_in_float(network, applied)
+        kept = _kept_in_float(evaluator, source)
         all_int8 = writer.write()
         by_answers = settings.kind == "quickest"
         quickest = RuntimeModel(files["original"] if by_answers else all_int8, threads=settings.threads)
@@ -191,7 +226,7 @@ def _int8_files(
         found = Mixed(content=network, in_float=(), gain={})
     files = {**files, "file": found.content, "int8": all_int8, "default": default}
     equal = scaled != network and found.content not in (network, default)
-    return _Int8Files(files=files, in_float=found.in_float, equalised=equal)
+    return _Int8Files(files=files, in_float=found.in_float, equalised=equal, by_answers=by_answers)
 
 
 def _seconds(network: bytes, int8: bytes, settings: DeploySettings) -> Callable[[Collection[str]], float]:
@@ -212,7 +247,7 @@ def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings) -> list[La
 
     Half of the images of the curves fit ranges and weights, on the others damage is measured.
     """
-    network = onnx_copy(evaluator.dense.model, evaluator.dense.batches(0, 1)[0].cpu())
+    network = evaluator.original_network
     fitted, others = (_of_one_size(network, batches) for batches in _fitted_and_others(evaluator))
     return list(
         layer_roundings(
@@ -242,34 +277,12 @@ def _of_one_size(network: bytes, batches: Sequence[Tensor]) -> list[Tensor]:
     return [part for batch in batches for part in (torch.split(batch, size) if size else (batch,))]
 
 
-def _kept_in_float(network: bytes, applied: AppliedModel | None) -> list[str]:
+def _kept_in_float(evaluator: ScheduleEvaluator, source: Source) -> list[str]:
     """Return the nodes of layers that a schedule of bits gives more than 8; none where it says nothing of bits."""
-    return [] if applied is None else _of_bits(network, applied, least=_INT8_BITS + 1)
-
-
-def _of_bits(network: bytes, applied: AppliedModel, *, least: float = 0, most: float = float("inf")) -> list[str]:
-    """Return the nodes of layers that a schedule gives that many bits; none where it says nothing of bits."""
-    if not applied.reached_by(Effect.BITS):
+    if not source.bits:
         return []
-    nodes = layers_of_nodes(network, {layer.name for layer in applied.after.layers})
-    return [node for node, layer in nodes.items() if least <= applied.bits(layer) <= most]
-
-
-def _on_bits(applied: AppliedModel | None, *, int8: bool, in_four_bits: int) -> tuple[str, ...]:
-    """Say how a file holds fewer bits than it has a type for."""
-    bits = [entry.level for entry in applied.reached_by(Effect.BITS)] if applied else []
-    if not bits:
-        return ()
-    if int8:
-        return (
-            (f"Weights of fewer than {_INT8_BITS} bits are stored in {_INT8_BITS}.",) if min(bits) < _INT8_BITS else ()
-        )
-    if not in_four_bits:
-        return ("Weights are rounded as the schedule says and stored in 32 bits.",)
-    return (
-        f"Weights are rounded as the schedule says; those of {in_four_bits} linear layers of at most {BITS} bits are "
-        f"stored in {BITS} (onnxruntime's MatMulNBits), the others in 32.",
-    )
+    nodes = layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
+    return [node for node, layer in nodes.items() if source.bits.get(layer, DENSE_BITS) > _INT8_BITS]
 
 
 def _figures(
@@ -277,8 +290,11 @@ def _figures(
     files: Mapping[str, bytes],
     opened: Mapping[str, RuntimeModel],
     settings: DeploySettings,
-) -> tuple[dict[str, RuntimeFigures], Median]:
-    """Return what was measured of each file, and the time of the original with half of its weights at zero, to it."""
+) -> tuple[dict[str, RuntimeFigures], Median | None]:
+    """Return what was measured of each file, and the time of the original with half of its weights at zero, to it.
+
+    The latter is for files in int8, beside which it is said; None for others.
+    """
     proof = evaluator.images.proof
     images = evaluator.dense.arranged(proof, 0, len(proof))
     task = evaluator.dense.task
@@ -286,9 +302,11 @@ def _figures(
     outputs = {name: task.output(model.outputs(images)) for name, model in opened.items()}
     baseline = BaselineOutputs(outputs["original"], proof.labels, names)
     shown = images[0][:1].expand(settings.batch, *images[0].shape[1:])
-    zeros = RuntimeModel(_half_zero(files["original"]), threads=settings.threads)
-    *spent, with_zeros = times([*opened.values(), zeros], shown, turns=TURNS)
-    seconds = dict(zip(opened, spent, strict=True))
+    others = (
+        () if settings.kind == "float" else (RuntimeModel(_half_zero(files["original"]), threads=settings.threads),)
+    )
+    spent = times([*opened.values(), *others], shown, turns=TURNS)
+    seconds = dict(zip(opened, spent, strict=False))
     figures = {
         name: RuntimeFigures(
             changes=tuple(
@@ -300,7 +318,7 @@ def _figures(
         )
         for name in files
     }
-    return figures, ratio(with_zeros, seconds["original"])
+    return figures, ratio(spent[-1], seconds["original"]) if others else None
 
 
 def _half_zero(network: bytes) -> bytes:
@@ -314,8 +332,8 @@ def _half_zero(network: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _preparation(evaluator: ScheduleEvaluator, example: Tensor) -> str:
-    shape = f"images, float32, is (N, {', '.join(map(str, example.shape[1:]))})"
+def _preparation(evaluator: ScheduleEvaluator) -> str:
+    shape = f"images, float32, is (N, {', '.join(map(str, evaluator.profile.input_shape))})"
     if not isinstance(evaluator.images.proof, PreparedImages):
         return f"{shape}."
     how = evaluator.images.proof.preprocessing

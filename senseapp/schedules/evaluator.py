@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from senseapp.compressions import CompressionConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
@@ -32,6 +32,7 @@ from senseapp.schedules.adapt.walk import Walk
 from senseapp.schedules.adapt.weights import UPDATES, Adaptation
 from senseapp.schedules.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.schedules.repair import Matching, Reference, matching_of
+from senseapp.schedules.write import onnx_copy
 from senseapp.tasks import task_named
 
 _CALIBRATION_IMAGES = 64  # as many as the run looked at
@@ -190,6 +191,16 @@ class ScheduleEvaluator:
         )
         lay_out(applied.model, self.dense.layout)  # compressed weights come in the default memory order
         return applied
+
+    @cached_property
+    def original_network(self) -> bytes:
+        """The uncompressed network as float ONNX."""
+        self.progress("Writing the original network as ONNX")
+        return self.network_of(self.dense.model)
+
+    def network_of(self, model: nn.Module) -> bytes:
+        """Return ``model``, which takes this run's images, as float ONNX."""
+        return onnx_copy(model, self.dense.batches(0, 1)[0].cpu())
 
     def calibration(self) -> list[Tensor]:
         """Return the images that the run's data-driven criteria and activation ranges looked at, in batches."""

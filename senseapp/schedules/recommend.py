@@ -131,7 +131,19 @@ class _Search:
                 return (schedule, judged.proven()), tuple(refused)
             figure = judged.schedule.achieved[self._kind]
             refused.append(TriedTarget(figure=figure, changes=judged.found.best))
-        return None, tuple(refused)
+        return self._adapted(), tuple(refused)
+
+    def _adapted(self) -> tuple[Schedule, Proven] | None:
+        """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
+        if self._evaluator.usual_adapting != "off":
+            return None
+        for target in self._holding()[:1]:
+            schedule = self._make(target, "optimal")
+            judged = Judged.of(self._evaluator, schedule, repair=True, adapting="minutes")
+            change = change_in(judged.found.best, self._metric)
+            if change is not None and change.delta <= self._allowed:
+                return schedule, judged.proven()
+        return None
 
     def _candidates(self) -> Iterator[float]:
         """Yield the targets that held, the strongest first, then milder ones than all that was measured."""

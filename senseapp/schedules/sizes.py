@@ -97,11 +97,15 @@ def _size(applied: AppliedModel) -> ModelSize:
     )
 
 
-def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[float]:
-    """Return the seconds that one pass of ``image``, (N, C, H, W), takes through each model: the lower quartile.
+def latency(seconds: Sequence[float]) -> float:
+    """Return the lower quartile of the seconds of several passes: other work on the machine only adds to a pass."""
+    return statistics.quantiles(seconds, n=4, method="inclusive")[0]
 
-    The models take turns, so that whatever else the machine does meets them alike; what it does can only add to a pass,
-    so the faster ones tell more.
+
+def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[list[float]]:
+    """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
+
+    The models take turns, so that whatever else the machine does meets them alike.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
@@ -113,7 +117,7 @@ def latencies(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASS
                     torch.cuda.synchronize(image.device)
                 if turn:  # the first pass prepares kernels
                     spent.append(time.perf_counter() - started)
-    return [statistics.quantiles(spent, n=4, method="inclusive")[0] for spent in seconds]
+    return seconds
 
 
 def separate_state(model: nn.Module) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from senseapp.core.codec import dumps, loads
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.changed_answers import ChangedAnswers
-from senseapp.records.deployment import Deployment
 from senseapp.records.diagnosis import Diagnosis
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.layer_times import LayerTimes
@@ -29,7 +29,7 @@ Record = (
     ValidationResult
     | StrongestFound
     | QuantizationHistogram
-    | Deployment
+    | Delivery
     | LayerTimes
     | Recommendation
     | ChangedAnswers
@@ -41,7 +41,7 @@ RecordT = TypeVar(
     ValidationResult,
     StrongestFound,
     QuantizationHistogram,
-    Deployment,
+    Delivery,
     LayerTimes,
     Recommendation,
     ChangedAnswers,
@@ -51,7 +51,7 @@ _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
-    Deployment: "deployment",
+    Delivery: "delivery",
     LayerTimes: "times",
     Recommendation: "recommendation",
     ChangedAnswers: "changed",
@@ -209,6 +209,21 @@ class RunFolder:
     def deployed(self, key: str) -> Path:
         """Return where the file that a runtime runs is kept, as ONNX."""
         return self.path / f"deployed-{key}.onnx"
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return every candidate of the run, the latest of each file, in the order in which they were made."""
+        return tuple({each.file: each for delivery in self.records(Delivery) for each in delivery.candidates}.values())
+
+    def candidate_file(self, candidate: Candidate) -> Path:
+        """Return where the file of a candidate lies.
+
+        Raises:
+            NotFound: it is not there: a run file carries figures, but not every file.
+        """
+        path = self.path / candidate.file
+        if not path.is_file():
+            raise NotFound("This file is not on this server: only its figures are. Make it again.")
+        return path
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
-from senseapp.core.wording import plural as plural  # formats as the others here do
+from senseapp.core.wording import bytes_size as bytes_size  # formats as the others here do
+from senseapp.core.wording import plural as plural
+from senseapp.core.wording import three_digits
 
 _LONGEST_STEM = 60
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def _three_digits(value: float) -> str:
-    """Return ``value`` with three significant digits and no exponent: ``1.82``, ``44.7``, ``512``."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "–"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}"
 
 
 def count(number: float, *, unit: str = "") -> str:
@@ -25,21 +18,13 @@ def count(number: float, *, unit: str = "") -> str:
     suffix = f" {unit}" if unit else ""
     for step, prefix in _STEPS:
         if abs(number) >= step:
-            return f"{_three_digits(number / step)} {prefix}{suffix}"
+            return f"{three_digits(number / step)} {prefix}{suffix}"
     return f"{number:,.0f}{suffix}"
 
 
 def macs(number: float) -> str:
     """Return multiply-accumulates for one image, for example ``1.82 G MACs``."""
     return count(number, unit="MACs")
-
-
-def bytes_size(number: float) -> str:
-    """Return a size in decimal units, for example ``44.7 MB``."""
-    for step, prefix in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(number) >= step:
-            return f"{_three_digits(number / step)} {prefix}"
-    return f"{number:.0f} bytes"
 
 
 def percent(fraction: float, *, digits: int = 0) -> str:

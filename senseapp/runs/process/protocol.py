@@ -18,7 +18,7 @@ from senseapp.core.codec import decode, encode, register
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.runs.execution import Measurement
 from senseapp.runs.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
-from senseapp.runs.schedule_tasks import DeployTask, RecommendationTask, StrongestSearch, TimingTask, Verification
+from senseapp.runs.schedule_tasks import DeliverTask, RecommendationTask, StrongestSearch, TimingTask, Verification
 from senseapp.runs.session import open_local_session
 from senseapp.runs.tasks import RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
@@ -27,7 +27,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeployTask, TimingTask),
+        *(StrongestSearch, Verification, DeliverTask, TimingTask),
     )
 }
 

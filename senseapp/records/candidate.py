@@ -1,0 +1,264 @@
+"""Candidates: files that can be delivered, each with the figures measured of that very file.
+
+A candidate is one compressed network in one form. Pages, reports and the command line show figures of candidates only;
+anything else is marked as predicted. :func:`offered` leaves out what another candidate beats, :func:`recommended`
+chooses by goal and tolerance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from senseapp.core.codec import register
+from senseapp.core.errors import InvalidSpec
+from senseapp.core.wording import bytes_size, plural
+from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.records.deployment import Deployment, RuntimeFigures
+from senseapp.records.measurement import change_in
+from senseapp.records.model_files import model_file
+from senseapp.records.schedule import Delivered, Schedule
+
+Form = Literal["weights", "small", "onnx", "int8", "mixed"]
+"""PyTorch weights as float32, the same with zeros or integers packed, ONNX computing in float, in int8, or in both."""
+
+Goal = Literal["smaller", "faster", "targets"]
+"""What the person wants: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
+
+_SAME_TIME = 0.03
+"""Relative difference of median times that repeated measurements on one machine do not tell apart."""
+
+
+_FILE_NAME = re.compile(r"(compressed|deployed)-[0-9a-f]{16}(\.(sparse|int)\.safetensors\.gz|\.safetensors|\.onnx)")
+_RUNTIMES = "onnxruntime and other ONNX runtimes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormWords:
+    """How a form is named to a person, and what opens it."""
+
+    title: str
+    opened_by: str
+
+
+FORMS: dict[Form, FormWords] = {
+    "weights": FormWords(title="PyTorch weights", opened_by="load_state_dict of the same architecture"),
+    "small": FormWords(title="packed PyTorch weights", opened_by="three lines of Python, shown beside the download"),
+    "onnx": FormWords(title="ONNX", opened_by=_RUNTIMES),
+    "int8": FormWords(title="ONNX in int8", opened_by=_RUNTIMES),
+    "mixed": FormWords(title="ONNX, partly int8", opened_by=_RUNTIMES),
+}
+RUNNING: tuple[Form, ...] = ("onnx", "int8", "mixed")
+"""Forms that a runtime runs as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One file of a compressed network, and what was measured of it.
+
+    Attributes:
+        file: its name in the run's folder.
+        form: what kind of file it is.
+        schedule: carried out in it, as it was proven; None for the original weights.
+        reconstruction: ``compressed``, ``repaired`` or ``adapted`` weights; empty without a schedule.
+        figures: of this file. Changes are against the original network in the same runtime, on :attr:`images` images.
+        original: the same of the original network, of the form a person would use without senseapp.
+        held_out: whether no part of the file was fitted to or chosen by these images.
+        deployment: further evidence on a file for a runtime; None for PyTorch weights.
+        notes: sentences a person should read.
+    """
+
+    file: str
+    form: Form
+    schedule: Schedule | None
+    reconstruction: Delivered
+    figures: RuntimeFigures
+    original: RuntimeFigures
+    held_out: bool
+    deployment: Deployment | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise InvalidSpec(f"The form of a file is one of {', '.join(FORMS)}, got {self.form!r}.")
+        if not _FILE_NAME.fullmatch(self.file):
+            raise InvalidSpec("The file of a candidate has no name that a run gives its files.")
+
+    @property
+    def suffix(self) -> str:
+        """Of its file, with the dot."""
+        return model_file(self.file).suffix
+
+    @property
+    def images(self) -> int:
+        """How many images it was measured on."""
+        return max((change.num_samples for change in self.figures.changes), default=0)
+
+    @property
+    def metric(self) -> str:
+        """The metric that people judge it by: right answers where there are labels, else unchanged ones."""
+        names = [change.metric for change in self.figures.changes]
+        return primary_among(names) or divergence_among(names) or names[0]
+
+    @property
+    def loss(self) -> MetricChange:
+        """Its change in :attr:`metric`."""
+        found = change_in(self.figures.changes, self.metric)
+        assert found is not None
+        return found
+
+    @property
+    def runs(self) -> bool:
+        """Whether a runtime runs the file as it is."""
+        return self.form in RUNNING
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether the file has fewer bytes than the original's."""
+        return self.figures.file_bytes < self.original.file_bytes
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether a call takes less time than the original's, beyond what chance explains."""
+        return self.figures.time_ratio.high < 1
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is smaller or faster than the original."""
+        return self.is_smaller or self.is_faster
+
+    def within(self, allowed_drop: float) -> bool:
+        """Whether it was measured to lose at most ``allowed_drop``, in the unit of :attr:`metric`."""
+        return self.loss.delta <= allowed_drop
+
+    def is_beaten_by(self, other: Candidate) -> bool:
+        """Whether ``other`` serves the same use and is no worse in size, time and loss, and better in one of them."""
+        same_use = (self.runs and other.runs) or self.form == other.form
+        if other is self or not same_use:
+            return False
+        mine, theirs = self._axes(), other._axes()
+        no_slower = theirs[1] <= mine[1] * (1 + _SAME_TIME)
+        no_worse = no_slower and theirs[0] <= mine[0] and theirs[2] <= mine[2]
+        return no_worse and (theirs[0] < mine[0] or theirs[2] < mine[2] or mine[1] > theirs[1] * (1 + _SAME_TIME))
+
+    def _axes(self) -> tuple[float, float, float]:
+        return self.figures.file_bytes, self.figures.time_ratio.value, self.loss.delta
+
+    @property
+    def headline(self) -> str:
+        """Size, time and answers in one line: ``18.8 MB → 4.7 MB · 0.55 × the time · 96 of 100 answers stay (…)``."""
+        return f"{self.size_text} · {self.time_text} · {self.answers_text} ({self.evidence})"
+
+    @property
+    def size_text(self) -> str:
+        """``18.8 MB → 4.7 MB``."""
+        before, after = bytes_size(self.original.file_bytes), bytes_size(self.figures.file_bytes)
+        return f"{before} → {after}" if before != after else f"{after}, as before"
+
+    @property
+    def time_text(self) -> str:
+        """``0.55 × the time``, or that no difference can be told."""
+        ratio = self.figures.time_ratio
+        if ratio.low <= 1 <= ratio.high:
+            return "the same time"
+        return f"{ratio.value:.2f} × the time"
+
+    @property
+    def answers_text(self) -> str:
+        """``96 of 100 answers stay``, or of right answers before and after."""
+        view, loss = METRICS[self.metric], self.loss
+        if view.needs_labels and view.is_share:
+            return f"{_of_hundred(loss.value)} of 100 answers right ({_of_hundred(loss.baseline)} before)"
+        if view.is_share:
+            return f"{_of_hundred(loss.value)} of 100 answers stay"
+        return f"{view.change_inside} {view.change_text(loss.delta)}"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the metric's value, from that of its drop."""
+        view, loss = METRICS[self.metric], self.loss
+        ends = (loss.ci_low, loss.ci_high)
+        if view.additive:
+            sign = -1 if view.higher_is_better else 1
+            ends = (loss.value + sign * (ends[0] - loss.delta), loss.value + sign * (ends[1] - loss.delta))
+        low, high = min(ends), max(ends)
+        return (max(0.0, low), min(1.0, high)) if view.is_share else (low, high)
+
+    @property
+    def evidence(self) -> str:
+        """``93 to 98; 112 held-out images``."""
+        view = METRICS[self.metric]
+        low, high = self.interval
+        ends = f"{_of_hundred(low)} to {_of_hundred(high)}" if view.is_share else view.interval_text(low, high)
+        where = f"{self.images} held-out" if self.held_out else f"{self.images} of the run's own"
+        return f"{ends}; {where} {'image' if self.images == 1 else 'images'}"
+
+    @property
+    def made_of(self) -> str:
+        """What the file is, in words: ``ONNX in int8``, ``ONNX of 4-bit weights, adapted``."""
+        how = "" if self.reconstruction in ("", "compressed") else f", {self.reconstruction}"
+        kept = len(self.deployment.in_float) if self.deployment is not None else 0
+        in_float = f", {plural(kept, 'part')} in float" if kept and self.form == "mixed" else ""
+        return f"{FORMS[self.form].title}{in_float}{how}"
+
+
+def _of_hundred(share: float) -> str:
+    """Return a share as answers of a hundred; decimals only where there are images to tell them."""
+    text = f"{100 * share:.1f}"
+    return text.removesuffix(".0")
+
+
+def offered(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates worth taking: smaller or faster than the original, and beaten by no other; smallest first.
+
+    Of files of one schedule in PyTorch weights and packed weights, both stay: they serve different programs.
+    """
+    known = tuple(candidates)
+    kept = [one for one in known if one.pays and not any(one.is_beaten_by(other) for other in known)]
+    return tuple(sorted(kept, key=lambda one: (one.figures.file_bytes, one.loss.delta)))
+
+
+def recommended(candidates: Sequence[Candidate], *, goal: Goal, allowed_drop: float) -> Candidate | None:
+    """Return what to take for ``goal`` among those that lose at most ``allowed_drop``; None for the original.
+
+    Files that a runtime runs come before PyTorch weights. For ``targets`` it is the strongest proven schedule.
+    """
+    check_goal(goal)
+    tolerable = [one for one in offered(candidates) if one.within(allowed_drop)]
+    if goal == "targets":
+        scheduled = [one for one in candidates if one.schedule is not None and one.within(allowed_drop)]
+        return max(scheduled, key=_strength, default=None)
+    if goal == "faster":
+        return min(
+            (one for one in tolerable if one.is_faster), key=lambda one: one.figures.time_ratio.value, default=None
+        )
+    running = [one for one in tolerable if one.runs and one.is_smaller]
+    return min(running or [one for one in tolerable if one.is_smaller], key=_size, default=None)
+
+
+def _size(candidate: Candidate) -> tuple[int, float]:
+    return candidate.figures.file_bytes, candidate.loss.delta
+
+
+def _strength(candidate: Candidate) -> tuple[float, bool]:
+    assert candidate.schedule is not None
+    return candidate.schedule.achieved.get("bytes", 0.0), candidate.form == "weights"
+
+
+def check_goal(goal: str) -> None:
+    """Raise InvalidSpec unless ``goal`` is one of :data:`Goal`."""
+    if goal not in get_args(Goal):
+        raise InvalidSpec(f"The goal is one of {', '.join(get_args(Goal))}, got {goal!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The candidates that one piece of work made; a run's candidates are those of all its deliveries."""
+
+    candidates: tuple[Candidate, ...]
+
+
+register(Candidate)
+register(Delivery)
