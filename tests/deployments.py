@@ -1,10 +1,11 @@
-"""A made-up record of a file that was measured in a runtime."""
+"""Made-up records of files that were measured in a runtime."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from senseapp.metrics import MetricChange
+from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import Deployment, DeploySettings, Median, RuntimeFigures
 
 
@@ -56,3 +57,35 @@ def a_deployment(**parts: Any) -> Deployment:
         }
         | parts
     )
+
+
+_ORIGINAL = some_figures(0.010, 1.0, 18_800_000)
+
+
+def a_candidate(
+    form: str = "int8",
+    *,
+    size: int = 4_700_000,
+    share: float = 0.55,
+    lost: float = 0.04,
+    metric: str = "agreement",
+    **parts,
+) -> Candidate:
+    figures = RuntimeFigures(
+        changes=(a_change(metric, lost, half=0.02), a_change("kl", 0.01)),
+        seconds=Median(value=0.01 * share, low=0.0098 * share, high=0.0102 * share),
+        time_ratio=Median(value=share, low=0.98 * share, high=1.02 * share),
+        file_bytes=size,
+    )
+    stem, suffix = ("deployed", ".onnx") if form in ("onnx", "int8", "mixed") else ("compressed", ".safetensors")
+    usual = {
+        "file": f"{stem}-{size % 16**16:016x}{suffix}",
+        "form": form,
+        "schedule": None,
+        "reconstruction": "",
+        "figures": figures,
+        "original": _ORIGINAL,
+        "held_out": True,
+        "deployment": a_deployment(in_float=()) if stem == "deployed" else None,
+    }
+    return Candidate(**(usual | parts))

@@ -17,6 +17,7 @@ from senseapp.schedules.deploy import deploy
 from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.int8 import Int8Writer
 from senseapp.schedules.runtime import RuntimeModel
+from senseapp.schedules.source import original_source
 from senseapp.schedules.write import onnx_model
 from senseapp.store.run_folder import RunFolder
 
@@ -45,7 +46,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         images = ProofImages(curves=TensorImages(curves), proof=TensorImages(proof), note="")
         evaluator = ScheduleEvaluator.open(_result(Path(folder)), images=images, progress=lambda step: print(step))
-        deployed = deploy(evaluator, None, DeploySettings(most_time=_MOST_TIME))
+        deployed = deploy(evaluator, original_source(evaluator), DeploySettings(most_time=_MOST_TIME))
         found, on_disk = deployed.record, Path(folder) / "file.onnx"
         on_disk.write_bytes(deployed.content)
         size = on_disk.stat().st_size

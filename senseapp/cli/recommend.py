@@ -11,8 +11,9 @@ from senseapp.cli.figures import candidate_json
 from senseapp.cli.progress_bar import ProgressObserver, phases
 from senseapp.core.disk import replace_file, storage_errors
 from senseapp.metrics import METRICS
-from senseapp.records.candidate import Goal, offered, recommended
+from senseapp.records.candidate import offered, recommended
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.spec import Goal
 from senseapp.runs.graph_files import write_target_file
 from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.tasks import TaskContext, open_evaluator
@@ -43,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--schedule", type=Path, required=True, metavar="FILE", help="JSON file to write")
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
-    parser.add_argument(
-        "--goal", choices=get_args(Goal), default="smaller", help="what the file that --best writes is chosen for"
-    )
+    parser.add_argument("--goal", choices=get_args(Goal), help="what the file that --best writes is chosen for")
     parser.add_argument(
         "--best", type=Path, metavar="STEM", help="write the recommended file, whose suffix its form gives, as well"
     )
@@ -74,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress("Writing the compressed model")
             files, _ = write_compressed(found.proven.applied, arguments.out, found.proven.example)
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
-    best = recommended(folder.candidates(), goal=arguments.goal, allowed_drop=record.allowed_drop)
+    best = recommended(folder.candidates(), goal=arguments.goal or result.spec.goal, allowed_drop=record.allowed_drop)
     if best is not None and arguments.best is not None:
         with storage_errors(f"the folder of {arguments.best.name}"):
             arguments.best.parent.mkdir(parents=True, exist_ok=True)

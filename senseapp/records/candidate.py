@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
@@ -20,12 +20,10 @@ from senseapp.records.deployment import Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.records.model_files import model_file
 from senseapp.records.schedule import Delivered, Schedule
+from senseapp.records.spec import Goal
 
 Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 """PyTorch weights as float32, the same with zeros or integers packed, ONNX computing in float, in int8, or in both."""
-
-Goal = Literal["smaller", "faster", "targets"]
-"""What the person wants: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
 
 _SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""
@@ -170,7 +168,7 @@ class Candidate:
         """``96 of 100 answers stay``, or of right answers before and after."""
         view, loss = METRICS[self.metric], self.loss
         if view.needs_labels and view.is_share:
-            return f"{_of_hundred(loss.value)} of 100 answers right ({_of_hundred(loss.baseline)} before)"
+            return f"{_of_hundred(loss.value)} of 100 answers right, {_of_hundred(loss.baseline)} before"
         if view.is_share:
             return f"{_of_hundred(loss.value)} of 100 answers stay"
         return f"{view.change_inside} {view.change_text(loss.delta)}"
@@ -225,7 +223,6 @@ def recommended(candidates: Sequence[Candidate], *, goal: Goal, allowed_drop: fl
 
     Files that a runtime runs come before PyTorch weights. For ``targets`` it is the strongest proven schedule.
     """
-    check_goal(goal)
     tolerable = [one for one in offered(candidates) if one.within(allowed_drop)]
     if goal == "targets":
         scheduled = [one for one in candidates if one.schedule is not None and one.within(allowed_drop)]
@@ -247,17 +244,16 @@ def _strength(candidate: Candidate) -> tuple[float, bool]:
     return candidate.schedule.achieved.get("bytes", 0.0), candidate.form == "weights"
 
 
-def check_goal(goal: str) -> None:
-    """Raise InvalidSpec unless ``goal`` is one of :data:`Goal`."""
-    if goal not in get_args(Goal):
-        raise InvalidSpec(f"The goal is one of {', '.join(get_args(Goal))}, got {goal!r}.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The candidates that one piece of work made; a run's candidates are those of all its deliveries."""
+    """The candidates that one piece of work made; a run's candidates are those of all its deliveries.
+
+    Attributes:
+        notes: sentences on files that could not be made.
+    """
 
     candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...] = ()
 
 
 register(Candidate)

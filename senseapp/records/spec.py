@@ -15,6 +15,8 @@ from senseapp.metrics import metric_named
 from senseapp.records.image_sets import IMAGE_SETS
 from senseapp.tasks import task_named
 
+Goal = Literal["smaller", "faster", "targets"]
+"""What a run is for: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 ModelLibrary = Literal["demo", "timm", "torchvision", "auto", "imported"]
@@ -211,11 +213,20 @@ class SensitivitySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run: these settings and nothing else decide its numbers."""
+    """One run: the model, the images and the measurement decide its numbers.
+
+    Attributes:
+        goal: decides only which of the measured files is recommended.
+    """
 
     model: ModelSpec = ModelSpec()
     data: DataSpec = DataSpec()
     sensitivity: SensitivitySpec = SensitivitySpec()
+    goal: Goal = "smaller"
+
+    def __post_init__(self) -> None:
+        if self.goal not in get_args(Goal):
+            raise InvalidSpec(f"The goal must be one of {', '.join(get_args(Goal))}, got {self.goal!r}.")
 
     def without_folders(self) -> RunSpec:
         """Return the settings with only the names of their files, for people who may not know where they lie."""

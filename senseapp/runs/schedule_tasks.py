@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from senseapp.schedules.recommend import Recommended
     from senseapp.schedules.source import Source
 
-_MOST_CHANGED = 0.5
+ROUNDS = 3
+"""How often a proof solves a schedule at most, unless somebody says otherwise."""
+MOST_CHANGED = 0.5
 """Share of answers that a file in int8 may change at most, whatever loss is tolerated."""
 
 
@@ -49,7 +51,7 @@ class Verification(FinishedRunTask[ValidationResult]):
     repair: bool = True
     adapting: Adapting = "off"
     other: CompressionConfig | None = None
-    rounds: int = 3
+    rounds: int = ROUNDS
 
     @property
     def is_short(self) -> bool:
@@ -61,7 +63,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Names its files."""
         adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
         repair = REPAIR if self.repair else False
-        rounds = "" if self.rounds == Verification.rounds else f" rounds={self.rounds}"
+        rounds = "" if self.rounds == ROUNDS else f" rounds={self.rounds}"
         return key_of(f"{_text_of(self.schedule)} repair={repair}{_second(self.other)}{adapting}{rounds}")
 
     def find_out(self, context: TaskContext) -> ValidationResult:
@@ -135,7 +137,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
     allowed_drop: float | None = None
     settings: DeploySettings
     other: CompressionConfig | None = None
-    rounds: int = 3
+    rounds: int = ROUNDS
 
     @property
     def is_short(self) -> bool:
@@ -345,7 +347,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         Where channels are removed, the schedule gets a file in int8 too. On top of zeros or rounded weights, int8 would
         lose more than on the original weights and be no smaller or faster, so there it is made on request only.
         """
-        int8 = DeploySettings(kind="quickest", most_changed=min(found.allowed_drop, _MOST_CHANGED))
+        int8 = DeploySettings(kind="quickest", most_changed=min(found.allowed_drop, MOST_CHANGED))
         original = DeliverTask(run_id=self.run_id, settings=int8)
         if found.schedule is None or found.validation is None:
             return (original,)

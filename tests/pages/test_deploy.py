@@ -11,56 +11,63 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.frames.deployment import deployment_frame
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, NotFound
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import DeployTask
+from senseapp.runs.schedule_tasks import DeliverTask
 from senseapp.runs.service import Service
 from senseapp.schedules.methods import make_schedule
-from tests.deployments import a_change, a_deployment, some_figures, usual_figures
+from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
 from tests.pages.conftest import open_page
 
 PAGE = "pages/targets.py"
 
 
 @pytest.fixture
-def task(service: Service, finished_run: str) -> DeployTask:
+def task(service: Service, finished_run: str) -> DeliverTask:
     """What the button asks for before anything is moved."""
     budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
     schedule = make_schedule(service.result(finished_run), budget=budget, limits=limits)
-    return DeployTask(run_id=finished_run, schedule=schedule, settings=DeploySettings(kind="quickest"))
+    settings = DeploySettings(kind="quickest", most_changed=0.01)
+    return DeliverTask(run_id=finished_run, schedule=schedule, allowed_drop=0.01, settings=settings)
 
 
-def keep(backend: Backend, task: DeployTask, record: Deployment) -> None:
+def keep(backend: Backend, task: DeliverTask, *candidates: Candidate, notes: tuple[str, ...] = ()) -> None:
     folder = backend.store.folder(task.run_id)
-    folder.save(task.key, record)
-    folder.deployed(task.key).write_bytes(b"onnx" * 1000)
+    folder.save(task.key, Delivery(candidates=candidates, notes=notes))
+    for candidate in candidates:
+        (folder.path / candidate.file).write_bytes(b"onnx" * 1000)
 
 
 def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
+    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.warning))
 
 
-def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: DeployTask, service: Service) -> None:
+def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: DeliverTask, service: Service) -> None:
     run_id = task.run_id
     open_page(app, PAGE, run=run_id)
     app.button_group(key=f"schedule.deploy_kind.{run_id}").set_value("int8").run()
     app.number_input(key=f"schedule.deploy_batch.{run_id}").set_value(4).run()
+    app.button_group(key=f"schedule.tolerated.{run_id}").set_value(0.02).run()
+    app.button_group(key=f"schedule.adapt.{run_id}").set_value("minutes").run()  # one control for proof and file
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
-    asked = DeployTask(run_id=run_id, schedule=task.schedule, settings=DeploySettings(kind="int8", batch=4))
+    asked = replace(task, adapting="minutes", allowed_drop=0.02, settings=DeploySettings(kind="int8", batch=4))
     assert service.work.progress(asked).state is RunState.QUEUED
     app.button(key=f"schedule.deploy_stop.{run_id}").click().run()
     assert service.work.progress(asked).state is RunState.CANCELLED
     assert service.work.progress(task) is None
 
 
-def test_what_was_measured_is_a_sentence_and_a_table(app, task: DeployTask, backend: Backend) -> None:
-    keep(backend, task, a_deployment())
+def test_each_file_stands_with_its_own_figures_and_its_button(app, task: DeliverTask, backend: Backend) -> None:
+    file = a_candidate("mixed", metric="top1", lost=0.005, schedule=task.schedule, deployment=a_deployment())
+    keep(backend, task, file)
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
-    assert app.success[0].value == a_deployment().findings[0]
+    assert file.headline in texts(app)
+    assert "ONNX, partly int8, 2 parts in float" in texts(app)
     table = next(frame.value for frame in app.dataframe if "size" in frame.value)
     assert list(table["file"]) == [
         *("This file", "The original, in float", "All of it in int8", "onnxruntime's own default")
@@ -69,25 +76,35 @@ def test_what_was_measured_is_a_sentence_and_a_table(app, task: DeployTask, back
     assert table["time"][0] == "5.2 (5.1 to 5.3)"
     assert table["share"][2] == "49 (48 to 50)"
     assert table["size"][1] == "18.6 MB"
-    words = texts(app)
     for expected in ("on 200 images", "Some CPU with VNNI", "`blocks.0.0.conv_dw`", "1 image a call on 1 thread"):
-        assert expected in words
-    labels = [button.label for button in app.get("download_button")]
-    assert "Download model.onnx (4.00 kB)" in labels
+        assert expected in texts(app)
+    [button] = [each for each in app.get("download_button") if each.label.startswith("Get the file that runs")]
+    assert button.proto.type == "primary"
 
 
-def test_what_speaks_against_the_file_is_a_warning(app, task: DeployTask, backend: Backend) -> None:
-    keep(backend, task, a_deployment(findings=("It is slower.", "The default does less harm.")))
+def test_what_loses_too_much_or_does_not_pay_or_is_beaten_is_said(app, task: DeliverTask, backend: Backend) -> None:
+    harmful = a_candidate("int8", metric="top1", lost=0.2, schedule=task.schedule)
+    useless = a_candidate("onnx", metric="top1", size=18_800_000, share=1.0, lost=0.0, schedule=task.schedule)
+    keep(backend, task, harmful, useless, notes=("There is no ONNX file in int8: reason.",))
+    folder = backend.store.folder(task.run_id)
+    better = a_candidate("int8", size=4_600_000, metric="top1", lost=0.001)
+    folder.save("0" * 16, Delivery(candidates=(better,)))
     open_page(app, PAGE, run=task.run_id)
-    assert app.warning[0].value == "It is slower.\n\nThe default does less harm."
-    assert not app.success
+    assert not app.exception
+    assert "It loses 20.0 points, more than the 1.0 points tolerated." in texts(app)
+    assert f"no worse in size, time and loss: ONNX in int8, {better.headline}" in texts(app)
+    assert "It is no smaller and no faster than the original here: keep the original." in texts(app)
+    assert "There is no ONNX file in int8: reason." in texts(app)
+    labels = [each.label for each in app.get("download_button")]
+    assert not [label for label in labels if label.startswith("Get the file that runs")]
+    assert "Get the ONNX in int8, 4.70 MB" in labels
 
 
-def test_why_there_is_no_file_is_said(app, task: DeployTask, service, backend, monkeypatch) -> None:
+def test_why_there_is_no_file_is_said(app, task: DeliverTask, service, backend, monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise InvalidSpec("This network cannot be written as ONNX.")
 
-    monkeypatch.setattr(DeployTask, "carry_out", refuse)
+    monkeypatch.setattr(DeliverTask, "carry_out", refuse)
     service.work.start(task)
     backend.runner.run_next()
     open_page(app, PAGE, run=task.run_id)
@@ -95,15 +112,16 @@ def test_why_there_is_no_file_is_said(app, task: DeployTask, service, backend, m
     assert app.button(key=f"schedule.deploy.{task.run_id}").label == "Try again"
 
 
-def test_the_zip_holds_the_file_and_how_it_is_used(task: DeployTask, service: Service, backend, tmp_path) -> None:
-    with pytest.raises(NotFound, match="no such file yet"):
-        service.work.deployed(task)
-    keep(backend, task, a_deployment())
-    with zipfile.ZipFile(service.work.pack_deployed(task, "model.onnx", tmp_path / "file")) as archive:
+def test_the_kit_holds_the_file_and_how_it_is_used(task: DeliverTask, service: Service, backend, tmp_path) -> None:
+    candidate = a_candidate()
+    with pytest.raises(NotFound, match="not on this server"):
+        service.work.candidate_file(task.run_id, candidate)
+    keep(backend, task, candidate)
+    with zipfile.ZipFile(service.work.pack_kit(task.run_id, candidate, "model.onnx", tmp_path / "file")) as archive:
         assert archive.read("model.onnx") == b"onnx" * 1000
         assert archive.read("README.txt").decode().count("\n") == 3
     with pytest.raises(NotFound):
-        Service(backend, owner="somebody else").work.deployed(task)
+        Service(backend, owner="somebody else").work.candidate_file(task.run_id, candidate)
 
 
 def test_a_record_is_read_back_as_it_was() -> None:

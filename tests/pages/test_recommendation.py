@@ -10,15 +10,17 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import ResourceBudget, TriedTarget, ValidationResult
+from senseapp.records.schedule import ResourceBudget, Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.schedule_tasks import RecommendationTask
 from senseapp.runs.service import Service
 from senseapp.schedules.recommend import usual_limits
 from senseapp.schedules.trade_off import schedule_for
+from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import change
 from tests.pages.test_proof import texts
@@ -46,41 +48,75 @@ def recommend(backend: Backend, run_id: str, *, target: float = 0.37, kind: str 
     proof = task.proof(found)
     folder.save(task.key, found)
     folder.save(proof.key, validation)
-    folder.compressed_model(proof.key).write_bytes(bytes(4000))
-    folder.compressed_model(proof.key).with_suffix(".sparse.safetensors.gz").write_bytes(bytes(1500))
+    files = candidates_of(schedule, proof.key)
+    folder.save(task.key, Delivery(candidates=files))
+    for file in files:
+        (folder.path / file.file).write_bytes(bytes(file.figures.file_bytes))
     return found
 
 
-def test_the_page_opens_with_the_answer_its_chart_and_the_file(app: AppTest, finished_run, backend) -> None:
-    percent = 100 * recommend(backend, finished_run).schedule.achieved["params"]
+def candidates_of(schedule: Schedule, key: str) -> tuple[Candidate, ...]:
+    """Return the files of a schedule and, in int8, of the original weights: of a network of 4,000 bytes."""
+    original = some_figures(0.01, 1.0, 4000)
+    packed = f"compressed-{key}.sparse.safetensors.gz"
+    scheduled = {"schedule": schedule, "reconstruction": "repaired", "original": original, "metric": "top1"}
+    return (
+        a_candidate("weights", size=4000, share=1.0, lost=0.006, file=f"compressed-{key}.safetensors", **scheduled),
+        a_candidate("small", size=1500, share=1.0, lost=0.006, file=packed, **scheduled),
+        a_candidate("onnx", size=4001, share=1.0, lost=0.006, **scheduled),
+        a_candidate("int8", size=1200, share=0.5, lost=0.004, metric="top1", original=original),
+    )
+
+
+def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
+    app: AppTest, finished_run, backend
+) -> None:
+    recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
     assert not app.exception
-    assert f"## You can remove {percent:.0f} % of the weights and keep 97.4 % of the answers right" in texts(app)
-    assert "98.0 % before, 97.4 % after, 0.6 points lost (−0.2 to 1.4; 1.0 allowed)" in texts(app)
-    assert "The same level in every layer loses 18.6 points." in texts(app)
-    [button] = [each for each in app.get("download_button") if each.label.startswith("Download the model")]
-    assert button.label == "Download the model (1.50 kB)"  # the smallest file
+    best = backend.store.folder(finished_run).candidates()[-1]
+    assert f"## {best.headline}" in texts(app)
+    assert "4.00 kB → 1.20 kB · 0.50 × the time" in texts(app)
+    [button] = [each for each in app.get("download_button") if each.label.startswith("Get the file that runs")]
+    assert button.label == "Get the file that runs (ONNX), 1.20 kB"
     assert button.proto.type == "primary"
     chart = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    assert "Weights removed (%)" in json.dumps(chart)
+    assert "Size on disk (MB)" in json.dumps(chart)
     assert "Most fragile: layer2.0.conv1" in texts(app)
+    assert "int8 of the original weights does as well or better" in texts(app)  # zeros pay nothing beside it
+    assert [each.label for each in app.button if each.key == "recommendation.likelier"] == [
+        "Measure quantization instead"
+    ]
 
 
-def test_another_loss_can_be_tolerated_which_is_searched_on_request(
+def test_the_slider_goes_over_measured_files_and_the_goal_chooses_among_them(
+    app: AppTest, finished_run, backend
+) -> None:
+    found = recommend(backend, finished_run)
+    open_page(app, RESULTS, run=finished_run)
+    app.select_slider(key=f"recommendation.file.{finished_run}").set_value(
+        backend.store.folder(finished_run).candidates()[1].file
+    ).run()
+    assert "4.00 kB → 1.50 kB" in texts(app)
+    assert [each for each in app.get("download_button") if each.label == "Get the packed PyTorch weights, 1.50 kB"]
+    app.segmented_control(key=f"recommendation.goal.{finished_run}").set_value("targets").run()
+    assert not app.exception
+    assert found.schedule is not None
+
+
+def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
     app: AppTest, finished_run, service, backend
 ) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
     control = app.segmented_control(key=f"recommendation.allowed.{finished_run}")
-    assert (control.label, control.options) == ("Tolerable loss (points)", ["0.2", "0.5", "1", "2"])
-    control.set_value(0.02).run()
+    assert (control.label, control.options) == ("Tolerable loss (points)", ["0.2", "0.5", "1", "2", "5"])
+    control.set_value(0.002).run()
     assert not app.exception
-    assert "You can remove" not in texts(app)
+    assert "## Keep the original: every smaller or faster file loses more than 0.2 points" in texts(app)
     app.button(key=f"recommendation.start.{finished_run}").click().run()
-    task = RecommendationTask(run_id=finished_run, allowed_drop=0.02)
+    task = RecommendationTask(run_id=finished_run, allowed_drop=0.002)
     assert service.work.progress(task).state is RunState.QUEUED
-    app.segmented_control(key=f"recommendation.allowed.{finished_run}").set_value(0.01).run()
-    assert "You can remove" in texts(app)
 
 
 def test_the_schedule_page_begins_with_what_is_recommended_and_its_proof(app: AppTest, finished_run, backend) -> None:
@@ -91,35 +127,34 @@ def test_the_schedule_page_begins_with_what_is_recommended_and_its_proof(app: Ap
     assert ":gray[not yet]" not in texts(app)
 
 
-@pytest.mark.parametrize(("bits", "reached"), [(5.3, 5.3), (11.0, 10.4)], ids=["as measured", "some layers in float"])
-def test_bits_begin_with_what_is_recommended_too(
-    app: AppTest, service: Service, backend: Backend, bits: float, reached: float
-) -> None:
+@pytest.mark.parametrize("bits", [5.3, 11.0], ids=["as measured", "some layers in float"])
+def test_bits_begin_with_what_is_recommended_too(app: AppTest, service: Service, backend: Backend, bits: float) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8)))
     run_id = finish(service, backend, spec)
     recommend(backend, run_id, target=bits, kind="bits")
     open_page(app, SCHEDULE, run=run_id)
     assert not app.exception
     assert app.slider(key=f"schedule.bits.{run_id}").value == bits
-    open_page(app, RESULTS, run=run_id)
-    assert f"You can store the weights in {reached:g} bits instead of 32 and keep 97.4 %" in texts(app)
 
 
 def test_where_nothing_pays_that_is_the_answer(app: AppTest, finished_run, backend) -> None:
     found = recommend(backend, finished_run)
+    folder = backend.store.folder(finished_run)
     tried = tuple(replace(each, changes=(change("top1", 0.05, 0.01),)) for each in found.tried)
     nothing = replace(found, schedule=None, validation=None, tried=tried)
-    backend.store.folder(finished_run).save(RecommendationTask(run_id=finished_run).key, nothing)
+    task = RecommendationTask(run_id=finished_run)
+    folder.save(task.key, nothing)
+    useless = a_candidate("onnx", size=4001, share=1.0, lost=0.0, metric="top1", original=some_figures(0.01, 1.0, 4000))
+    folder.save(task.key, Delivery(candidates=(useless,)))
     open_page(app, RESULTS, run=finished_run)
-    assert "## Nothing can be saved for a loss of at most 1.0 points" in texts(app)
-    assert "To remove 20 % of the weights already costs 5.0 points (4.0 to 6.0), on 512 images." in texts(app)
-    assert not [each for each in app.get("download_button") if each.label.startswith("Download the model")]
+    assert "## Keep the original: no file that was measured is smaller or faster" in texts(app)
+    assert not [each for each in app.get("download_button") if each.label.startswith("Get the")]
 
 
 def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finished_run, service: Service) -> None:
     open_page(app, RESULTS, run=finished_run)
     task, key = RecommendationTask(run_id=finished_run), f"recommendation.start.{finished_run}"
-    assert app.button(key=key).label.startswith("Find how much can be saved (")
+    assert app.button(key=key).label.startswith("Find the smallest good model (")
     app.button(key=key).click().run()
     assert not app.exception
     assert service.work.progress(task).state is RunState.QUEUED

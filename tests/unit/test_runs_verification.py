@@ -13,7 +13,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
-from senseapp.runs.schedule_tasks import DeployTask, Verification
+from senseapp.runs.schedule_tasks import DeliverTask, Verification
 from senseapp.runs.service import Service
 from senseapp.schedules import write
 from senseapp.schedules.methods import make_schedule
@@ -113,17 +113,23 @@ def test_a_schedule_that_does_not_fit_fails_with_its_sentence(finished):
 
 def test_the_file_that_runs_is_kept_as_large_as_it_says(finished):
     backend, service, run_id = finished
-    task = DeployTask(run_id=run_id, schedule=a_schedule(service, run_id), settings=DeploySettings(kind="float"))
+    task = DeliverTask(run_id=run_id, schedule=a_schedule(service, run_id), settings=DeploySettings(kind="float"))
     assert service.work.outcome(task) is None
     service.work.start(task)
     assert backend.runner.run_next()
     assert service.work.progress(task).error == ""
-    record = service.work.outcome(task)
-    assert set(record.figures) == {"file", "original"}
-    assert service.work.deployed(task).stat().st_size == record.figures["file"].file_bytes
-    measured = {change.metric: change.delta for change in record.figures["file"].changes}
-    simulated = {change.metric: change.delta for change in record.simulated}
-    assert measured["kl"] == pytest.approx(simulated["kl"], abs=1e-5)
+    delivery = service.work.outcome(task)
+    assert [each.form for each in delivery.candidates] == ["weights", "small", "onnx"]
+    assert set(delivery.candidates) <= set(service.work.candidates(run_id))
+    for candidate in delivery.candidates:
+        assert service.work.candidate_file(run_id, candidate).stat().st_size == candidate.figures.file_bytes
+    proof = service.work.outcome(task.proof("off"))
+    proven = {change.metric: change.delta for change in proof.kept_changes}
+    for candidate in delivery.candidates:
+        assert candidate.reconstruction == proof.reconstruction
+        measured = {change.metric: change.delta for change in candidate.figures.changes}
+        assert measured["kl"] == pytest.approx(proven["kl"], abs=1e-5)  # the weights that were proven
+    record = delivery.candidates[-1].deployment
     assert record.findings[0].startswith(f"Measured on {record.images} images: ")
 
 

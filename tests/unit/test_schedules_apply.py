@@ -13,7 +13,7 @@ from senseapp.core.errors import InvalidSchedule
 from senseapp.layers.profile import profile_model
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.schedules.apply import apply_schedule, configs_for
-from senseapp.schedules.sizes import latencies, sizes_of
+from senseapp.schedules.sizes import latency, pass_seconds, sizes_of
 
 
 def a_network() -> nn.Module:
@@ -178,7 +178,7 @@ def test_latencies_are_times_of_each_model():
             torch.linalg.svd(torch.ones(120, 120))
             return x
 
-    fast, slow = latencies((nn.Identity(), Slow()), IMAGES[:1], passes=3)
+    fast, slow = map(latency, pass_seconds((nn.Identity(), Slow()), IMAGES[:1], passes=3))
     assert 0 < fast < slow
 
 

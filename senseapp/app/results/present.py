@@ -20,7 +20,6 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import RecommendationTask
 
 _TO_COME = "Results finds by itself how much can be saved, or offers to; once it has, {what} stands here."
 
@@ -98,7 +97,7 @@ def _file(shown: _Shown) -> None:
     if shown.found is None:
         st.markdown(_TO_COME.format(what="the file"))
         return
-    recommendation_answer(RecommendationTask(run_id=shown.record.run_id), shown.found)
+    recommendation_answer(shown.record.run_id, shown.found, shown.result.spec.goal)
 
 
 _SCREENS: tuple[Callable[[_Shown], None], ...] = (_what_it_is, _bars, _trade_off, _pictures, _file)

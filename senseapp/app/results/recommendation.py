@@ -1,36 +1,39 @@
-"""The answer first: what is recommended after a run, how that is known, and the file to take away."""
+"""The answer first: the file to take for a goal and a tolerance, its own figures, and the button that hands it out."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from typing import Literal
 
+import pandas as pd
 import streamlit as st
 
+from senseapp.app.charts.axes import PICK
+from senseapp.app.charts.candidates import candidates_chart
 from senseapp.app.charts.recommended import recommended_chart
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, named
+from senseapp.app.common.address import bound, named, one_of
 from senseapp.app.common.answers import changed_answers
-from senseapp.app.common.download import download
+from senseapp.app.common.candidates import choose_tolerance, file_button, other_files
 from senseapp.app.common.figure import figure
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
+from senseapp.app.common.state import go_to_page, restart_with
+from senseapp.app.frames.candidates import answers_axis, candidates_frame, original_row
 from senseapp.app.frames.recommended import AXES, baseline_value, recommended_frame
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import caveat_of
-from senseapp.core.errors import SenseError
+from senseapp.app.words.wording import GOALS, caveat_of
+from senseapp.compressions import all_descriptions
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, offered, recommended
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.model_files import model_file
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.runs.leaderboard import headline
-from senseapp.runs.schedule_tasks import RecommendationTask, Verification
-from senseapp.runs.service import Service
-
-_STEM = "compressed"
-_TOLERANCES = (0.2, 0.5, 1.0, 2.0)  # of the usual one
+from senseapp.runs.schedule_tasks import RecommendationTask
 
 
 def recommendation_card(run_id: str, result: SensitivityResult) -> None:
@@ -40,47 +43,128 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
         record = backend.service().run(run_id)
         found = backend.service().work.outcome(task)
         can_search = record.state is RunState.DONE and record.spec.data.kind != "imported"
-        if found is not None:
-            place = st.container()
-            asked = replace(task, allowed_drop=_tolerated(run_id, found) if can_search else None)
-            found = backend.service().work.outcome(asked)
-            with place:
-                if found is None:
-                    st.markdown(f"## {finding}")
-                    _on_its_way(asked)
-                    return
-                recommendation_answer(asked, found)
-            recommendation_figure(run_id, found, result)
-            st.markdown(finding)
+        if found is None:
+            st.markdown(f"## {finding}")
+            if can_search:
+                _on_its_way(task)
             return
-        st.markdown(f"## {finding}")
+        place = st.container()
+        goal = _goal(run_id, record.spec)
+        usual = found.allowed_drop
+        allowed = usual
         if can_search:
-            _on_its_way(task)
+            allowed = choose_tolerance(run_id, found.metric, key=f"recommendation.allowed.{run_id}")
+        asked = task if math.isclose(allowed, usual) else replace(task, allowed_drop=allowed)
+        candidates = backend.service().work.candidates(run_id)
+        with place:
+            _answer(run_id, candidates, goal, allowed, result)
+            if backend.service().work.outcome(asked) is None and can_search:
+                _on_its_way(asked, again=True)
+        _figures(run_id, candidates, found, result)
+        st.markdown(finding)
 
 
-def _tolerated(run_id: str, usual: Recommendation) -> float | None:
-    """Let another loss be tolerated; None for the usual one, whose recommendation is known."""
-    view = METRICS[usual.metric]
-    allowed = [share * usual.allowed_drop for share in _TOLERANCES]
-    form = named({f"{view.factor * loss:g}": loss for loss in allowed})
-    chosen = st.segmented_control(
-        f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
-        allowed,
-        format_func=lambda loss: f"{view.factor * loss:g}",
+def _goal(run_id: str, spec: RunSpec) -> Goal:
+    goals = list(GOALS)
+    chosen: Goal = st.segmented_control(
+        "What counts",
+        goals,
+        format_func=GOALS.__getitem__,
         required=True,
-        **bound(run_id, "tolerated", form, usual.allowed_drop, key=f"recommendation.allowed.{run_id}"),
-        help=f"{view.change_title}, at most. Another one takes a search of its own.",
+        **bound(run_id, "for", one_of(goals), spec.goal, key=f"recommendation.goal.{run_id}"),
+        help="Which of the measured files is recommended: the smallest, the fastest here, or the strongest schedule "
+        "for a training tool.",
     )
-    return None if chosen == usual.allowed_drop else chosen
+    return chosen
 
 
-def recommendation_answer(task: RecommendationTask, found: Recommendation) -> None:
-    """Show what is recommended, the button to the file, and how it is known."""
-    st.markdown(f"## {found.headline}")
-    proof = task.proof(found)
-    if proof is not None:
-        _file_button(proof)
-    st.caption(found.evidence)
+def _answer(
+    run_id: str, candidates: Sequence[Candidate], goal: Goal, allowed: float, result: SensitivityResult
+) -> None:
+    """Show the recommended file, let a smaller or a safer one be chosen, and hand it out."""
+    best, choices = recommended(candidates, goal=goal, allowed_drop=allowed), offered(candidates)
+    if goal == "targets" and best is not None and best not in choices:
+        choices = (*choices, best)
+    if not choices:
+        st.markdown("## Keep the original: no file that was measured is smaller or faster")
+        _likelier(result)
+        return
+    if best is None:
+        view = METRICS[choices[0].metric]
+        st.markdown(f"## Keep the original: every smaller or faster file loses more than {view.change_text(allowed)}")
+    chosen = _chosen(run_id, choices, best or min(choices, key=lambda each: each.loss.delta))
+    if best is None or chosen is not best:
+        tolerable = "" if chosen.within(allowed) else " It loses more than is tolerated."
+        st.markdown(f"{'##' if best is not None else '**Measured:**'} {chosen.headline}{tolerable}")
+    else:
+        st.markdown(f"## {chosen.headline}")
+    with st.container(horizontal=True, gap="small"):
+        file_button(run_id, chosen, primary=best is not None)
+        other_files(run_id, candidates, chosen)
+    st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
+    if chosen.schedule is None:
+        _likelier(result)
+
+
+def _chosen(run_id: str, choices: Sequence[Candidate], best: Candidate) -> Candidate:
+    """Return the file that the slider is at: the recommended one at first."""
+    if len(choices) == 1:
+        return choices[0]
+    by_file = {each.file: each for each in choices}
+    form = named({str(place): each.file for place, each in enumerate(choices)})
+    key = f"recommendation.file.{run_id}"
+    if st.session_state.get(key) not in by_file:
+        st.session_state.pop(key, None)
+    file = st.select_slider(
+        "Smaller ↔ safer",
+        list(by_file),
+        format_func=lambda name: f"{fmt.bytes_size(by_file[name].figures.file_bytes)}",
+        **bound(run_id, "file", form, best.file, key=key),
+        help="Files that were made and measured, the smallest first.",
+    )
+    return by_file[str(file)]
+
+
+def _tried(candidate: Candidate) -> str:
+    if candidate.deployment is None:
+        return ""
+    settings = candidate.deployment.settings
+    return (
+        f"Times are of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of "
+        f"{candidate.deployment.machine}."
+    )
+
+
+def _likelier(result: SensitivityResult) -> None:
+    """Say that this compression pays little in a file that runs here, and offer the one that is likelier to."""
+    own = result.compression.description
+    other = next((each for each in all_descriptions() if each.sets_bits), None)
+    if other is None or own.sets_bits:
+        return
+    st.caption(
+        f"{own.label} adds nothing to a file that runs here: int8 of the original weights does as well or better."
+    )
+    if st.button(f"Measure {other.label.lower()} instead", key="recommendation.likelier", icon=":material/swap_horiz:"):
+        config = other.config()
+        settings = SensitivitySpec(
+            compression=config, levels=other.scale.default, num_samples=result.num_samples or None
+        )
+        restart_with(replace(result.spec, sensitivity=settings))
+        go_to_page("pages/analyze.py")
+
+
+def recommendation_answer(run_id: str, found: Recommendation, goal: Goal) -> None:
+    """Show the recommended file's figures alone, for a room."""
+    candidates = backend.service().work.candidates(run_id)
+    best = recommended(candidates, goal=goal, allowed_drop=found.allowed_drop)
+    if best is not None:
+        st.markdown(f"## {best.headline}")
+        st.caption(best.made_of)
+    elif candidates:
+        st.markdown("## Keep the original: no smaller or faster file loses as little as is tolerated")
+    else:
+        st.markdown(f"## {found.headline}")
+        st.caption(found.evidence)
 
 
 def recommended_answers(run_id: str) -> bool:
@@ -90,46 +174,65 @@ def recommended_answers(run_id: str) -> bool:
     proof = task.proof(found) if found is not None else None
     changed = backend.service().work.changed(proof) if proof is not None else None
     if changed is not None:
-        st.markdown("## Which answers does the recommended model change?")
+        st.markdown("## Which answers does the proven schedule change?")
         changed_answers(changed, key=f"recommended.{run_id}")
     return changed is not None
 
 
-def _file_button(proof: Verification) -> None:
-    owned = backend.service()
-    try:
-        path = smallest_file(owned, proof)
-    except SenseError:  # imported with its record alone, or deleted
-        return
-    form = model_file(path.name)
-    st.download_button(
-        f"Download the model ({fmt.bytes_size(path.stat().st_size)})",
-        download(partial(smallest_file, owned, proof)),
-        file_name=_STEM + form.suffix,
-        key=f"recommendation.file.{proof.run_id}",
-        icon=":material/download:",
-        type="primary",
-        on_click="ignore",
-        help=f"The compressed model: {form.title}. Its schedule, its proof, other files and the lines that read them "
-        "are on the page Schedule.",
-    )
-
-
-def smallest_file(owned: Service, proof: Verification) -> Path:
-    """Return the smallest file of the compressed model, if its visitor may still read the run."""
-    return min(owned.work.compressed_model(proof), key=lambda path: path.stat().st_size)
-
-
-def _on_its_way(task: RecommendationTask) -> None:
-    label = start_label(task, "Find how much can be saved", "a recommendation", cancel="recommendation.stop")
+def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
+    title = "Look for files within this loss" if again else "Find the smallest good model"
+    label = start_label(task, title, "a recommendation", cancel="recommendation.stop")
     if label:
         seconds = fmt.about(backend.service().schedules.recommendation_seconds(task.run_id))
         about = (
-            "Measures whole schedules, and proves the strongest whose loss is small on images used for nothing else."
+            "Measures whole schedules, proves the strongest whose loss is tolerable on held-out images, makes files."
         )
         key = f"recommendation.start.{task.run_id}"
-        if st.button(f"{label} ({seconds})", key=key, icon=":material/science:", type="primary", help=about):
+        kind: Literal["primary", "secondary"] = "secondary" if again else "primary"
+        if st.button(f"{label} ({seconds})", key=key, icon=":material/science:", type=kind, help=about):
             begin(task)
+
+
+def _figures(run_id: str, candidates: Sequence[Candidate], found: Recommendation, result: SensitivityResult) -> None:
+    if candidates:
+        candidates_figure(run_id, candidates, result)
+    with st.expander("What does removing more cost?", icon=":material/trending_down:"):
+        recommendation_figure(run_id, found, result)
+
+
+def candidates_figure(
+    run_id: str, candidates: Sequence[Candidate], result: SensitivityResult, *, large: bool = False
+) -> None:
+    """Draw what each measured file still answers against its size; a click chooses one; ``large`` for a room."""
+    rows = candidates_frame(candidates)
+    key = f"recommendation.files.{run_id}"
+    figure(
+        "Which files are there?",
+        candidates_chart(
+            rows,
+            against="megabytes",
+            y_title=answers_axis(candidates),
+            originals=pd.DataFrame([original_row(candidates)]),
+            picked=str(st.session_state.get(f"recommendation.file.{run_id}", "")),
+            picks=not large,
+        ),
+        alt_text="; ".join(rows["description"]),
+        key=key,
+        on_pick=None if large else (lambda: _take(key, run_id)),
+        caveat=caveat_of(result),
+        reading="Each dot is a measured file with its 95 % interval; pale: another is no larger, no slower and no "
+        "worse; cross: the original.",
+        data=rows,
+        level=3,
+        saves=not large,
+        large=large,
+    )
+
+
+def _take(key: str, run_id: str) -> None:
+    picked = st.session_state[key]["selection"].get(PICK) or []
+    if picked:
+        st.session_state[f"recommendation.file.{run_id}"] = str(picked[0]["file"])
 
 
 def recommendation_figure(
@@ -141,7 +244,7 @@ def recommendation_figure(
     view, rows = METRICS[found.metric], recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
     figure(
-        "How much can be saved?",
+        "How much can be removed?",
         recommended_chart(
             rows,
             before=baseline_value(found),

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, number, one_of, whole
-from senseapp.app.common.download import download, new_file
+from senseapp.app.common.candidates import choose_tolerance, file_button, judged_by, other_files
 from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.tables import show_table
 from senseapp.app.frames.deployment import deployment_frame, shown_metrics
-from senseapp.app.schedule.proof import choose_adapting
 from senseapp.app.words import format as fmt
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.schedule import Schedule
-from senseapp.runs.schedule_tasks import DeployTask
+from senseapp.runs.schedule_tasks import MOST_CHANGED, DeliverTask, Verification
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
@@ -35,38 +34,40 @@ _KIND_HELP = (
     "answers takes (**as quick as possible**), or as many as a limit on the time allows. "
     "What the schedule zeroes or removes is gone from each of these files."
 )
-_NAME = "model.onnx"
 _MOST_IMAGES = 64
 
 
-def deploy_block(
-    schedule: Schedule, result: SensitivityResult, run_id: str, *, partner: SensitivityResult | None = None
-) -> None:
-    """Show what was measured of the file that runs ``schedule``, how far it is, or the button that makes it.
-
-    ``partner`` holds the results of the second run, where the schedule was made from two.
-    """
+def deploy_block(proof: Verification, result: SensitivityResult) -> None:
+    """Show the files made from the weights of ``proof``, how far they are, or the button that makes them."""
+    run_id = proof.run_id
     with st.container(border=True):
-        st.markdown("## Deploy: a file that runs")
-        other = partner.spec.sensitivity.compression if partner is not None else None
-        settings = _choose(run_id, result, adapts=any(entry.compression != "none" for entry in schedule.entries))
-        task = DeployTask(run_id=run_id, schedule=schedule, settings=settings, other=other)
+        st.markdown("## The file that runs")
+        allowed = choose_tolerance(run_id, judged_by(result), key=f"schedule.tolerated.{run_id}")
+        task = DeliverTask(
+            run_id=run_id,
+            schedule=proof.schedule,
+            repair=proof.repair,
+            adapting=proof.adapting,
+            allowed_drop=allowed,
+            settings=_choose(run_id, allowed),
+            other=proof.other,
+        )
         with errors_here():
-            record = backend.service().work.outcome(task)
-            if record is not None:
-                _measured(record, run_id)
-                _downloads(task)
+            delivery = backend.service().work.outcome(task)
+            if delivery is not None:
+                _files(run_id, delivery, allowed)
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 st.markdown(
-                    "The network becomes one ONNX file, which onnxruntime runs on phones, servers and in browsers. "
-                    "Before you take it, it runs here beside the original, on images that nothing was made from where "
-                    "there are enough: what it answers, how long it takes, how large it is."
+                    "The proven weights become one ONNX file, which onnxruntime runs on phones, servers and in "
+                    "browsers. It runs here beside the original on held-out images: what it answers, how long it "
+                    "takes, how large it is. If the proven weights lose more than is tolerated, adapted ones are "
+                    "tried too."
                 )
                 if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
                     begin(task)
 
 
-def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySettings:
+def _choose(run_id: str, allowed: float) -> DeploySettings:
     chosen = st.segmented_control(
         "How it computes",
         list(_KINDS),
@@ -76,22 +77,6 @@ def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySe
         help=_KIND_HELP,
     )
     usual = DeploySettings()
-    changed = (
-        st.slider(
-            "Answers that may change",
-            0.0,
-            10.0,
-            step=0.5,
-            format="at most %.1f %%",
-            **bound(
-                run_id, "changed", number(0, 10), 100 * usual.most_changed, key=f"schedule.deploy_changed.{run_id}"
-            ),
-            help="Of the answers that the original gives, right or wrong. The file is as quick as it gets within this "
-            "limit on images that choose what stays in float, and is then measured on others.",
-        )
-        if chosen == "quickest"
-        else 100 * usual.most_changed
-    )
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
         threads = st.number_input(
@@ -115,14 +100,51 @@ def _choose(run_id: str, result: SensitivityResult, *, adapts: bool) -> DeploySe
         )
     return DeploySettings(
         kind=chosen,
-        most_changed=changed / 100,
+        most_changed=min(allowed, MOST_CHANGED) if chosen == "quickest" else usual.most_changed,
         most_time=most if chosen == "mixed" else usual.most_time,
         threads=threads,
         batch=batch,
-        adapting=choose_adapting(run_id, result, name="deploy_adapt", label="Adapt weights of the file")
-        if adapts
-        else "off",
     )
+
+
+def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
+    """Show each file with its own figures and its button, the best of those that run first."""
+    running = sorted(
+        (each for each in delivery.candidates if each.runs),
+        key=lambda each: (not (each.pays and each.within(allowed)), each.figures.file_bytes),
+    )
+    known = backend.service().work.candidates(run_id)
+    for place, each in enumerate(running):
+        against = _against(each, allowed, known)
+        st.markdown(f"**{each.made_of}**: {each.headline}")
+        if against:
+            st.warning(against, icon=":material/warning:")
+        file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
+        if each.deployment is not None and len(each.deployment.figures) > 2:
+            with st.expander("Beside all of it in int8 and onnxruntime's own default", icon=":material/table_rows:"):
+                _measured(each.deployment, f"{run_id}.{place}")
+    for note in delivery.notes:
+        st.caption(f":material/info: {note}")
+    if running:
+        other_files(run_id, delivery.candidates, running[0])
+
+
+def _against(candidate: Candidate, allowed: float, known: Sequence[Candidate]) -> str:
+    """Return what speaks against taking this file; empty where nothing does."""
+    view = METRICS[candidate.metric]
+    found = []
+    if not candidate.within(allowed):
+        found.append(
+            f"It loses {view.change_text(candidate.loss.delta)}, more than the {view.change_text(allowed)} tolerated."
+        )
+    if not candidate.pays:
+        found.append("It is no smaller and no faster than the original here: keep the original.")
+    better = next((each for each in known if candidate.is_beaten_by(each)), None)
+    if better is not None:
+        found.append(
+            f"Another file of this run is no worse in size, time and loss: {better.made_of}, {better.headline}."
+        )
+    return " ".join(found)
 
 
 def _measured(record: Deployment, run_id: str) -> None:
@@ -167,31 +189,3 @@ def _columns(record: Deployment) -> dict[str, Any]:
         ),
         "size": st.column_config.TextColumn("Size", help="On disk.", width=70),
     }
-
-
-def _downloads(task: DeployTask) -> None:
-    owned = backend.service()  # whose it is can be asked here, and not in the thread that makes the file
-    path = owned.work.deployed(task)
-
-    def packed() -> Path:
-        return owned.work.pack_deployed(task, _NAME, new_file())
-
-    row = st.container(horizontal=True)
-    row.download_button(
-        f"Download {_NAME} ({fmt.bytes_size(path.stat().st_size)})",
-        download(lambda: owned.work.deployed(task)),
-        file_name=_NAME,
-        mime="application/octet-stream",
-        key=f"schedule.deployed_file.{task.run_id}",
-        icon=":material/download:",
-        on_click="ignore",
-    )
-    row.download_button(
-        "With how to use it (zip)",
-        download(packed, is_temporary=True),
-        file_name="model.zip",
-        mime="application/zip",
-        key=f"schedule.deployed_zip.{task.run_id}",
-        icon=":material/folder_zip:",
-        on_click="ignore",
-    )

@@ -102,13 +102,13 @@ _ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "B
 
 def proof_block(
     schedule: Schedule, result: SensitivityResult, run_id: str, *, partner: SensitivityResult | None = None
-) -> None:
-    """Show what was measured of ``schedule``, how far its proof is, or the button that starts one.
+) -> Verification:
+    """Show what was measured of ``schedule``, how far its proof is, or the button that starts one; return the proof.
 
     ``partner`` holds the results of the second run, where the schedule was made from two.
     """
     with st.container(border=True):
-        st.markdown("## Measured, not predicted")
+        st.markdown("## Proof on held-out images")
         repair = st.toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
@@ -116,7 +116,7 @@ def proof_block(
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
-        adapting = choose_adapting(run_id, result, name="adapt")
+        adapting = _choose_adapting(run_id, result)
         proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
         with errors_here():
             validation = backend.service().work.outcome(proof)
@@ -135,17 +135,18 @@ def proof_block(
                 )
                 if st.button(label, key=f"schedule.verify.{run_id}", icon=":material/science:"):
                     begin(proof)
+    return proof
 
 
-def choose_adapting(run_id: str, result: SensitivityResult, *, name: str, label: str = "Adapt weights") -> Adapting:
-    """Show whether compressed layers get new weights, in a control of this ``name`` in the address."""
+def _choose_adapting(run_id: str, result: SensitivityResult) -> Adapting:
+    """Show whether compressed layers get new weights, in the proof and in every file that is made of it."""
     usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
     chosen: Adapting = st.segmented_control(
-        label,
+        "Adapt weights",
         list(_ADAPTING),
         format_func=lambda each: _ADAPTING[each],
         required=True,
-        **bound(run_id, name, one_of(_ADAPTING), usual, key=f"schedule.{name}.{run_id}"),
+        **bound(run_id, "adapt", one_of(_ADAPTING), usual, key=f"schedule.adapt.{run_id}"),
         help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
         "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
         "Best takes minutes more and then tunes norms, biases and weights block by block, where no channels went. "

@@ -12,7 +12,14 @@ from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.model_files import CHECKPOINT, model_file
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import SensitivitySpec
+from senseapp.records.spec import Goal, SensitivitySpec
+
+GOALS: dict[Goal, str] = {
+    "smaller": "Smaller file",
+    "faster": "Faster here",
+    "targets": "Targets for a training tool",
+}
+"""What a run is for, as people choose it."""
 
 
 def provenance_text(result: SensitivityResult) -> str:
