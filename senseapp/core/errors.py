@@ -6,6 +6,7 @@
     ├── InvalidInput            exit code 2
     │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
     │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch
+    │       └── SeveralLabels (an InvalidDataset)
     │   └── ReadingStopped
     │       └── Abandoned
     ├── OutOfMemory, ProcessLost, ClusterFailed, MeasurementFailed, NotFound, QueueFull, QuotaExceeded, RateLimited
@@ -50,6 +51,10 @@ class InvalidCheckpoint(InvalidInput):
 
 class InvalidDataset(InvalidInput):
     """Images that cannot be read, trusted or matched to the model's classes."""
+
+
+class SeveralLabels(InvalidDataset):
+    """Several labels are true of one image, and the model is read as one that gives each image one class."""
 
 
 class NoLayersSelected(InvalidInput):

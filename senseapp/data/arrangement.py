@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from senseapp.core.wording import listed, plural
 from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.label_columns import single_labels
+from senseapp.data.label_sets import says_several, several_labels
 from senseapp.data.label_tables import read_label_table
-from senseapp.tasks import Layout
+from senseapp.tasks import LabelTruth, Layout
 
 _TABLE_NAME = "labels.csv"
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
@@ -23,19 +24,21 @@ class Arrangement:
         layout: where labels come from, if anywhere.
         entries: the pictures.
         labels: of each picture, as the folder or table writes it; empty if unlabelled.
-        label_names: all labels; those of folders (of empty ones too) and tables sorted, those of an image set in
-            its own order.
+        several: of each picture, where several labels may be true of one; ``labels`` are empty then.
+        label_names: all labels; those of folders (of empty ones too) and tables sorted, those of an image set and of
+            columns of 0 and 1 in their own order.
         notes: sentences on what was chosen or left out.
     """
 
     layout: Layout
     entries: tuple[Entry, ...]
     labels: tuple[str, ...] = ()
+    several: tuple[LabelTruth, ...] = ()
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True) -> Arrangement:
+def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True, several: bool = False) -> Arrangement:
     """Find out how the pictures of ``source`` are arranged.
 
     Folders around everything else are skipped. Of ``train``, ``val`` and ``test`` folders one is taken: pictures
@@ -45,6 +48,7 @@ def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True)
         source: the folder or archive.
         table: path in it of a table ``file,label``; empty takes ``labels.csv`` if there is one at the top.
         with_labels: False takes every picture and no label.
+        several: whether a table is read for several labels of each picture, even if it does not say so by itself.
 
     Raises:
         InvalidDataset: the table does not exist, cannot be read, or names no picture.
@@ -54,7 +58,7 @@ def arrange(source: PictureSource, *, table: str = "", with_labels: bool = True)
         return Arrangement(layout="unlabelled", entries=_in_order(contents.pictures.values()))
     table = table or _default_table(contents)
     if table:
-        return _by_table(source, table)
+        return _by_table(source, table, several=several)
     prefix = _common_prefix(contents, "")
     split, notes = _choose_split(contents, prefix)
     return _by_folder(contents, _common_prefix(contents, split), notes)
@@ -124,8 +128,19 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...]) -> Arran
     )
 
 
-def _by_table(source: PictureSource, table: str) -> Arrangement:
-    found = single_labels(read_label_table(source, table, _common_prefix(source.contents, "")))
+def _by_table(source: PictureSource, table: str, *, several: bool) -> Arrangement:
+    read = read_label_table(source, table, _common_prefix(source.contents, ""))
+    if several or says_several(read):
+        sets = several_labels(read)
+        entries = _in_order(source.contents.pictures[name] for name in sets.truths)
+        return Arrangement(
+            layout="table",
+            entries=entries,
+            several=tuple(sets.truths[entry.name] for entry in entries),
+            label_names=sets.names,
+            notes=sets.notes,
+        )
+    found = single_labels(read)
     entries = _in_order(source.contents.pictures[name] for name in found.labels)
     labels = tuple(found.labels[entry.name] for entry in entries)
     return Arrangement(

@@ -14,7 +14,7 @@ from senseapp.data.label_tables import LABEL_WORDS, LabelTable
 
 _WHOLE = re.compile(r"(-?\d+)(?:[.,]0*)?", re.ASCII)
 _FRACTION = re.compile(r"[+-]?\d*[.,]\d+(?:[eE][+-]?\d+)?|[+-]?\d+(?:\.\d*)?[eE][+-]?\d+", re.ASCII)
-_BLANK = ("", "nan")
+BLANK = ("", "nan")
 _ON, _OFF = ("1", "true"), ("0", "false")
 
 
@@ -45,12 +45,13 @@ def single_labels(table: LabelTable) -> SingleLabels:
     labels: dict[str, str] = {}
     blank: list[str] = []
     for (picture, _), label in zip(table.rows, values, strict=True):
-        if label.casefold() in _BLANK:
+        if label.casefold() in BLANK:
             blank.append(picture)
         elif labels.setdefault(picture, label) != label:
             raise InvalidDataset(
                 f"{table.title} gives {printable(picture)} two labels, {printable(labels[picture])} and "
-                f"{printable(label)}. Keep one line per picture."
+                f"{printable(label)}. Keep one line per picture, or choose multi-label (--task multilabel) where "
+                "several labels may be true of one."
             )
     if not labels:
         raise InvalidDataset(f"{table.title} gives no picture a label. Each line must hold a file and a label.")
@@ -62,7 +63,7 @@ def single_labels(table: LabelTable) -> SingleLabels:
 
 def _plain(values: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return whole numbers without the decimals that pandas gives them, and a note where there were any."""
-    known = [value for value in values if value.casefold() not in _BLANK]
+    known = [value for value in values if value.casefold() not in BLANK]
     with_decimals = [value for value in known if not value.lstrip("-").isdigit()]
     if not with_decimals or not all(map(_WHOLE.fullmatch, known)):
         return list(values), ()
@@ -97,7 +98,7 @@ def _label_column(table: LabelTable, cells: Sequence[tuple[str, ...]]) -> tuple[
 
 def _may_be_labels(values: Sequence[str]) -> bool:
     """Return whether a column may hold classes: several, and no fractions."""
-    kinds = {value for value in values if value.casefold() not in _BLANK}
+    kinds = {value for value in values if value.casefold() not in BLANK}
     is_whole = all(map(_WHOLE.fullmatch, kinds))
     return len(kinds) > 1 and (is_whole or not any(map(_FRACTION.fullmatch, kinds)))
 
@@ -108,7 +109,7 @@ def _say_the_same(cells: Sequence[tuple[str, ...]], places: Sequence[int]) -> bo
     return all(len({pair[index] for pair in both}) == len(both) for index in range(len(places)))
 
 
-def _truth(cell: str) -> bool | None:
+def truth_in(cell: str) -> bool | None:
     """Return whether a cell says yes; None where it says neither yes nor no."""
     found = _WHOLE.fullmatch(cell)
     text = found[1] if found else cell.casefold()
@@ -117,7 +118,7 @@ def _truth(cell: str) -> bool | None:
 
 def _hot_columns(cells: Sequence[tuple[str, ...]]) -> list[int]:
     """Return the columns that hold only 0 and 1 if each row has at most one 1 in them, and some row has one."""
-    known = {cell: _truth(cell) for row in cells for cell in row}
+    known = {cell: truth_in(cell) for row in cells for cell in row}
     binary = [place for place in range(len(cells[0])) if all(known[row[place]] is not None for row in cells)]
     ones = [sum(bool(known[row[place]]) for place in binary) for row in cells]
     return binary if len(binary) > 1 and max(ones) == 1 else []
@@ -125,4 +126,4 @@ def _hot_columns(cells: Sequence[tuple[str, ...]]) -> list[int]:
 
 def _from_one_hot(table: LabelTable, cells: Sequence[tuple[str, ...]]) -> list[str]:
     hot = _hot_columns(cells)
-    return [next((table.columns[place] for place in hot if _truth(row[place])), "") for row in cells]
+    return [next((table.columns[place] for place in hot if truth_in(row[place])), "") for row in cells]

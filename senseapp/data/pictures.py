@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabels
 from senseapp.core.wording import printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange
@@ -25,11 +25,12 @@ from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_or
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import CLASSIFICATION, Targets, Task, WrittenLabels
+from senseapp.tasks import CLASSIFICATION, MULTILABEL, Targets, Task, WrittenLabels
 
 _SIDES = (96, 160)
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
 _UNLABELLED = "There are no labels: outputs are compared with the original model's."
+SEVERAL_NOTE = "Several labels are true of some images, so the model is taken to be multi-label."
 
 
 def survey_images(
@@ -49,11 +50,13 @@ def survey_images(
         InvalidDataset: it cannot be read, may not be, or holds no picture, or none that can be decoded.
     """
     with _opened(spec, data_roots, lambda _: None) as source:
-        arrangement = _arranged(source, spec)
+        arrangement = _arranged(source, spec, task)
         require_readable(source, arrangement.entries)
         notes = (*source.contents.notes(), *arrangement.notes, *task.label_notes(arrangement.labels))
         tables = tuple(sorted(source.contents.tables))
-    counts = Counter(arrangement.labels)
+    if arrangement.several and not task.several_labels:
+        task, notes = MULTILABEL, (*notes, SEVERAL_NOTE)
+    counts = Counter(arrangement.labels) + Counter(name for truth in arrangement.several for name in truth.true)
     return ImageSurvey(
         title=source.title,
         layout=arrangement.layout,
@@ -63,6 +66,7 @@ def survey_images(
         notes=notes,
         tables=tables,
         class_names=tuple(class_names),
+        task=task.name,
     )
 
 
@@ -85,7 +89,7 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
     """Load the drawn pictures of a folder, archive or image set; only these are decoded."""
     channel_mode(request.preprocessing)  # a model that takes no pictures is refused before anything is read
     with _opened(request.spec, request.data_roots, request.progress) as source:
-        arrangement = _arranged(source, request.spec)
+        arrangement = _arranged(source, request.spec, request.task)
         try:
             entries, targets = _labelled(request, arrangement)
         except InvalidDataset:
@@ -106,6 +110,7 @@ def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_ou
     return WrittenLabels(
         layout=arrangement.layout,
         labels=arrangement.labels,
+        several=arrangement.several,
         names=arrangement.label_names,
         num_outputs=num_outputs,
         output_names=class_names,
@@ -119,6 +124,11 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
         InvalidDataset: a label means nothing to the model.
     """
     notes = arrangement.notes
+    if arrangement.several and not request.task.several_labels:
+        raise SeveralLabels(
+            "Several labels are true of some images, and the model is read as one that gives each image one class. "
+            "Choose multi-label (--task multilabel), or measure without labels."
+        )
     if arrangement.layout != "unlabelled":
         num_outputs = request.task.outputs_of_head(request.num_classes)
         written = _written_labels(arrangement, request.class_names, num_outputs)
@@ -148,11 +158,16 @@ def _open(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]
     return FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
 
 
-def _arranged(source: PictureSource, spec: DataSpec) -> Arrangement:
+def _arranged(source: PictureSource, spec: DataSpec, task: Task) -> Arrangement:
     with_labels = spec.labels != WITHOUT_LABELS
     if isinstance(source, ImageSetSource):
         return source.arrangement(with_labels=with_labels)
-    return arrange(source, table=spec.labels if with_labels else "", with_labels=with_labels)
+    return arrange(
+        source,
+        table=spec.labels if with_labels else "",
+        with_labels=with_labels,
+        several=task.several_labels,
+    )
 
 
 def _image_set(

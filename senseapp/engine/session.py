@@ -9,8 +9,10 @@ from pathlib import Path
 
 import torch
 
+from senseapp.core.errors import SeveralLabels
 from senseapp.data.images import ImageSet
 from senseapp.data.load import load_images
+from senseapp.data.pictures import SEVERAL_NOTE
 from senseapp.engine.context import MeasurementContext, choose_device
 from senseapp.engine.executor import Executor
 from senseapp.engine.layout import Layout
@@ -28,7 +30,7 @@ from senseapp.records.profile import ModelProfile, counting_notes
 from senseapp.records.ranking import spearman
 from senseapp.records.resolution import visible_words
 from senseapp.records.spec import RunSpec
-from senseapp.tasks import task_named
+from senseapp.tasks import MULTILABEL, task_named
 
 
 @dataclass(slots=True)
@@ -67,25 +69,10 @@ class Session:
         Raises:
             SenseError: the model or the images cannot be loaded, or the settings do not fit them.
         """
-        if spec.data.preparation == "auto":
-            choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
-            spec = choice.spec
-            progress(choice.verdict)
-        progress("Loading the model")
-        model, task = load_model(spec.model, progress=progress), task_named(spec.model.task)
-        progress("Loading the images")
-        images = load_images(
-            spec.data,
-            model.preprocessing,
-            num_classes=model.num_classes,
-            task=task,
-            num_samples=spec.sensitivity.num_samples,
-            seed=spec.sensitivity.seed,
-            data_roots=data_roots,
-            class_names=model.class_names,
-            with_labels=not model.fresh_head,
-            progress=progress,
-        )
+        try:
+            spec, model, images = _loaded(spec, data_roots, progress)
+        except SeveralLabels:  # what the weights do not tell
+            spec, model, images = _loaded(_as_multilabel(spec), data_roots, progress)
         held_out = images.subset([])
         if spec.sensitivity.num_samples is None:
             images, held_out = split(images, spec.sensitivity.seed)
@@ -101,7 +88,7 @@ class Session:
             model.module,
             images,
             spec.sensitivity,
-            task=task,
+            task=task_named(spec.model.task),
             layout=layout,
             own=True,
             executor=executor,
@@ -221,6 +208,46 @@ class Session:
     def close(self) -> None:
         """Let go of the model and the images."""
         del self.sweep, self.model, self.images, self.held_out
+
+
+def _loaded(
+    spec: RunSpec, data_roots: tuple[Path, ...], progress: Callable[[str], None]
+) -> tuple[RunSpec, LoadedModel, ImageSet]:
+    """Return the settings with the preparation that the images choose, the model, and the images."""
+    if spec.data.preparation == "auto":
+        choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
+        spec = choice.spec
+        progress(choice.verdict)
+    progress("Loading the model")
+    model = load_model(spec.model, progress=progress)
+    progress("Loading the images")
+    images = load_images(
+        spec.data,
+        model.preprocessing,
+        num_classes=model.num_classes,
+        task=task_named(spec.model.task),
+        num_samples=spec.sensitivity.num_samples,
+        seed=spec.sensitivity.seed,
+        data_roots=data_roots,
+        class_names=model.class_names,
+        with_labels=not model.fresh_head,
+        progress=progress,
+    )
+    return spec, model, images
+
+
+def _as_multilabel(spec: RunSpec) -> RunSpec:
+    """Return the settings for labels of which several are true of one image; a metric of classes is given up."""
+    notes, metric = [SEVERAL_NOTE], spec.sensitivity.metric
+    if metric is not None and METRICS[metric].task not in ("", MULTILABEL.name):
+        notes.append(f"{METRICS[metric].label} is of one class per image, so layers are not ranked by it.")
+        metric = None
+    return replace(
+        spec,
+        model=replace(spec.model, task=MULTILABEL.name),
+        data=replace(spec.data, chosen_by=(*spec.data.chosen_by, *notes)),
+        sensitivity=replace(spec.sensitivity, metric=metric),
+    )
 
 
 def estimate_agreement(

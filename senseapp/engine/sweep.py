@@ -284,6 +284,7 @@ def _ranking_metric(spec: SensitivitySpec, metrics: Sequence[str], images: Image
         return default_metric(metrics, len(images))
     if spec.metric not in metrics:
         needs = METRICS[spec.metric].obstacle(has_labels=images.labels is not None, num_classes=num_outputs)
+        needs = needs or f"a model of the task {METRICS[spec.metric].task}"
         raise InvalidSpec(
             f"The metric {spec.metric} cannot be measured here: it needs {needs}. Choose one of {', '.join(metrics)}."
         )

@@ -59,6 +59,7 @@ class ImageSurvey:
         notes: sentences a person should read.
         tables: CSV files in it, one of which may hold the labels.
         class_names: of the model, by index; empty where unknown.
+        task: that of the model, or the one that labels call for; empty where unknown.
     """
 
     title: str
@@ -69,6 +70,7 @@ class ImageSurvey:
     notes: tuple[str, ...]
     tables: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class WrittenLabels:
 
     Attributes:
         labels: of each picture, as written; empty where there are none.
-        several: of each picture, where several labels may be true of it; empty where each has one.
+        several: of each picture, where several labels may be true of one; empty where each has one.
         names: all labels, sorted, also of folders without pictures; those of an image set and of columns in their own
             order.
         num_outputs: numbers that the model gives for each image.
@@ -119,6 +119,7 @@ class Task(ABC):
         shown_metric: what a preview tells of the uncompressed model where there are labels; empty for nothing.
         extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
+        several_labels: whether several labels may be true of one image.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Task(ABC):
     shown_metric: str = ""
     extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
+    several_labels: bool = False
 
     # ---- outputs
 

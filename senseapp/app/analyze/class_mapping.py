@@ -28,10 +28,11 @@ _MOST_NAMED = 3000
 _PLACES = {"class folders": "from class folders", "table": "from a table", "image set": "with the labels of the set"}
 
 
-def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
+def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[ModelSpec, DataSpec | None]:
     """Show what is in the images of ``data``; None until its labels are clear.
 
-    An archive that cannot be used is removed from the server.
+    The model is ``model``, of the task that the labels call for. An archive that cannot be used is removed from the
+    server.
     """
     listing = replace(data, labels=WITHOUT_LABELS)  # what it holds, whatever its labels are
     try:
@@ -41,17 +42,17 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSp
             refuse_upload("images", str(error))
         complain(str(error))
         st.button("Try again", key="analyze.data.again", on_click=backend.forget, args=("survey", listing, model))
-        return None
+        return model, None
     except SenseError:  # the model cannot be loaded, which is said where it is chosen
-        return None
+        return model, None
     if contents is None:
         wait_for(lambda: backend.survey_of(listing, model), lambda: _looking_at(data))
-        return None
+        return model, None
     task = task_named(model.task)
     labels = _choose_labels(contents, data, draft, task)
     if labels == WITHOUT_LABELS:
         _show_contents(contents, task)
-        return listing
+        return model, listing
     return _with_labels(replace(data, labels=labels), model, draft)
 
 
@@ -77,7 +78,7 @@ def _is_of(draft: DataSpec, data: DataSpec) -> bool:
     return (draft.kind, draft.path, draft.name) == (data.kind, data.path, data.name)
 
 
-def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec | None:
+def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[ModelSpec, DataSpec | None]:
     survey = answer_or_wait(
         lambda: backend.survey_of(data, model),
         "Reading the labels.",
@@ -85,15 +86,18 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> DataSpec 
         key="analyze.labels.again",
     )
     if survey is None:
-        return None
+        return model, None
+    if survey.task not in ("", model.task):
+        model = replace(model, task=survey.task)
+        st.caption(f":material/info: {survey.notes[-1]}")
     _show_contents(survey, task_named(model.task))
     if survey.proposal is None and survey.label_counts:  # labels that are what they say
-        return data
+        return model, data
     if survey.proposal is None or _is_heap(survey):
         st.caption(":material/info: There are no labels here: outputs are compared with the original model's.")
-        return data
+        return model, data
     known = dict(draft.class_map) if _is_of(draft, data) else {}
-    return _confirmed(data, survey, survey.proposal, known, model)
+    return model, _confirmed(data, survey, survey.proposal, known, model)
 
 
 def _is_heap(survey: ImageSurvey) -> bool:
@@ -137,6 +141,7 @@ def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
         "ImageNet ids": "by ImageNet id",
         "order": "by alphabetical order",
         "own order": "by the set's own order",
+        "order of the table": "by the order of the table",
     }
     how = f", {ways[proposal.how]}" if proposal.how in ways else ""
     return f"Folder names → classes: {matched:,} of {total:,} matched{how}"

@@ -216,7 +216,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
     if images.name and not is_wanted(images.name):
         return model, images
     if images.path or images.name:
-        images = confirm_classes(images, model, draft)
+        model, images = confirm_classes(images, model, draft)
     if images is not None and images.kind != "random":
         return image_preview(model, images)
     return model, images
