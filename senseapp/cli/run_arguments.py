@@ -149,6 +149,7 @@ def data_from(arguments: argparse.Namespace) -> DataSpec:
         std=_numbers(arguments.std, what="--std"),
         crop_pct=arguments.crop_pct,
         channel_order=arguments.channel_order,
+        upright=arguments.upright,
         preparation="auto" if _is_to_be_chosen(arguments) else "given",
     )
     if arguments.data in ("demo", "photographs", "random"):

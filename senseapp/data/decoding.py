@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Literal, Protocol, TypeAlias
 
-import numpy as np
 import pillow_heif
 from PIL import Image, UnidentifiedImageError
 
+from senseapp.data.bit_depth import Depth, deep_values, depth_of, eight_bits, has_deep_colours, stated_bits
 from senseapp.data.contents import Unreadable
 
 
@@ -54,14 +54,23 @@ MAX_ASPECT = 50
 """Resizing the shorter side of a longer strip to the network's would blow it up."""
 
 ChannelMode: TypeAlias = Literal["L", "RGB"]
-Remark: TypeAlias = Literal["animated", "transparent", "rotated", "sixteen bit", "CMYK"]
+Remark: TypeAlias = Literal["animated", "transparent", "rotated", "turned", "CMYK"]
 
 # the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
 _FORMATS = ("BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 _ORIENTATION = 0x0112
 _UPRIGHT = 1
-_SIXTEEN_BITS = 1 << 16
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture with this mark upright; Exif 2.32, tag 0x0112."""
 _START_OF_SCAN = b"\xff\xda"
 
 
@@ -86,19 +95,22 @@ class Decoded:
     Attributes:
         picture: as it is in the file, or resized where that was asked for.
         size: (width, height) in pixels, as it is in the file.
+        depth: bits used, of those with 16 bits per channel; None for others.
     """
 
     picture: Image.Image
     size: tuple[int, int]
     remarks: tuple[Remark, ...]
+    depth: Depth | None = None
 
 
 @contextmanager
-def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget) -> Iterator[Decoded]:
+def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upright: bool = False) -> Iterator[Decoded]:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do.
 
-    The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored: this is
-    what networks are trained and tested on. Sixteen bits per channel are scaled to eight, not clipped.
+    The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless
+    ``upright`` asks for it: this is what networks are trained and tested on. Of 16 bits per channel those that are used
+    are scaled to eight, not clipped.
     The picture's share of ``budget`` is held until the block ends.
 
     Raises:
@@ -114,7 +126,7 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget) -> Iter
         _check_scans(file, width * height)
     with budget.hold(width * height):
         with _as_unreadable():
-            decoded = _decode(image, mode)
+            decoded = _decode(image, file, mode, upright=upright)
         del image  # its pixels, where they were converted
         yield decoded
 
@@ -136,13 +148,21 @@ def _as_unreadable() -> Iterator[None]:
         raise Unreadable("damaged") from error
 
 
-def _decode(image: Image.Image, mode: ChannelMode) -> Decoded:
+def _decode(image: Image.Image, file: bytes, mode: ChannelMode, *, upright: bool) -> Decoded:
     with image:
-        remarks = _remarks(image)
+        is_deep, stated, animated = has_deep_colours(image), stated_bits(image, file), _is_animated(image)
         image.load()
-        picture = _eight_bits(image)
+        remarks = (*animated, *_remarks(image, upright=upright))
+        values, depth = deep_values(image, file, deep_colours=is_deep), None
+        if values is not None:
+            depth = depth_of(values, stated)
+            picture = Image.frombytes(image.mode if is_deep else "L", image.size, eight_bits(values, depth).tobytes())
+        else:
+            picture = _eight_bits(image)
+        if upright and (turn := _TURNS.get(image.getexif().get(_ORIENTATION, _UPRIGHT))) is not None:
+            picture = picture.transpose(turn)
         picture = picture if picture.mode == mode else picture.convert(mode)
-        return Decoded(picture=picture, size=picture.size, remarks=remarks)
+        return Decoded(picture=picture, size=picture.size, remarks=remarks, depth=depth)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -160,28 +180,25 @@ def _check_scans(file: bytes, pixels: int) -> None:
         raise Unreadable(f"a JPEG of {scans:,} scans, which takes far more work than its pixels")
 
 
-def _remarks(image: Image.Image) -> tuple[Remark, ...]:
+def _is_animated(image: Image.Image) -> tuple[Remark, ...]:
+    is_so = image.format != "MPO" and getattr(image, "is_animated", False)  # MPO: a photo with its preview
+    return ("animated",) if is_so else ()
+
+
+def _remarks(image: Image.Image, *, upright: bool) -> tuple[Remark, ...]:
+    """Return what is unusual in a loaded image; of TIFF, Pillow has followed the mark already, and removed it."""
     remarks: list[Remark] = []
-    if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a photo with its preview
-        remarks.append("animated")
     if image.has_transparency_data:
         remarks.append("transparent")
-    if image.mode.startswith("I"):
-        remarks.append("sixteen bit")
     if image.mode == "CMYK":
         remarks.append("CMYK")
-    if image.format in ("JPEG", "MPO", "TIFF") and image.getexif().get(_ORIENTATION, _UPRIGHT) != _UPRIGHT:
-        remarks.append("rotated")
+    if image.getexif().get(_ORIENTATION, _UPRIGHT) in _TURNS:
+        remarks.append("turned" if upright else "rotated")
     return tuple(remarks)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Return the image in a mode that converts to grey and colour by the usual rules."""
-    if image.mode.startswith("I"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() >= _SIXTEEN_BITS:
-            raise Unreadable("whole numbers of more than 16 bits")
-        return Image.fromarray((values >> 8).astype(np.uint8))
     if image.mode == "F":
         raise Unreadable("fractional numbers, whose range is not known")
     if image.mode in ("P", "PA") and image.has_transparency_data:

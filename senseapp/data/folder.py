@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from PIL import Image
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import listed, plural, printable
 from senseapp.data.archives import ArchiveLimits
+from senseapp.data.bit_depth import Depth, depth_note
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Remark, Resizing, decoded_picture
 from senseapp.data.images import allocate_pixels, channel_mode, cropping, first_resizing
@@ -146,12 +147,13 @@ _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start
 _MOST_UNREADABLE = 1000
 _MOST_TRIED = 200
 _MOST_SLOW = 1
+_NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
 
 _REMARKS: dict[Remark, str] = {
     "animated": "taken from the first frame of an animation",
     "transparent": "shown without transparency",
     "rotated": "taken as stored: the camera's rotation mark is ignored, as networks are trained",
-    "sixteen bit": "scaled from 16 to 8 bits per channel",
+    "turned": "turned upright, as the camera's rotation mark says",
     "CMYK": "converted from printing colours (CMYK)",
 }
 
@@ -166,6 +168,7 @@ class DrawnPictures:
         unreadable: (name, reason) of each entry that could not be used.
         remarks: how many of the pictures are unusual, and how.
         sizes: how many of the pictures have a (width, height) in pixels.
+        depths: bits used, by the row of each picture with 16 bits per channel.
     """
 
     pixels: torch.Tensor
@@ -173,6 +176,7 @@ class DrawnPictures:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     remarks: Counter[Remark] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    depths: dict[int, Depth] = field(default_factory=dict)
 
     @property
     def usual_size(self) -> tuple[int, int] | None:
@@ -187,24 +191,41 @@ class DrawnPictures:
             for remark, what in _REMARKS.items()
             if self.remarks[remark]
         ]
+        notes += [depth_note(depth, count) for depth, count in sorted(Counter(self.depths.values()).items())]
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
             notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
         return tuple(notes)
 
-    def add(self, index: int, pixels: torch.Tensor, remarks: Iterable[Remark], size: tuple[int, int]) -> None:
-        """Keep one picture, uint8 (C, H, W)."""
+    def add(self, index: int, pixels: torch.Tensor, found: Decoded) -> None:
+        """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file."""
         row = len(self.rows)
         self.pixels[row] = pixels
         self.rows[index] = row
-        self.remarks.update(remarks)
-        self.sizes[size] += 1
+        self.remarks.update(found.remarks)
+        self.sizes[found.size] += 1
+        if found.depth is not None:
+            self.depths[row] = found.depth
+
+    def settle_depths(self) -> None:
+        """Scale pictures whose files do not say how many bits they use alike: by the bits of the brightest of them."""
+        guessed = {row: depth.bits for row, depth in self.depths.items() if not depth.stated}
+        most = max(guessed.values(), default=0)
+        for row, bits in guessed.items():
+            self.pixels[row] >>= most - bits
+            self.depths[row] = Depth(most, stated=False)
 
 
 def read_drawn(
-    source: PictureSource, entries: Sequence[Entry], order: Sequence[int], wanted: int, preprocessing: Preprocessing
+    source: PictureSource,
+    entries: Sequence[Entry],
+    order: Sequence[int],
+    wanted: int,
+    preprocessing: Preprocessing,
+    *,
+    upright: bool = False,
 ) -> DrawnPictures:
-    """Read the first ``wanted`` of ``entries[order]`` that are pictures.
+    """Read the first ``wanted`` of ``entries[order]`` that are pictures, on request turned as their cameras say.
 
     Returns:
         At least ``wanted`` pictures, cropped by ``preprocessing``, unless there are fewer.
@@ -218,7 +239,8 @@ def read_drawn(
     while len(drawn.rows) < wanted and taken < len(order):
         batch = order[taken : taken + size]
         try:
-            _read_batch(source, entries, sorted(batch, key=lambda index: entries[index].position), preprocessing, drawn)
+            in_order = sorted(batch, key=lambda index: entries[index].position)
+            _read_batch(source, entries, in_order, preprocessing, drawn, upright=upright)
         finally:
             DECODERS.rest()
         if len(drawn.unreadable) > wanted + _MOST_UNREADABLE:
@@ -231,6 +253,7 @@ def read_drawn(
             f"{plural(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture: {first}. "
             "Export them again as JPEG or PNG."
         )
+    drawn.settle_depths()
     return drawn
 
 
@@ -267,6 +290,8 @@ def _read_batch(
     indices: Iterable[int],
     preprocessing: Preprocessing,
     drawn: DrawnPictures,
+    *,
+    upright: bool,
 ) -> None:
     """Read entries in the order given and decode them in threads; results come in the same order."""
     prepare = partial(
@@ -275,6 +300,7 @@ def _read_batch(
         crop=cropping(preprocessing),
         budget=PixelSemaphore(_PIXELS_IN_FLIGHT),
         foreign=source.foreign,
+        upright=upright,
     )
     slow = _SlowPictures(source.title)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode") as pool:
@@ -286,7 +312,7 @@ def _read_batch(
                 drawn.add(index, *outcome)
 
 
-_Outcome: TypeAlias = tuple[torch.Tensor, tuple[Remark, ...], tuple[int, int]] | Unreadable
+_Outcome: TypeAlias = tuple[torch.Tensor, Decoded] | Unreadable
 
 
 def _in_flight(
@@ -321,18 +347,27 @@ def _prepare(
     crop: Callable[[Image.Image], torch.Tensor],
     budget: PixelSemaphore,
     foreign: bool,
+    upright: bool,
 ) -> _Outcome:
     try:
-        with _decoded(file, mode, budget, first_resizing(crop), foreign=foreign) as decoded:
-            return crop(decoded.picture), decoded.remarks, decoded.size
+        with _decoded(file, mode, budget, first_resizing(crop), foreign=foreign, upright=upright) as decoded:
+            return crop(decoded.picture), replace(decoded, picture=_NO_PICTURE)
     except Unreadable as reason:
         return reason
 
 
 def _decoded(
-    file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None = None, *, foreign: bool
+    file: bytes,
+    mode: ChannelMode,
+    budget: PixelSemaphore,
+    resizing: Resizing | None = None,
+    *,
+    foreign: bool,
+    upright: bool = False,
 ) -> AbstractContextManager[Decoded]:
-    return DECODERS.decoded(file, mode, budget, resizing) if foreign else decoded_picture(file, mode, budget)
+    if foreign:
+        return DECODERS.decoded(file, mode, budget, resizing, upright=upright)
+    return decoded_picture(file, mode, budget, upright=upright)
 
 
 class _SlowPictures:

@@ -115,7 +115,8 @@ _MOST_IN_MEMORY_BYTES = 128_000_000
 class PreparedImages:
     """An :class:`~senseapp.data.images.ImageSet` over uint8 pixels (M, C, H, W), of which ``rows`` are the images.
 
-    ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any.
+    ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any;
+    ``num_marked`` tells how many have a rotation mark of their camera.
 
     A subset shares the pixels. Batches are scaled and normalised exactly as timm's transform does it, once their
     channels are in the order of the preprocessing.
@@ -132,6 +133,7 @@ class PreparedImages:
         names: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
         picture_size: tuple[int, int] | None = None,
+        num_marked: int = 0,
     ) -> None:
         self.pixels = pixels
         self.preprocessing = preprocessing
@@ -141,6 +143,7 @@ class PreparedImages:
         self.names = names or tuple(str(index) for index in range(len(self.rows)))
         self.notes = notes
         self.picture_size = picture_size
+        self.num_marked = num_marked
         self.indicative = False
 
     def __len__(self) -> int:

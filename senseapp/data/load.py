@@ -165,6 +165,7 @@ def _random(request: ImageRequest) -> ImageSet:
         "std",
         "crop_pct",
         "channel_order",
+        "upright",
         reason="Random inputs are drawn as the network sees them.",
     )
     generator = torch.Generator().manual_seed(request.seed)
@@ -178,7 +179,7 @@ def _random(request: ImageRequest) -> ImageSet:
 
 def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
     """Refuse settings that would change nothing: a person who gives one expects it to count."""
-    given = [name for name in names if getattr(spec, name) not in ((), None, "rgb")]
+    given = [name for name in names if getattr(spec, name) not in ((), None, "rgb", False)]
     if given:
         raise InvalidSpec(f"{reason} Leave out {', '.join(given)}.")
 

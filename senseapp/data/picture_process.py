@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from PIL import Image
 
+from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Resizing, decoded_picture
 
@@ -60,7 +61,13 @@ class PictureDecoder:
         return self._process.poll() is None
 
     def decode(
-        self, file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None = None
+        self,
+        file: bytes,
+        mode: ChannelMode,
+        budget: PixelSemaphore,
+        resizing: Resizing | None = None,
+        *,
+        upright: bool = False,
     ) -> Decoded:
         """Return the decoded picture, resized on request; a large one takes its share of ``budget`` meanwhile.
 
@@ -68,7 +75,8 @@ class PictureDecoder:
             Unreadable: it cannot be used; TooSlow where it takes too long.
         """
         try:
-            return self._exchange(file, mode, budget, resizing)
+            asked = {"bytes": len(file), "mode": mode, "resizing": resizing and asdict(resizing), "upright": upright}
+            return self._exchange(file, asked, budget)
         except (OSError, ValueError, EOFError) as error:  # the process has ended
             raise self._reason() from error
 
@@ -81,11 +89,11 @@ class PictureDecoder:
         self._process.kill()
         self._process.wait()
 
-    def _exchange(self, file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None) -> Decoded:
+    def _exchange(self, file: bytes, asked: dict[str, Any], budget: PixelSemaphore) -> Decoded:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        _write_line(stdin, {"bytes": len(file), "mode": mode, "resizing": resizing and asdict(resizing)})
+        _write_line(stdin, asked)
         stdin.write(file)
         stdin.flush()
         answer = _read_line(stdout)
@@ -93,8 +101,8 @@ class PictureDecoder:
             with budget.hold(answer["pixels"]):
                 _write_line(stdin, {})
                 stdin.flush()
-                return self._decoded(_read_line(stdout), mode, stdout)
-        return self._decoded(answer, mode, stdout)
+                return self._decoded(_read_line(stdout), asked["mode"], stdout)
+        return self._decoded(answer, asked["mode"], stdout)
 
     def _decoded(self, answer: dict[str, Any], mode: ChannelMode, stdout: IO[bytes]) -> Decoded:
         if "unreadable" in answer:
@@ -108,7 +116,12 @@ class PictureDecoder:
                 raise EOFError
             left = left[count:]
         picture = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
-        return Decoded(picture=picture, size=tuple(answer["size"]), remarks=tuple(answer["remarks"]))
+        return Decoded(
+            picture=picture,
+            size=tuple(answer["size"]),
+            remarks=tuple(answer["remarks"]),
+            depth=answer["depth"] and Depth(*answer["depth"]),
+        )
 
     def _reason(self) -> Unreadable:
         status = self._process.wait()
@@ -126,12 +139,18 @@ class PictureDecoders:
 
     @contextmanager
     def decoded(
-        self, file: bytes, mode: ChannelMode, budget: PixelSemaphore, resizing: Resizing | None = None
+        self,
+        file: bytes,
+        mode: ChannelMode,
+        budget: PixelSemaphore,
+        resizing: Resizing | None = None,
+        *,
+        upright: bool = False,
     ) -> Iterator[Decoded]:
         """Decode a picture in one of the processes; see :meth:`PictureDecoder.decode`."""
         decoder = self._take()
         try:
-            found = decoder.decode(file, mode, budget, resizing)
+            found = decoder.decode(file, mode, budget, resizing, upright=upright)
         finally:
             self._give_back(decoder)
         yield found
@@ -195,7 +214,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             return
         _set_clock(CPU_SECONDS, WALL_SECONDS)
         try:
-            with decoded_picture(file, asked["mode"], room) as decoded:
+            with decoded_picture(file, asked["mode"], room, upright=asked["upright"]) as decoded:
                 resizing = asked["resizing"] and Resizing(**asked["resizing"])
                 _send(decoded, resizing.of(decoded.picture) if resizing else decoded.picture, answers)
         except Unreadable as reason:
@@ -207,7 +226,10 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 def _send(decoded: Decoded, picture: Image.Image, answers: IO[bytes]) -> None:
     _set_clock(0, 0)
     width, height = picture.size
-    _write_line(answers, {"size": decoded.size, "sent": [width, height], "remarks": decoded.remarks})
+    _write_line(
+        answers,
+        {"size": decoded.size, "sent": [width, height], "remarks": decoded.remarks, "depth": decoded.depth},
+    )
     rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
     for top in range(0, height, rows):  # the whole would be in memory twice
         answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())

@@ -97,7 +97,7 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             raise
         order = draw_order(len(entries), request.num_samples, request.seed)
         wanted = len(order) if request.num_samples is None else request.num_samples
-        drawn = read_drawn(source, entries, order, wanted, request.preprocessing)
+        drawn = read_drawn(source, entries, order, wanted, request.preprocessing, upright=request.spec.upright)
     if request.num_samples is not None and len(drawn.rows) < request.num_samples:
         raise InvalidSpec(
             f"{len(drawn.rows)} of {len(order)} pictures can be used, fewer than the {wanted} asked for "
@@ -189,6 +189,7 @@ def _image_set(
         names=tuple(printable(entries[index].name) for index in chosen),
         notes=(*targets.notes, *drawn.notes(), *listing_notes),
         picture_size=drawn.usual_size,
+        num_marked=drawn.remarks["rotated"] + drawn.remarks["turned"],
     )
 
 

@@ -101,6 +101,7 @@ class PreviewReport:
         warning: one sentence where that says that the model does not do its task; else empty.
         notes: sentences on files left out, and on how others were read.
         choice: how the preprocessing was chosen that the pictures are shown with; None where it was given.
+        num_marked: pictures with a rotation mark of their camera, of those that were read.
     """
 
     pictures: tuple[SeenPicture, ...]
@@ -109,6 +110,7 @@ class PreviewReport:
     warning: str
     notes: tuple[str, ...]
     choice: PreparationChoice | None = None
+    num_marked: int = 0
 
 
 HELD_OUT_SHARE = 0.3

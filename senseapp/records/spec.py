@@ -99,6 +99,7 @@ class DataSpec:
             model's own.
         crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
         channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read.
+        upright: turn pictures as their cameras' rotation mark (EXIF orientation) says; else they are taken as stored.
         preparation: ``given`` takes the model's own where nothing above is set; ``auto`` has the images choose what
             is not set, and the model's image size and, among look-alikes, its architecture with it.
         chosen_by: sentences on how ``auto`` chose, in the settings that it chose; empty where a person gave them.
@@ -113,6 +114,7 @@ class DataSpec:
     std: tuple[float, ...] = ()
     crop_pct: float | None = None
     channel_order: ChannelOrder = "rgb"
+    upright: bool = False
     preparation: Preparation = "given"
     chosen_by: tuple[str, ...] = ()
     class_map: tuple[tuple[str, int], ...] = ()

@@ -44,7 +44,8 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     where it is not known beforehand; no ``data_roots`` allow images from anywhere.
     """
     load_engine()
-    from senseapp.data.load import load_images  # torch loads on first use, not when the app starts
+    from senseapp.data.images import PreparedImages  # torch loads on first use, not when the app starts
+    from senseapp.data.load import load_images
     from senseapp.engine.preparation_search import choose_preparation
     from senseapp.models.load import load_model
 
@@ -72,6 +73,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         warning="" if score is None else task.preview_warning(score, scored, task.outputs_of_head(model.num_classes)),
         notes=images.notes,
         choice=choice,
+        num_marked=images.num_marked if isinstance(images, PreparedImages) else 0,
     )
 
 

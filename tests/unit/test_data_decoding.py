@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from senseapp.data import decoding
+from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from tests.pictures import encoded, png, random_picture
@@ -86,7 +87,7 @@ def test_transparency_is_dropped_as_image_folders_do():
 def test_sixteen_bits_are_scaled_not_clipped(kind):
     values = np.array([[0, 256, 32_768, 65_535]], dtype=np.uint16)
     decoded = decode(encoded(Image.fromarray(values), kind), "L")
-    assert decoded.remarks == ("sixteen bit",)
+    assert decoded.depth == Depth(16, stated=False)
     assert np.asarray(decoded.picture).tolist() == [[0, 1, 128, 255]]
 
 

@@ -49,9 +49,27 @@ def image_preview(model: ModelSpec, images: DataSpec) -> tuple[ModelSpec, DataSp
             report = _report(spec)
     if report is not None:
         _show(report, spec.model)
+        _offer_turning(report, images)
     elif _is_refused(spec):
         return spec.model, None
     return spec.model, spec.data
+
+
+def _offer_turning(report: PreviewReport, images: DataSpec) -> None:
+    """Show the switch beside the thumbnails where pictures have a rotation mark; it is read before the next preview."""
+    if report.num_marked:
+        st.toggle(
+            f"Turn pictures upright ({fmt.plural(report.num_marked, 'picture')} with a rotation mark)",
+            value=images.upright,
+            key=_turning_key(images),
+            help="Cameras store a mark (EXIF orientation) in place of turning a picture. Most networks are trained on "
+            "pictures as they are stored; turn them where yours was trained on upright ones.",
+            persist_state="session",
+        )
+
+
+def _turning_key(images: DataSpec) -> str:
+    return f"analyze.data.upright.{_place(images.path)}"
 
 
 def _is_refused(spec: RunSpec) -> bool:
@@ -218,6 +236,9 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> _Chosen:
     if images.path or images.name:
         model, images = confirm_classes(images, model, draft)
     if images is not None and images.kind != "random":
+        if images.path:
+            before = draft.upright if draft.path == images.path else False
+            images = replace(images, upright=bool(st.session_state.get(_turning_key(images), before)))
         return image_preview(model, images)
     return model, images
 

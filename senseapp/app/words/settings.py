@@ -58,6 +58,7 @@ def image_facts(result: SensitivityResult) -> dict[str, str]:
         "Standard deviation": ", ".join(f"{value:g}" for value in data.std),
         "Share kept by the crop": fmt.percent(data.crop_pct) if data.crop_pct is not None else "",
         "Channel order": "BGR" if data.channel_order == "bgr" else "",
+        "Rotation marks (EXIF)": "Followed" if data.upright else "",
     }
     return facts | {label: value for label, value in own.items() if value}
 

@@ -1,0 +1,204 @@
+"""Pictures of 16 bits per channel that use fewer: eight bits as NumPy scales them, and a note that says so."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tifffile
+from PIL import Image
+
+from senseapp.data.bit_depth import Depth
+from senseapp.data.contents import Unreadable
+from senseapp.data.decoding import Decoded, PixelSemaphore, decoded_picture
+from senseapp.data.load import load_images
+from senseapp.models.loaded import Preprocessing
+from senseapp.records.spec import DataSpec
+
+Values = npt.NDArray[np.uint16]
+SIZE = 9
+PLAIN = Preprocessing(input_shape=(1, SIZE, SIZE), mean=(0.0,), std=(1.0,))
+COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+
+
+def values_of(bits: int, channels: int = 1, seed: int = 0) -> Values:
+    """Return values of so many bits, the largest of them included."""
+    generator = np.random.default_rng(seed)
+    found = generator.integers(0, 1 << bits, (SIZE, SIZE, channels), dtype=np.uint16)
+    found[0, 0] = (1 << bits) - 1
+    return found
+
+
+def png16(values: Values, significant: int = 0) -> bytes:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    height, width, channels = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    return b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, COLOUR_TYPES[channels], 0, 0, 0)),
+            chunk(b"sBIT", bytes([significant] * channels)) if significant else b"",
+            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IEND", b""),
+        )
+    )
+
+
+def tiff16(values: Values, **options: object) -> bytes:
+    file = io.BytesIO()
+    colours = values.shape[2] > 1
+    tifffile.imwrite(
+        file, values if colours else values[..., 0], photometric="rgb" if colours else "minisblack", **options
+    )
+    return file.getvalue()
+
+
+def pgm16(values: Values, largest: int) -> bytes:
+    return f"P5 {SIZE} {SIZE} {largest}\n".encode() + values[..., 0].astype(">u2").tobytes()
+
+
+def decoded(file: bytes, channels: int = 1, *, upright: bool = False) -> Decoded:
+    with decoded_picture(file, "RGB" if channels > 1 else "L", PixelSemaphore(1000), upright=upright) as found:
+        return found
+
+
+def pixels(found: Decoded) -> npt.NDArray[np.uint8]:
+    return np.asarray(found.picture).reshape(SIZE, SIZE, -1)
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("write", [png16, tiff16])
+def test_the_bits_that_values_need_are_scaled_to_eight(bits: int, channels: int, write) -> None:
+    values = values_of(bits, channels)
+    found = decoded(write(values), channels)
+    assert found.depth == Depth(bits, stated=False)
+    assert (pixels(found) == values // 2 ** (bits - 8)).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"byteorder": ">"}, {"compression": "zlib"}, {"compression": "zlib", "predictor": True}]
+)
+def test_colours_of_any_kind_of_tiff_keep_their_low_bits(options: dict[str, object]) -> None:
+    values = values_of(12, 3)
+    assert (pixels(decoded(tiff16(values, **options), 3)) == values >> 4).all()
+
+
+@pytest.mark.parametrize("bits", [4, 9, 11, 12])
+def test_what_the_file_says_wins_over_what_it_holds(bits: int) -> None:
+    values = values_of(bits) // 2  # so dark that a bit less would do
+    expected = values * 255 // (2**bits - 1) if bits < 8 else values // 2 ** (bits - 8)
+    tag = (281, "H", 1, 2**bits - 1, False)  # MaxSampleValue
+    for file in (png16(values, significant=bits), tiff16(values, extratags=[tag])):
+        found = decoded(file)
+        assert found.depth == Depth(bits, stated=True)
+        assert (pixels(found) == expected).all()
+
+
+def test_a_png_whose_significant_bits_are_the_high_ones_is_scaled_from_sixteen() -> None:
+    values = values_of(12) << 4
+    found = decoded(png16(values, significant=12))
+    assert found.depth == Depth(16, stated=False)
+    assert (pixels(found) == values >> 8).all()
+
+
+def test_a_dark_picture_whose_file_says_sixteen_bits_stays_dark() -> None:
+    values = values_of(9)
+    for file in (png16(values, significant=16), tiff16(values, extratags=[(281, "H", 1, 65535, False)])):
+        assert (pixels(decoded(file)) == values >> 8).all()
+
+
+@pytest.mark.parametrize("largest", [1023, 4095, 65535])
+def test_portable_grey_maps_are_scaled_by_their_maximum(largest: int) -> None:
+    values = values_of(10)
+    found = pixels(decoded(pgm16(values, largest))).astype(int)
+    assert np.abs(found - values.astype(int) * 255 / largest).max() <= 1
+
+
+def test_grey_with_transparency_in_the_low_bits_is_refused_rather_than_black() -> None:
+    with pytest.raises(Unreadable, match="only the 8 highest"):
+        decoded(png16(values_of(12, 2)), 1)
+    bright = decoded(png16(values_of(16, 2)), 1)
+    assert bright.depth == Depth(16, stated=False)
+
+
+def folder_of(path: Path, *files: bytes) -> DataSpec:
+    for number, file in enumerate(files):
+        (path / f"{number}.png").write_bytes(file)
+    return DataSpec(kind="folder", path=str(path))
+
+
+def test_pictures_of_one_set_are_scaled_alike(tmp_path: Path) -> None:
+    bright, dark = values_of(12), values_of(10, seed=1)
+    images = load_images(folder_of(tmp_path, png16(bright), png16(dark)), PLAIN, num_classes=2)
+    found = np.rint(images.batch(0, 2).numpy()[:, 0] * 255)
+    assert (found[0] == bright[..., 0] >> 4).all()
+    assert np.abs(found[1] - (dark[..., 0] >> 4)).max() <= 1
+    assert (
+        "2 pictures scaled from 12 to 8 bits per channel: none of their values, of 16 bits each, is above 4,095."
+        in (images.notes)
+    )
+
+
+def with_mark(mark: int, kind: str) -> bytes:
+    """Return a picture with four different corners, stored so that ``mark`` tells how to turn it."""
+    image = Image.fromarray(np.array([[0, 85], [170, 255]], dtype=np.uint8).repeat(8, 0).repeat(16, 1))
+    exif = image.getexif()
+    exif[0x0112] = mark
+    file = io.BytesIO()
+    image.save(file, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {}))
+    return file.getvalue()
+
+
+UPRIGHT = {
+    1: [[0, 85], [170, 255]],
+    2: [[85, 0], [255, 170]],
+    3: [[255, 170], [85, 0]],
+    4: [[170, 255], [0, 85]],
+    5: [[0, 170], [85, 255]],
+    6: [[170, 0], [255, 85]],
+    7: [[255, 85], [170, 0]],
+    8: [[85, 255], [0, 170]],
+}
+"""Where the first row and column of each mark belong, by the table of Exif 2.32."""
+
+
+@pytest.mark.parametrize("mark", UPRIGHT)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_rotation_mark_is_followed_on_request_only(mark: int, kind: str) -> None:
+    stored, turned = (decoded(with_mark(mark, kind), upright=upright) for upright in (False, True))
+
+    def corners(found: Decoded) -> npt.NDArray[np.int64]:
+        picture = np.asarray(found.picture).astype(int)
+        return picture[:: picture.shape[0] - 1, :: picture.shape[1] - 1]
+
+    assert np.abs(corners(stored) - UPRIGHT[1]).max() <= 2
+    assert np.abs(corners(turned) - UPRIGHT[mark]).max() <= 2
+    assert stored.remarks == (() if mark == 1 else ("rotated",))
+    assert turned.remarks == (() if mark == 1 else ("turned",))
+    assert turned.size == (stored.size if mark < 5 else stored.size[::-1])
+
+
+def test_a_tiff_is_upright_already_and_nothing_is_said() -> None:
+    file = io.BytesIO()
+    tifffile.imwrite(file, np.zeros((4, 8), np.uint8), extratags=[(274, "H", 1, 6, False)])
+    for upright in (False, True):
+        found = decoded(file.getvalue(), upright=upright)
+        assert (found.size, found.remarks) == ((4, 8), ())
+
+
+def test_a_run_turns_its_pictures_as_its_settings_say(tmp_path: Path) -> None:
+    spec = folder_of(tmp_path, with_mark(3, "PNG"))
+    shape = Preprocessing(input_shape=(1, 16, 16), mean=(0.0,), std=(1.0,))
+    stored = load_images(spec, shape, num_classes=2)
+    turned = load_images(DataSpec(kind="folder", path=spec.path, upright=True), shape, num_classes=2)
+    assert (stored.batch(0, 1).rot90(2, (2, 3)) == turned.batch(0, 1)).all()
+    assert any("rotation mark is ignored" in note for note in stored.notes)
+    assert any("turned upright" in note for note in turned.notes)
