@@ -54,13 +54,13 @@ def deep_values(image: Image.Image, file: bytes, *, deep_colours: bool) -> Value
         return values.astype(np.uint16)
     if not deep_colours:
         return None
-    high = np.asarray(image, dtype=np.uint16) << _SHOWN
+    high: Values = np.left_shift(np.asarray(image, dtype=np.uint16), np.uint16(_SHOWN), dtype=np.uint16)
     return high if int(high.max()) >> max(_GUESSED) else high | _low_bytes(image, file)
 
 
 def _low_bytes(image: Image.Image, file: bytes) -> Values:
     with Image.open(io.BytesIO(file), formats=[image.format or ""]) as again:
-        again.tile = [_swapped(tile) for tile in again.tile]  # type: ignore[attr-defined]
+        again.tile = [_swapped(tile) for tile in again.tile]
         try:
             return np.asarray(again, dtype=np.uint16)
         except ValueError as error:  # a byte order that Pillow does not read for these channels

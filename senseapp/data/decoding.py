@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Condition
@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 import pillow_heif
 from PIL import Image, UnidentifiedImageError
 
+from senseapp.data.bands import TiffBands, is_tiff
 from senseapp.data.bit_depth import Depth, deep_values, depth_of, eight_bits, has_deep_colours, stated_bits
 from senseapp.data.contents import Unreadable
 
@@ -53,7 +54,7 @@ MAX_SCAN_PIXELS = 1_000_000_000
 MAX_ASPECT = 50
 """Resizing the shorter side of a longer strip to the network's would blow it up."""
 
-ChannelMode: TypeAlias = Literal["L", "RGB"]
+ChannelMode: TypeAlias = Literal["L", "RGB", "bands"]
 Remark: TypeAlias = Literal["animated", "transparent", "rotated", "turned", "CMYK"]
 
 # the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
@@ -96,17 +97,19 @@ class Decoded:
         picture: as it is in the file, or resized where that was asked for.
         size: (width, height) in pixels, as it is in the file.
         depth: bits used, of those with 16 bits per channel; None for others.
+        more: of ``bands`` the channels behind the first, which is ``picture``, each a grey one.
     """
 
     picture: Image.Image
     size: tuple[int, int]
     remarks: tuple[Remark, ...]
     depth: Depth | None = None
+    more: tuple[Image.Image, ...] = ()
 
 
 @contextmanager
 def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upright: bool = False) -> Iterator[Decoded]:
-    """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do.
+    """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do, or all its channels.
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless
     ``upright`` asks for it: this is what networks are trained and tested on. Of 16 bits per channel those that are used
@@ -118,6 +121,9 @@ def decoded_picture(file: bytes, mode: ChannelMode, budget: PixelBudget, *, upri
     """
     if not file:
         raise Unreadable("empty file")
+    if mode == "bands" and is_tiff(file):
+        yield from _tiff_bands(file, budget)
+        return
     with _as_unreadable():
         image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
     width, height = image.size
@@ -161,8 +167,32 @@ def _decode(image: Image.Image, file: bytes, mode: ChannelMode, *, upright: bool
             picture = _eight_bits(image)
         if upright and (turn := _TURNS.get(image.getexif().get(_ORIENTATION, _UPRIGHT))) is not None:
             picture = picture.transpose(turn)
+        if mode == "bands":
+            return _of_bands(_own_bands(picture), remarks, depth)
         picture = picture if picture.mode == mode else picture.convert(mode)
         return Decoded(picture=picture, size=picture.size, remarks=remarks, depth=depth)
+
+
+def _own_bands(picture: Image.Image) -> Sequence[Image.Image]:
+    """Return the channels that are stored: those of a palette are its colours."""
+    return (picture.convert("RGB") if picture.mode == "P" else picture).split()
+
+
+def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], depth: Depth | None) -> Decoded:
+    told = tuple(remark for remark in remarks if remark not in ("transparent", "CMYK"))  # nothing is dropped
+    return Decoded(picture=bands[0], size=bands[0].size, remarks=told, depth=depth, more=tuple(bands[1:]))
+
+
+def _tiff_bands(file: bytes, budget: PixelBudget) -> Iterator[Decoded]:
+    with _as_unreadable():
+        tiff = TiffBands(file)
+    _check_size(*tiff.size)
+    with budget.hold(tiff.size[0] * tiff.size[1]):
+        with _as_unreadable():
+            bands, depth = tiff.load()
+            turn = _TURNS.get(tiff.orientation)
+            bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
+        yield _of_bands(bands, (), depth)
 
 
 def _check_size(width: int, height: int) -> None:

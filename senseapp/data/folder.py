@@ -6,11 +6,11 @@ Pictures that cannot be decoded are replaced by others.
 from __future__ import annotations
 
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -21,9 +21,10 @@ from PIL import Image
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.wording import listed, plural, printable
 from senseapp.data.archives import ArchiveLimits
-from senseapp.data.bit_depth import Depth, depth_note
+from senseapp.data.bands import is_tiff
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Remark, Resizing, decoded_picture
+from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Resizing, decoded_picture
+from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.images import allocate_pixels, channel_mode, cropping, first_resizing
 from senseapp.data.picture_process import CPU_SECONDS, DECODERS, TooSlow
 from senseapp.models.loaded import Preprocessing
@@ -149,72 +150,6 @@ _MOST_TRIED = 200
 _MOST_SLOW = 1
 _NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
 
-_REMARKS: dict[Remark, str] = {
-    "animated": "taken from the first frame of an animation",
-    "transparent": "shown without transparency",
-    "rotated": "taken as stored: the camera's rotation mark is ignored, as networks are trained",
-    "turned": "turned upright, as the camera's rotation mark says",
-    "CMYK": "converted from printing colours (CMYK)",
-}
-
-
-@dataclass(slots=True)
-class DrawnPictures:
-    """What was read.
-
-    Attributes:
-        pixels: uint8 (M, C, H, W), in the order in which pictures were read.
-        rows: row of each entry that was read, by its index among the entries.
-        unreadable: (name, reason) of each entry that could not be used.
-        remarks: how many of the pictures are unusual, and how.
-        sizes: how many of the pictures have a (width, height) in pixels.
-        depths: bits used, by the row of each picture with 16 bits per channel.
-    """
-
-    pixels: torch.Tensor
-    rows: dict[int, int] = field(default_factory=dict)
-    unreadable: list[tuple[str, str]] = field(default_factory=list)
-    remarks: Counter[Remark] = field(default_factory=Counter)
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    depths: dict[int, Depth] = field(default_factory=dict)
-
-    @property
-    def usual_size(self) -> tuple[int, int] | None:
-        """The (width, height) of more than half of the pictures; None where they differ."""
-        ((size, count),) = self.sizes.most_common(1) or [((0, 0), 0)]
-        return size if 2 * count > self.sizes.total() else None
-
-    def notes(self) -> tuple[str, ...]:
-        """Return one sentence for each kind of unusual picture, and one on those left out."""
-        notes = [
-            f"{plural(self.remarks[remark], 'picture')} {what}."
-            for remark, what in _REMARKS.items()
-            if self.remarks[remark]
-        ]
-        notes += [depth_note(depth, count) for depth, count in sorted(Counter(self.depths.values()).items())]
-        if self.unreadable:
-            names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
-            notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
-        return tuple(notes)
-
-    def add(self, index: int, pixels: torch.Tensor, found: Decoded) -> None:
-        """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file."""
-        row = len(self.rows)
-        self.pixels[row] = pixels
-        self.rows[index] = row
-        self.remarks.update(found.remarks)
-        self.sizes[found.size] += 1
-        if found.depth is not None:
-            self.depths[row] = found.depth
-
-    def settle_depths(self) -> None:
-        """Scale pictures whose files do not say how many bits they use alike: by the bits of the brightest of them."""
-        guessed = {row: depth.bits for row, depth in self.depths.items() if not depth.stated}
-        most = max(guessed.values(), default=0)
-        for row, bits in guessed.items():
-            self.pixels[row] >>= most - bits
-            self.depths[row] = Depth(most, stated=False)
-
 
 def read_drawn(
     source: PictureSource,
@@ -269,7 +204,7 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     refused = []
     for entry in tried:
         try:
-            with _decoded(source.read(entry), "RGB", budget, foreign=source.foreign):
+            if _can_be_decoded(source.read(entry), budget, foreign=source.foreign):
                 return
         except Unreadable as reason:
             slow.count(entry, reason)
@@ -282,6 +217,20 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
         f"picture, the first {refused[0]}. Open one of them in an image viewer, export them again as JPEG or PNG, and "
         "bring them once more."
     )
+
+
+def _can_be_decoded(file: bytes, budget: PixelSemaphore, *, foreign: bool) -> bool:
+    """Return True, or raise Unreadable; a TIFF file that is no colour picture may have other channels."""
+    try:
+        with _decoded(file, "RGB", budget, foreign=foreign):
+            return True
+    except TooSlow:
+        raise
+    except Unreadable:
+        if not is_tiff(file):
+            raise
+        with _decoded(file, "bands", budget, foreign=foreign):
+            return True
 
 
 def _read_batch(
@@ -297,6 +246,7 @@ def _read_batch(
     prepare = partial(
         _prepare,
         mode=channel_mode(preprocessing),
+        channels=preprocessing.input_shape[0],
         crop=cropping(preprocessing),
         budget=PixelSemaphore(_PIXELS_IN_FLIGHT),
         foreign=source.foreign,
@@ -344,6 +294,7 @@ def _prepare(
     file: bytes,
     *,
     mode: ChannelMode,
+    channels: int,
     crop: Callable[[Image.Image], torch.Tensor],
     budget: PixelSemaphore,
     foreign: bool,
@@ -351,7 +302,11 @@ def _prepare(
 ) -> _Outcome:
     try:
         with _decoded(file, mode, budget, first_resizing(crop), foreign=foreign, upright=upright) as decoded:
-            return crop(decoded.picture), replace(decoded, picture=_NO_PICTURE)
+            bands = (decoded.picture, *decoded.more)
+            if mode == "bands" and len(bands) != channels:
+                raise Unreadable(f"{plural(len(bands), 'channel')}, and the model takes {channels}")
+            pixels = crop(bands[0]) if mode != "bands" else torch.cat([crop(band) for band in bands])
+            return pixels, replace(decoded, picture=_NO_PICTURE, more=())
     except Unreadable as reason:
         return reason
 

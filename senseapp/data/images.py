@@ -17,6 +17,7 @@ from torchvision.transforms import Resize
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.wording import plural
+from senseapp.data.bands import MAX_CHANNELS
 from senseapp.data.decoding import ChannelMode, Resizing
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
@@ -156,7 +157,7 @@ class PreparedImages:
         )
         pictures = self.pixels[self.rows[start:stop]]  # (n, C, H, W)
         if self.preprocessing.channel_order == "bgr":
-            pictures = pictures.flip(1)
+            pictures = torch.cat([pictures[:, :3].flip(1), pictures[:, 3:]], dim=1)
         return pictures.float().div_(255).sub_(mean).div_(std)
 
     def subset(self, indices: Sequence[int]) -> PreparedImages:
@@ -221,18 +222,19 @@ def effective_preprocessing(spec: DataSpec, preprocessing: Preprocessing) -> Pre
 
 
 def channel_mode(preprocessing: Preprocessing) -> ChannelMode:
-    """Return how pictures are decoded for this model: grey or colour.
+    """Return how pictures are decoded for this model: grey, colour, or all channels that they have.
 
     Raises:
-        InvalidDataset: the model takes neither one channel nor three.
+        InvalidDataset: the model takes more channels than pictures are read with.
     """
     modes: dict[int, ChannelMode] = {1: "L", 3: "RGB"}
     channels = preprocessing.input_shape[0]
-    if channels not in modes:
+    if channels > MAX_CHANNELS:
         raise InvalidDataset(
-            f"Picture files have 1 or 3 channels, and this model takes {channels}. Measure it on random inputs."
+            f"Pictures are read with up to {MAX_CHANNELS} channels, and this model takes {channels}. Measure it on "
+            "random inputs."
         )
-    return modes[channels]
+    return modes.get(channels, "bands")
 
 
 def cropping(preprocessing: Preprocessing) -> Callable[[Image.Image], torch.Tensor]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.site import SITE
 from senseapp.data.images import PreparedImages, channel_mode, cropping
 from senseapp.models.loaded import Preprocessing
@@ -69,9 +69,14 @@ def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> P
     if count > NUM_PHOTOGRAPHS:
         raise InvalidSpec(f"There are {NUM_PHOTOGRAPHS} photographs, fewer than the {count} asked for.")
     mode, prepared = channel_mode(preprocessing), cropping(preprocessing)
+    if mode == "bands":
+        raise InvalidDataset(
+            f"The photographs have 3 channels, and this model takes {preprocessing.input_shape[0]}. Bring your own "
+            "images, or measure on random inputs."
+        )
     names, crops = zip(*map(photograph, range(count)), strict=True)
     return PreparedImages(
-        torch.stack([prepared(crop.convert(mode)) for crop in crops]),
+        torch.stack([prepared(crop.convert("L" if mode == "L" else "RGB")) for crop in crops]),
         preprocessing,
         names=names,
         notes=(_NOTE,),

@@ -108,16 +108,11 @@ class PictureDecoder:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
-        pixels = bytearray(width * height * len(mode))
-        left = memoryview(pixels)
-        while left:
-            count = stdout.readinto(left)  # type: ignore[attr-defined]  # a buffered reader
-            if not count:
-                raise EOFError
-            left = left[count:]
-        picture = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
+        kind = "L" if mode == "bands" else mode
+        picture, *more = (_received(stdout, kind, (width, height)) for _ in range(answer["pictures"]))
         return Decoded(
             picture=picture,
+            more=tuple(more),
             size=tuple(answer["size"]),
             remarks=tuple(answer["remarks"]),
             depth=answer["depth"] and Depth(*answer["depth"]),
@@ -216,23 +211,34 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         try:
             with decoded_picture(file, asked["mode"], room, upright=asked["upright"]) as decoded:
                 resizing = asked["resizing"] and Resizing(**asked["resizing"])
-                _send(decoded, resizing.of(decoded.picture) if resizing else decoded.picture, answers)
+                pictures = (decoded.picture, *decoded.more)
+                _send(decoded, [resizing.of(each) if resizing else each for each in pictures], answers)
         except Unreadable as reason:
             _write_line(answers, {"unreadable": str(reason)})
         answers.flush()
         _set_clock(0, 0)
 
 
-def _send(decoded: Decoded, picture: Image.Image, answers: IO[bytes]) -> None:
+def _send(decoded: Decoded, pictures: Sequence[Image.Image], answers: IO[bytes]) -> None:
     _set_clock(0, 0)
-    width, height = picture.size
-    _write_line(
-        answers,
-        {"size": decoded.size, "sent": [width, height], "remarks": decoded.remarks, "depth": decoded.depth},
-    )
-    rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
-    for top in range(0, height, rows):  # the whole would be in memory twice
-        answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
+    width, height = pictures[0].size
+    told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth}
+    _write_line(answers, told | {"sent": [width, height], "pictures": len(pictures)})
+    for picture in pictures:
+        rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
+        for top in range(0, height, rows):  # the whole would be in memory twice
+            answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
+
+
+def _received(stream: IO[bytes], kind: str, size: tuple[int, int]) -> Image.Image:
+    pixels = bytearray(size[0] * size[1] * len(kind))
+    left = memoryview(pixels)
+    while left:
+        count = stream.readinto(left)  # type: ignore[attr-defined]  # a buffered reader
+        if not count:
+            raise EOFError
+        left = left[count:]
+    return Image.frombuffer(kind, size, pixels, "raw", kind, 0, 1)
 
 
 def _set_clock(cpu_seconds: float, wall_seconds: float) -> tuple[float, float]:

@@ -19,7 +19,8 @@ from senseapp.core.wording import printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange
 from senseapp.data.contents import Entry, PictureSource
-from senseapp.data.folder import DrawnPictures, FolderSource, read_drawn, require_readable, resolve_readable
+from senseapp.data.drawn_pictures import DrawnPictures
+from senseapp.data.folder import FolderSource, read_drawn, require_readable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.models.loaded import Preprocessing
@@ -215,10 +216,11 @@ def preview(images: ImageSet, preprocessing: Preprocessing, count: int = 12) -> 
     chosen = images.subset(indices).batch(0, len(indices))
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
     visible = (chosen * std + mean).mul(255).round().clamp(0, 255).byte()  # (n, C, H, W)
+    if visible.shape[1] < 3:
+        visible = visible[:, :1].expand(-1, 3, -1, -1)
+    visible = visible[:, :3]  # of more channels, as if the first three were the colours
     if preprocessing.channel_order == "bgr":
         visible = visible.flip(1)
-    if visible.shape[1] != 3:
-        visible = visible[:, :1].expand(-1, 3, -1, -1)
     return Preview(indices=indices, pictures=visible.permute(0, 2, 3, 1).contiguous().numpy())
 
 

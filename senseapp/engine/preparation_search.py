@@ -243,7 +243,8 @@ class _Search:
 
     def _channel_orders(self, images: PreparedImages) -> tuple[ChannelOrder, ...]:
         is_grey = bool((images.pixels == images.pixels[:, :1]).all())
-        if self._labels is None or is_grey or self._spec.data.channel_order == "bgr":
+        is_colour = images.pixels.shape[1] == 3
+        if self._labels is None or is_grey or not is_colour or self._spec.data.channel_order == "bgr":
             return (self._spec.data.channel_order,)
         return "rgb", "bgr"
 

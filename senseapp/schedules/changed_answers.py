@@ -115,5 +115,5 @@ def _thumbnail(images: ImageSet, index: int) -> bytes:
     if not isinstance(images, PreparedImages):
         return b""
     picture = images.pixels[images.rows[index]]  # (C, H, W)
-    colours = picture if len(picture) == 3 else picture[:1].expand(3, -1, -1)
+    colours = picture[:3] if len(picture) >= 3 else picture[:1].expand(3, -1, -1)
     return png_of(colours.permute(1, 2, 0).contiguous().numpy())

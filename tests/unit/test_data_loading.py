@@ -217,7 +217,9 @@ def test_grey_and_colour_models(load, preprocessing, channels):
 
 def test_a_model_of_other_channels_takes_no_pictures(load):
     satellite = dataclasses.replace(COLOUR, input_shape=(13, 8, 8), mean=(0.5,) * 13, std=(0.5,) * 13)
-    with pytest.raises(InvalidDataset, match=r"1 or 3 channels, and this model takes 13"):
+    with pytest.raises(
+        InvalidDataset, match=r"2 files .* cannot be used as a picture: .*channels, and the model takes 13"
+    ):
         load(class_files(), preprocessing=satellite)
 
 

@@ -26,7 +26,7 @@ BUDGET = PixelSemaphore(3_000_000)
 ENDLESS = """
 import os, signal, time
 from senseapp.data import picture_process as child
-def decoded(file, mode, room):
+def decoded(file, mode, room, upright):
     if file == b"killed":
         os.kill(os.getpid(), signal.SIGKILL)
     nested = ()
