@@ -19,6 +19,7 @@ from senseapp.tasks import LabelTruth
 _LIST_WORDS = LABEL_WORDS | {"annotations", "attributes", "findinglabels", "findings", "tag", "tags"}
 _UNCERTAIN = re.compile(r"-1(?:[.,]0*)?|u|uncertain|unknown", re.ASCII | re.IGNORECASE)
 _SEPARATORS: dict[str, str] = {"|": "bars", ";": "semicolons", ",": "commas", " ": "spaces"}
+_LEAST_SHARE = 0.1  # of lines with two 1s; fewer may be mistakes in a table of one class for each picture
 _UNMISTAKABLE = ("|", ";")  # commas and spaces are part of many a label
 
 Row: TypeAlias = tuple[str, ...]
@@ -42,17 +43,18 @@ class SeveralLabels:
 def says_several(table: LabelTable) -> bool:
     """Return whether a table says without doubt that several labels are true of one picture.
 
-    It does with nothing but columns of 0 and 1 of which a line has two 1s, and with lists such as ``cat|dog`` whose
-    parts come again in other lists.
+    It does with nothing but columns of 0 and 1 in which a tenth of the lines has two 1s, and with lists such as
+    ``cat|dog`` whose parts come again in other lists.
     """
     cells = _cells(table)
     column = _list_column(table, cells)
     if column is not None:
         return _separator([row[column] for row in cells], _UNMISTAKABLE) is not None
     hot = _binary_columns(cells)
-    return len(hot) == len(table.columns) > 1 and any(
-        sum(truth_in(row[place]) is True for place in hot) > 1 for row in cells
-    )
+    if not len(hot) == len(table.columns) > 1:
+        return False
+    several = sum(sum(truth_in(row[place]) is True for place in hot) > 1 for row in cells)
+    return several >= _LEAST_SHARE * len(cells)
 
 
 def several_labels(table: LabelTable) -> SeveralLabels:
