@@ -3,6 +3,7 @@
 import streamlit as st
 
 from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
+from senseapp.core.markdown import md
 
 with st.container(horizontal_alignment="center"), st.container(width=1080):
     st.title("Guide", anchor=False)
@@ -14,4 +15,4 @@ with st.container(horizontal_alignment="center"), st.container(width=1080):
         with picture.container(border=True):
             st.image(PICTURES / f"{entry.picture}.png", caption=entry.caption)
     st.header("Words")
-    st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))
+    st.markdown(md("\n").join(md("- **{}**: {}", word, meaning) for word, meaning in GLOSSARY.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from senseapp.core.markdown import md
 from senseapp.core.site import SITE
 
 PICTURES = SITE / "assets" / "screenshots"
@@ -16,7 +17,7 @@ class Entry:
 
     Attributes:
         question: of a beginner.
-        answer: in Markdown.
+        answer: with emphasis where that helps.
         picture: name of a file in :data:`PICTURES`, without suffix.
         caption: says what the picture shows, also to those who cannot see it.
     """
@@ -57,9 +58,11 @@ ENTRIES = (
     ),
     Entry(
         question="Which compression?",
-        answer="**Sparsity** sets weights to zero. The file gets smaller; speed needs hardware or kernels that skip "
-        "zeros. **Pruning** removes whole channels: smaller and faster everywhere, and it costs more accuracy. "
-        "**Quantization** stores weights with fewer bits: four times smaller at 8 bits, mostly for free.",
+        answer=md(
+            "**Sparsity** sets weights to zero. The file gets smaller; speed needs hardware or kernels that skip "
+            "zeros. **Pruning** removes whole channels: smaller and faster everywhere, and it costs more accuracy. "
+            "**Quantization** stores weights with fewer bits: four times smaller at 8 bits, mostly for free."
+        ),
         picture="analyze",
         caption="The start page: model, images and compression are filled in with the demo.",
     ),
@@ -99,10 +102,12 @@ ENTRIES = (
     ),
     Entry(
         question="What is a schedule, and how far can I trust it?",
-        answer="One amount per layer for one budget. How much? The curve on the Schedule page is flat at first, then "
-        "bends: click a dot before the bend, or say with **Largest loss** what you can afford. The prediction is "
-        "made from layers that were measured alone; together they may lose more or less. Check it before you ship it, "
-        "and fine-tune it if you can.",
+        answer=md(
+            "One amount per layer for one budget. How much? The curve on the Schedule page is flat at first, then "
+            "bends: click a dot before the bend, or say with **Largest loss** what you can afford. The prediction is "
+            "made from layers that were measured alone; together they may lose more or less. Check it before you ship "
+            "it, and fine-tune it if you can."
+        ),
         picture="schedule",
         caption="A schedule: the amount of each layer, and what it is predicted to cost.",
     ),
@@ -117,7 +122,7 @@ ENTRIES = (
 )
 
 GLOSSARY = {
-    "Layer": "A convolution or linear layer of the network, known by its dotted name, such as `layer1.0.conv1`.",
+    "Layer": md("A convolution or linear layer of the network, known by its dotted name, such as `layer1.0.conv1`."),
     "Level": "How strongly a layer is compressed: percent of zeros or channels, or bits.",
     "Metric drop": "How much worse the metric gets. Above zero is worse, for every metric, in every chart and table.",
     "MACs": "Multiply-accumulates: the additions and multiplications that a layer, or the whole network, does for one "

@@ -83,7 +83,7 @@ def _report(comparison: Comparison, *, one_run: bool, most: int) -> None:
 
     labels = [side.title for side in comparison.sides] if one_run else side_labels(comparison.sides)
     for label, side in dict(zip(labels, comparison.sides, strict=True)).items():
-        print(f"{label}: {provenance_text(side.result).replace('**', '')}")
+        print(f"{label}: {provenance_text(side.result)}")
     print(finding(comparison))
     print(matching_text(comparison))
     moves = moves_frame(comparison)

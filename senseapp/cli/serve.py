@@ -15,7 +15,7 @@ Streamlit's own as STREAMLIT_SERVER_ADDRESS and so on.
 
 examples:
   python -m senseapp serve
-  python -m senseapp serve --port 8600 --address 127.0.0.1
+  python -m senseapp serve --port 8600 --host 0.0.0.0
 """
 
 _LAST_PORT = 65535
@@ -24,7 +24,13 @@ _LAST_PORT = 65535
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``serve``."""
     parser.add_argument("--port", type=int, metavar="N", help="port to listen on (default: 8501)")
-    parser.add_argument("--address", metavar="HOST", help="address to listen on (default: every one of this machine)")
+    parser.add_argument(
+        "--host",
+        "--address",
+        dest="host",
+        metavar="ADDRESS",
+        help="address to listen on; 0.0.0.0 is every one of this machine (default: 127.0.0.1, this machine alone)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,6 +43,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise InvalidSpec(f"A port is a number from 1 to {_LAST_PORT}; got {arguments.port}.")
     from senseapp.app.server.serve import serve  # Streamlit, which no other command needs
 
-    given = {"server.port": arguments.port, "server.address": arguments.address}
+    given = {"server.port": arguments.port, "server.address": arguments.host}
     with suppress(KeyboardInterrupt):  # how people end it
         serve([f"--{name}={value}" for name, value in given.items() if value is not None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from asyncio import Transport
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from streamlit.web.server.starlette import starlette_server
 from streamlit.web.server.starlette.starlette_app_utils import decode_xsrf_token_string
 from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME, XSRF_COOKIE_NAME
 from streamlit.web.server.starlette.starlette_websocket import _get_signed_cookie_with_chunks
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 UPLOAD_ROUTE = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 """Where browsers PUT what a file uploader takes, and DELETE what is taken back; may have a base path before it."""
@@ -63,6 +65,11 @@ def is_connected(session: str) -> bool:
     return not runtime.exists() or runtime.get_instance().is_active_session(session)
 
 
+def is_session(session: str) -> bool:
+    """Tell whether there is such a session, connected or waiting for its browser to come back."""
+    return runtime.exists() and runtime.get_instance()._session_mgr.get_session_info(session) is not None
+
+
 def free_upload(file_id: str) -> None:
     """Drop the copy in memory of a file that this session sent, which would stay until the session ends."""
     context = get_script_run_ctx()
@@ -78,6 +85,22 @@ def ignore_pages_folder() -> None:
 def limit_incoming_messages(num_bytes: int) -> None:
     """Let the server take messages of up to ``num_bytes`` from pages; Streamlit takes as much as it sends, 200 MB."""
     starlette_server.get_max_message_size_bytes = lambda: num_bytes  # type: ignore[attr-defined]
+
+
+def close_silent_connections(seconds: float) -> None:
+    """Let the server close connections on which no whole head of a request has come after that time."""
+
+    class Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: Transport) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self._close_if_silent)
+
+        def _close_if_silent(self) -> None:
+            if self.cycle is None and self.transport.get_protocol() is self:  # not the one of a web socket by now
+                self.transport.close()
+
+    usual = starlette_server._get_uvicorn_config_kwargs
+    starlette_server._get_uvicorn_config_kwargs = lambda: usual() | {"http": Impatient}
 
 
 def inline_scripts() -> list[str]:
@@ -120,6 +143,11 @@ def address_of(path: str) -> str:
 def allowed_origins() -> tuple[str, ...]:
     """Return the origins, beside that of the page's own address, that may connect."""
     return tuple(config.get_option("server.corsAllowedOrigins") or ())
+
+
+def listening_address() -> str:
+    """Return the address that the server listens on, as it was configured; nothing where it was not."""
+    return str(config.get_option("server.address") or "")
 
 
 def server_address() -> str:

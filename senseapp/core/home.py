@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import stat
 import sys
 import threading
 from contextlib import suppress
@@ -16,7 +18,11 @@ import platformdirs
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import HomeInUse
 
+PRIVATE = 0o077
+"""The umask of processes that write into the home: files and folders that only their owner may open."""
+
 _LOCK_NAME = "server.lock"
+_log = logging.getLogger(__name__)
 _held: dict[Path, TextIO] = {}
 _holding = threading.Lock()
 
@@ -29,6 +35,21 @@ def home() -> Path:
     )
 
 
+def make_private(folder: Path) -> None:
+    """Make ``folder`` with what is above it, if it is not there, and let only its owner in, also if it is.
+
+    A folder of somebody else, or of everybody (``/tmp``), stays as it is, which the log says.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o777 & ~PRIVATE)
+    found = folder.stat()
+    if sys.platform == "win32" or not found.st_mode & PRIVATE:
+        return
+    if found.st_uid != os.getuid() or found.st_mode & stat.S_ISVTX:
+        _log.warning("others may look into the folder %s, which is not this user's alone", folder)
+    else:
+        folder.chmod(found.st_mode & ~PRIVATE)
+
+
 def lock_home(folder: Path) -> None:
     """Keep ``folder`` for this process until it ends, however it ends; again does nothing.
 
@@ -39,7 +60,7 @@ def lock_home(folder: Path) -> None:
         if folder in _held or sys.platform == "win32":
             return
         with storage_errors(f"the folder {folder.name}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
             file = (folder / _LOCK_NAME).open("a+", encoding="utf-8")
         if not _locked(file):
             with file:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from senseapp.core.home import home
+from senseapp.core.home import home, make_private
 from senseapp.records.image_sets import IMAGE_SETS
 
 _MB = 1_000_000
@@ -32,6 +32,7 @@ def is_downloaded(name: str) -> bool:
 def new_partial_folder(name: str) -> Path:
     """Make a folder to download an image set into; what a killed process left behind hours ago is removed."""
     folder = image_set_folder(name)
+    make_private(home())
     folder.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in _partial_folders(name):
         if time.time() - abandoned.stat().st_mtime > _ABANDONED_SECONDS:

@@ -14,7 +14,7 @@ from senseapp.core.tables import TableError
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult, Status
 from senseapp.records.profile import ModelProfile
-from senseapp.store.run_file import sanitised
+from senseapp.store.foreign_texts import printable_text
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _LEVEL_DIGITS = 9  # the published files hold 0.15000000000000002
@@ -168,7 +168,7 @@ def _sentence(unknown: Sequence[str], expected: Sequence[str], *, num_named: int
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _UNKNOWN_SHOWN} more" if len(names) > _UNKNOWN_SHOWN else ""
-    return ", ".join(sanitised(name) for name in names[:_UNKNOWN_SHOWN]) + more
+    return ", ".join(printable_text(name) for name in names[:_UNKNOWN_SHOWN]) + more
 
 
 def _examples(names: Sequence[str]) -> str:

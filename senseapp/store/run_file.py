@@ -15,7 +15,7 @@ import math
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,9 +26,9 @@ from senseapp.core.errors import InvalidFile
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
-from senseapp.records.profile import UnlistedWeights
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
+from senseapp.store.foreign_texts import printable_text
 from senseapp.store.run_folder import RunFolder
 
 HEAD_NAME = "run.json"
@@ -70,43 +70,9 @@ def extra_files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-_LONGEST_TEXT = 2000
 _MOST_BINS = 100_000
 _MOST_OF_ANYTHING = 10**18
 _LARGEST_FIGURE = 1e9
-_HARMLESS = str.maketrans({"[": "(", "]": ")", "<": "‹", ">": "›", "`": "'", "$": "＄"})
-
-
-def sanitised(text: str) -> str:
-    """Return ``text`` without what makes links, pictures or markup of it, and not endlessly long."""
-    printable = "".join(character if character.isprintable() else " " for character in text[:_LONGEST_TEXT])
-    return printable.translate(_HARMLESS)
-
-
-def without_markup(result: SensitivityResult) -> SensitivityResult:
-    """Return ``result`` with every free sentence in it made :func:`sanitised`."""
-    profile = result.profile
-    return replace(
-        result,
-        notes=tuple(sanitised(note) for note in result.notes),
-        profile=replace(
-            profile,
-            title=sanitised(profile.title),
-            notes=tuple(sanitised(note) for note in profile.notes),
-            unlisted=tuple(_without_markup(item) for item in profile.unlisted),
-        ),
-        measurements=tuple(replace(item, reason=sanitised(item.reason)) for item in result.measurements),
-        estimates=tuple(replace(item, reason=sanitised(item.reason)) for item in result.estimates),
-    )
-
-
-def _without_markup(item: UnlistedWeights) -> UnlistedWeights:
-    return replace(
-        item,
-        module=sanitised(item.module),
-        module_type=sanitised(item.module_type),
-        parameters=tuple(sanitised(name) for name in item.parameters),
-    )
 
 
 def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
@@ -116,11 +82,8 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         InvalidFile: something does not fit; the message says what.
     """
     layers = {layer.name for layer in result.profile.layers}
-    if not layers or any(not name or sanitised(name) != name for name in layers):
+    if not layers or any(not name or printable_text(name) != name for name in layers):
         raise _misfit("it has no layers, or one whose name no network has")
-    named = (result.spec.model.title, result.spec.model.checkpoint, result.spec.data.title)
-    if any(sanitised(name) != name for name in named):
-        raise _misfit("its model or images have a name with markup in it")
     for item in (*result.measurements, *result.estimates):
         _check_measurement(item, layers, result)
     if result.metric not in METRICS:

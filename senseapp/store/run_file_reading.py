@@ -11,8 +11,7 @@ from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import ValidationResult
+from senseapp.store.foreign_texts import with_printable_texts
 from senseapp.store.run_file import (
     HEAD_NAME,
     RESULT_NAME,
@@ -20,8 +19,6 @@ from senseapp.store.run_file import (
     RunFileHead,
     check_result,
     extra_record,
-    sanitised,
-    without_markup,
 )
 
 _MOST_MEMBERS = 2000  # histograms of every layer of a large network, a few times over
@@ -86,22 +83,12 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
     result = loads(_record(archive, members[RESULT_NAME]), SensitivityResult)
     check_result(result, tuple(records.values()))
     return ReadRunFile(
-        head=replace(head, title=sanitised(head.title)),
-        result=replace(without_markup(result), spec=result.spec.without_folders()),
-        records={name: _plain(record) for name, record in records.items()},
+        head=with_printable_texts(head),
+        result=with_printable_texts(replace(result, spec=result.spec.without_folders())),
+        records=with_printable_texts(records),
         weights={name: member.file_size for name, member in members.items() if WEIGHTS.fullmatch(name)},
         _archive=archive,
     )
-
-
-def _plain(record: Any) -> Any:
-    if isinstance(record, Recommendation):
-        return replace(record, validation=record.validation and _plain(record.validation))
-    plain = replace(record, notes=tuple(sanitised(note) for note in record.notes))
-    if isinstance(plain, ValidationResult):
-        steps = tuple(replace(step, title=sanitised(step.title)) for step in plain.steps)
-        return replace(plain, delivered_reason=sanitised(plain.delivered_reason), steps=steps)
-    return plain
 
 
 def _check_members(archive: ForeignZip, most_bytes: int) -> None:

@@ -241,7 +241,7 @@ class Task(ABC):
     def preview_line(self, value: float, images: str) -> str:
         """Return one sentence on the shown metric of the uncompressed model over so many ``images``."""
         metric = METRICS[self.shown_metric]
-        return f"Uncompressed, {metric.label} is **{metric.value_text(value)}** over {images}."
+        return f"Uncompressed, {metric.label} is {metric.value_text(value)} over {images}."
 
     def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
         """Return a sentence where the shown metric says that the model does not do its task; else empty."""

@@ -11,7 +11,6 @@ import asyncio
 import json
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from senseapp.store.run_store import RunStore
 from tests.soak.crowd import start_run, time_run
 from tests.soak.downloads import REFUSED, get
 from tests.soak.served import Served, served
-from tests.soak.visitor import PageBroke, Visitor, browser_cookies, cookie_header
+from tests.soak.visitor import PageBroke, Visitor, browser_cookies
 
 SECRET = "a secret of this soak alone, and long enough"
 SETTINGS = {"OMP_NUM_THREADS": "1", "SENSEAPP_RUNS_PER_MINUTE": "10000"}
@@ -160,7 +159,8 @@ async def _replay(
 ) -> None:
     """Log out, then do everything with the cookie from before."""
     assert get(address, ann.cookies)[0] == 200
-    await asyncio.to_thread(_log_out, server.url, ann.cookies)
+    report.count("a logout by address", through=get(f"{server.url}/auth/logout", ann.cookies)[0] not in REFUSED)
+    await ann.click("Log out")
     report.count("download after the logout", through=get(address, ann.cookies)[0] not in REFUSED)
     with suppress(OSError):
         await asyncio.to_thread(ann.send_file, b"pictures")
@@ -174,12 +174,6 @@ async def _replay(
 async def _is_out(page: Visitor) -> bool:
     await page.go("runs")
     return page.has("button", "Log in")
-
-
-def _log_out(url: str, cookies: Mapping[str, str]) -> None:
-    request = urllib.request.Request(f"{url}/auth/logout", headers={"Cookie": cookie_header(cookies)})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        answer.read()
 
 
 def main(arguments: list[str]) -> int:

@@ -10,32 +10,116 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route
 from starlette.testclient import TestClient
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.types import Message, Receive, Scope, Send
 
 from senseapp.app import logins
 from senseapp.app.logins import Logouts
 from senseapp.app.server import guards
-from senseapp.app.server.guards import EndedLogins, SameOrigin, is_own_origin
+from senseapp.app.server.guards import EndedLogins, KnownSites, configured_hosts, is_known_host, is_own_origin
+from senseapp.core.errors import InvalidSpec
+from tests.asynchronous import run_async
+
+OWN = ("localhost:8501", "127.0.0.1:8501", "127.0.0.1", "LOCALHOST", "[::1]:8501", "localhost:9000")
+FOREIGN_HOSTS = (
+    "evil.example", "evil.example:8501", "localhost.evil.example", "127.0.0.1.evil.example:8501", "localhost.example",
+    "localhost:evil", "localhost:99999", "localhost:", "localhost:8501:8501", "localhost.", "localhost@evil.example",
+    "evil.example@localhost", "localhost/evil.example", "localhost#evil", "localhost?evil", "http://localhost", "[::1",
+    "::1", "[::1]evil", "[::2]:8501", "10.0.0.1:8501", "192.168.1.7", "0.0.0.0", "0.0.0.0:8501", "127.1", "2130706433",
+    "0x7f000001", "127.0.0.2", "169.254.169.254", "", "*", "*.example.org", "loca\tlhost", "localhost evil.example",
+    "localhost,evil.example", "xn--lcalhost-9bb", "-localhost", "_", "a..b", "testserver",
+)  # fmt: skip
+FOREIGN_ORIGINS = (
+    "https://evil.example", "http://evil.example:8501", "http://localhost", "http://localhost:8502", "https://127.0.0.1:8501",
+    "null", "file://localhost:8501", "file://", "ftp://localhost:8501", "ws://localhost:8501", "chrome-extension://abc",
+    "http://[::1", "http://[::1]:x", "http://localhost:x", "http://localhost:8501@evil.example",
+    "http://evil.example@localhost:8501",
+    "http://localhost:8501/", "http://localhost:8501#a", "http://localhost:8501, http://evil.example",
+    "//localhost:8501",
+    "localhost:8501", "http:localhost:8501", "http://", "https://", " ", "javascript://localhost:8501",
+    "data:text/html,x",
+)  # fmt: skip
 
 
-async def connected(websocket: WebSocket) -> None:
-    await websocket.accept()
-    await websocket.send_text("welcome")
+async def welcome(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer every request, and take every connection."""
+    if scope["type"] == "http":
+        await PlainTextResponse("welcome")(scope, receive, send)
+    else:
+        await send({"type": "websocket.accept"})
 
 
-def test_a_page_of_another_port_may_not_connect() -> None:
-    app = Starlette(routes=[WebSocketRoute("/stream", connected)], middleware=[Middleware(SameOrigin)])
-    client = TestClient(app, base_url="http://localhost:8501")
-    for origin in ("http://localhost:8501", ""):
-        headers = {"host": "localhost:8501"} | ({"origin": origin} if origin else {})
-        with client.websocket_connect("/stream", headers=headers) as socket:
-            assert socket.receive_text() == "welcome"
-    for origin in ("http://localhost:8502", "http://localhost", "https://evil.example", "null", "http://localhost:x"):
-        headers = {"host": "localhost:8501", "origin": origin}
-        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/stream", headers=headers):
-            pass
+def status_of(method: str, headers: list[tuple[str, str]]) -> int:
+    """Return how the server answers a request with these headers; of connections 101, or 403 where it refuses."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect" if method == "connect" else "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    kind = {"type": "websocket"} if method == "connect" else {"type": "http", "method": method}
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    run_async(KnownSites(welcome)({**kind, "path": "/runs", "headers": raw}, receive, send))
+    return {"websocket.accept": 101, "websocket.close": 403}.get(sent[0]["type"], 0) or int(sent[0]["status"])
+
+
+METHODS = ("GET", "POST", "DELETE", "connect")
+
+
+def test_own_names_are_answered() -> None:
+    for host in OWN:
+        for origin in ([], [("origin", f"http://{host}")], [("origin", f"https://{host}")]):
+            assert {status_of(method, [("host", host), *origin]) for method in METHODS} == {101, 200}, host
+
+
+def test_foreign_hosts_and_origins_are_refused() -> None:
+    for host in FOREIGN_HOSTS:
+        for origin in ([], [("origin", f"http://{host}")] if host.isprintable() else []):
+            found = [status_of(method, [("host", host), *origin]) for method in METHODS]
+            assert found == [421, 421, 421, 403], host
+    for origin in FOREIGN_ORIGINS:
+        found = [status_of(method, [("host", "localhost:8501"), ("origin", origin)]) for method in METHODS]
+        assert found == [403] * 4, origin
+    twice = [("host", "localhost:8501"), ("host", "localhost:8501")]
+    assert status_of("GET", twice) == 421
+    assert status_of("GET", [*twice[:1], ("origin", "http://localhost:8501"), ("origin", "http://x")]) == 403
+
+
+def test_documented_deployments_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxies that pass the name on or do not, a container with a published port, a Space, a name of the network."""
+    monkeypatch.setattr(guards, "server_address", lambda: "app.example.org")
+    for host, origin in (
+        ("app.example.org", "https://app.example.org"),
+        ("127.0.0.1:8501", "https://app.example.org"),
+        ("localhost:8501", "http://localhost:8501"),
+    ):
+        assert status_of("connect", [("host", host), ("origin", origin)]) == 101
+    monkeypatch.setattr(guards, "server_address", lambda: "")
+    monkeypatch.setattr(guards, "listening_address", lambda: "192.168.1.7")
+    assert status_of("GET", [("host", "192.168.1.7:8501")]) == 200
+    monkeypatch.setattr(guards, "listening_address", lambda: "0.0.0.0")
+    assert status_of("GET", [("host", "0.0.0.0:8501")]) == 421
+    monkeypatch.setenv("SENSEAPP_HOSTS", "Measure.example.org, *.lab.example 10.0.0.5")
+    known = ("measure.example.org", "a.lab.example:8501", "b.a.lab.example", "10.0.0.5", "localhost")
+    assert {status_of("GET", [("host", host)]) for host in known} == {200}
+    unknown = ("example.org", "lab.example", "lab.example.evil.example", "evilab.example", "10.0.0.50")
+    assert {status_of("GET", [("host", host)]) for host in unknown} == {421}
+
+
+def test_the_address_that_a_request_came_to_is_known() -> None:
+    assert is_known_host("10.1.2.3:8501", "10.1.2.3")
+    assert is_known_host("[fe80::1]:8501", "fe80::1")
+    assert not is_known_host("10.1.2.4:8501", "10.1.2.3")
+
+
+@pytest.mark.parametrize("names", ["https://app.example.org", "app.example.org:8501", "*", "a b/c", "app..org"])
+def test_a_list_that_names_no_hosts_is_refused(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENSEAPP_HOSTS", names)
+    with pytest.raises(InvalidSpec, match="SENSEAPP_HOSTS lists names"):
+        configured_hosts()
 
 
 def test_configured_names_and_origins_may_connect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +185,8 @@ def test_a_cookie_from_before_the_logout_is_taken_out(tmp_path: Path, monkeypatc
         answer: httpx.Response = client.get(path, headers=cookie)
         return answer.text
 
+    assert seen("/base/auth/logout").startswith("This address logs nobody out")
     assert seen("/runs") == everything
-    assert seen("/base/auth/logout") == everything
+    kept.end({"_streamlit_user": "sann"})
     assert seen("/runs") == "_streamlit_xsrf"
-    assert seen("/auth/logout") == "_streamlit_xsrf"
+    assert seen("/base/auth/logout") == everything  # Streamlit clears the cookie then, and tells the provider

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import HomeInUse
-from senseapp.core.home import lock_home
+from senseapp.core.home import lock_home, make_private
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec
 from senseapp.runs.backend import Backend, backend_at
@@ -83,3 +83,14 @@ def test_a_server_of_a_home_that_cannot_be_used_says_so(tmp_path: Path) -> None:
     with served(tmp_path, SENSEAPP_HOME="/sys/senseapp") as server:
         for page in ("system", "runs"):
             assert "its folder is writable" in run_async(errors_of(server.url, page))[0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders have no such rights")
+def test_nobody_else_may_look_into_a_home_also_one_made_before(tmp_path):
+    new, old, shared = tmp_path / "a" / "new", tmp_path / "old", tmp_path / "shared"
+    old.mkdir(mode=0o755)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for folder in (new, old, shared):
+        make_private(folder)
+    assert [folder.stat().st_mode & 0o7777 for folder in (new, old, shared)] == [0o700, 0o700, 0o1777]

@@ -100,7 +100,7 @@ def test_a_space_is_served_as_its_header_says_by_user_1000() -> None:
     dockerfile = (SPACE / "Dockerfile").read_text()
     assert told["sdk"] == "docker"
     assert f"EXPOSE {told['app_port']}\n" in dockerfile
-    assert f"--port {told['app_port']} --address 0.0.0.0" in dockerfile
+    assert f"--port {told['app_port']} --host 0.0.0.0" in dockerfile
     assert dockerfile.index("--uid 1000 user") < dockerfile.index("\nUSER user\n") < dockerfile.index("RUN pip")
     assert len(told["short_description"]) <= 60  # the most that the site takes
 

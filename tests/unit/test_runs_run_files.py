@@ -179,7 +179,7 @@ def set_count(data):
 
 
 def set_name(data):
-    data["profile"]["layers"][0]["name"] = "![x](http://evil.example/x.png)"
+    data["profile"]["layers"][0]["name"] = "conv\x1b[2J"
 
 
 def no_saving(data):
@@ -278,17 +278,20 @@ def test_a_member_that_lies_about_its_size_is_refused(service, finished, tmp_pat
         take_in(a_service(tmp_path / "there"), io.BytesIO(bytes(content)))
 
 
-def test_sentences_lose_their_markup(service, tmp_path):
+def test_texts_come_as_they_were_written_but_printable_and_not_endless(service, tmp_path):
     store = service._backend.store
-    run_id = store.create(RunSpec(), owner="ann", title="![a](http://evil.example/1)").run_id
-    note = "See [this](http://evil.example) <img src=x>"
-    result = a_result([a_measurement(level=0.5, reason="`[x](y)`")], spec=RunSpec(), notes=(note,))
-    store.folder(run_id).save_result(result)
+    title = "![a](http://evil.example/1) **b** <img src=x> $x$"
+    run_id = store.create(RunSpec(), owner="ann", title=title).run_id
+    result = a_result([a_measurement(level=0.5, reason="`[x](y)`\x1b[2J")], spec=RunSpec(), notes=("a\nb", "c" * 3000))
+    store.folder(run_id).save_result(replace(result, environment={"device": "\x07cpu"}))
     store.set_state(run_id, RunState.DONE)
     other = a_service(tmp_path / "there")
     moved = take_in(other, io.BytesIO(packed(service, run_id)))
-    texts = (other.run(moved).title, *other.result(moved).notes, other.result(moved).measurements[0].reason)
-    assert not any(character in "[]<>`" for text in texts for character in text)
+    found = other.result(moved)
+    assert other.run(moved).title == title
+    assert found.measurements[0].reason == "`[x](y)` [2J"
+    assert found.notes == ("a b", "c" * 2000)
+    assert found.environment["device"] == " cpu"
 
 
 def test_a_full_quota_takes_no_import(service, finished, tmp_path):

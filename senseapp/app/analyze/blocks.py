@@ -7,6 +7,7 @@ import streamlit as st
 from senseapp.app.common.state import session
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import compression_text
+from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import PHOTOGRAPHS_DEMO, DataSpec, ModelSpec, SensitivitySpec
 
@@ -46,7 +47,7 @@ class Block:
             self._turn()
             st.rerun()
         with self._head:
-            st.markdown(f"**{self._title}**" + (f" · {line}" if line else ""))
+            st.markdown(md("**{}**", self._title) + (f" · {line}" if line else ""))
             if line:
                 st.button(
                     "Done" if self._is_open else "Change",

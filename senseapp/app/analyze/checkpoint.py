@@ -16,6 +16,7 @@ from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidCheckpoint
+from senseapp.core.markdown import Markdown, code, md
 from senseapp.models.catalogue import CatalogueEntry, find_entry, search
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.model_cards import CheckpointReport
@@ -67,7 +68,7 @@ def _pick(default: str, key: str, chosen_key: str) -> None:
         st.session_state[chosen_key] = picked
         st.rerun()
     if st.session_state[chosen_key]:
-        st.caption(f":material/check_circle: Chosen: **{st.session_state[chosen_key]}**")
+        st.caption(md(":material/check_circle: Chosen: **{}**", st.session_state[chosen_key]))
 
 
 def _list(text: str, chosen: str, key: str) -> str | None:
@@ -176,11 +177,14 @@ def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec)
     if report.proposal is None:
         st.warning(report.verdict, icon=":material/help:")
     elif chosen == next(iter(options)):
-        st.caption(f":material/{'help' if alike[0].by_order else 'check_circle'}: {report.verdict}")
+        st.caption(md(":material/help: {}" if alike[0].by_order else ":material/check_circle: {}", report.verdict))
     elif chosen in by_title and by_title[chosen].by_order:
         st.caption(
-            f":material/help: Names are unknown; order and shapes fit {chosen}. This is a guess: the accuracy of the "
-            "uncompressed network on your images confirms or refutes it."
+            md(
+                ":material/help: Names are unknown; order and shapes fit {}. This is a guess: the accuracy of the "
+                "uncompressed network on your images confirms or refutes it.",
+                chosen,
+            )
         )
     if chosen == _LOOK_ALIKE:
         st.caption(_read_off(alike[0], report))
@@ -224,7 +228,7 @@ def _option(item: Candidate) -> str:
     return f"{item.title} · {item.score:.0%} alike"
 
 
-def _read_off(item: Candidate, report: CheckpointReport) -> str:
+def _read_off(item: Candidate, report: CheckpointReport) -> Markdown:
     """Return what the shapes tell: classes, channels, image size, and what was taken off around the weights."""
     parts = [fmt.plural(report.num_tensors, "tensor")]
     if item.num_classes is not None:
@@ -234,8 +238,8 @@ def _read_off(item: Candidate, report: CheckpointReport) -> str:
     if item.img_size is not None:
         parts.append(f"{item.img_size} × {item.img_size} pixels")
     if report.wrapping:
-        parts.append("taken out of " + ", ".join(f"`{key}`" for key in report.wrapping))
-    return "Read from the file: " + " · ".join(parts)
+        parts.append(md("taken out of ") + md(", ").join(map(code, report.wrapping)))
+    return md("Read from the file: ") + md(" · ").join(parts)
 
 
 def _usual_classes(item: Candidate) -> str:
@@ -279,7 +283,7 @@ def _show_differences(fit: MatchReport, title: str, report: CheckpointReport) ->
         alt=f"Weights of the file that do not fit {title}",
     )
     for note in report.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))
 
 
 def _shape(sizes: tuple[int, ...] | None) -> str:

@@ -14,6 +14,7 @@ from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import InvalidDataset, ReadingStopped, SenseError
+from senseapp.core.markdown import md
 from senseapp.core.wording import plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
@@ -89,12 +90,12 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[Mod
         return model, None
     if survey.task not in ("", model.task):
         model = replace(model, task=survey.task)
-        st.caption(f":material/info: {survey.notes[-1]}")
+        st.caption(md(":material/info: {}", survey.notes[-1]))
     _show_contents(survey, task_named(model.task))
     if survey.proposal is None and survey.label_counts:  # labels that are what they say
         return model, data
     if survey.proposal is None or _is_heap(survey):
-        st.caption(":material/info: There are no labels here: outputs are compared with the original model's.")
+        st.caption(md(":material/info: There are no labels here: outputs are compared with the original model's."))
         return model, data
     known = dict(draft.class_map) if _is_of(draft, data) else {}
     return model, _confirmed(data, survey, survey.proposal, known, model)
@@ -111,7 +112,7 @@ def _show_contents(survey: ImageSurvey, task: Task) -> None:
     if survey.label_counts:
         parts.append(plural(len(survey.label_counts), *task.label_words))
         parts.append(_PLACES[survey.layout])
-    st.caption(f":material/photo_library: {' · '.join(parts)}")
+    st.caption(md(":material/photo_library: {}", " · ".join(parts)))
 
 
 def _confirmed(

@@ -12,6 +12,7 @@ from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.notices import complain
 from senseapp.compressions import CompressionConfig, CompressionDescription, Option, options_of
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import Mode, SensitivitySpec
 from senseapp.tasks import Task
@@ -53,7 +54,7 @@ def choose_sensitivity(
         "What is done to a layer",
         kinds,
         index=kinds.index(draft.compression.kind),
-        format_func=lambda name: f"**{'Not sure' if name == UNSURE else compressions.get(name).label}**",
+        format_func=lambda name: md("**{}**", "Not sure" if name == UNSURE else compressions.get(name).label),
         captions=[*(each.line for each in compressions.all_descriptions()), "Estimate all of them, see which pays"],
         horizontal=True,
         key="analyze.compression.kind",
@@ -126,8 +127,8 @@ def _choose_metric(draft: SensitivitySpec, task: Task) -> str | None:
         {_AUTOMATIC: _AUTOMATIC_LABEL} | {name: metric.label for name, metric in offered.items()},
         draft.metric,
         key="analyze.metric",
-        help_text="Every metric that the images allow is measured; this one decides the order.\n\n"
-        + "\n".join(f"- **{view.label}**: {view.help}" for view in offered.values()),
+        help_text=md("Every metric that the images allow is measured; this one decides the order.\n\n")
+        + md("\n").join(md("- **{}**: {}", view.label, view.help) for view in offered.values()),
         width=420,
     )
     return chosen if chosen in offered else None

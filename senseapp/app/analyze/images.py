@@ -17,6 +17,7 @@ from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import forget_refusal, upload_field
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.data.downloads import is_downloaded
 from senseapp.records.image_sets import IMAGE_SETS
@@ -98,10 +99,9 @@ def choose_preprocessing(choice: PreparationChoice) -> RunSpec:
     """Show what was tried and how it did, the chosen one first; return the settings that are left or picked."""
     if choice.chosen is None:
         return choice.spec
-    icon = "help" if choice.guess else "check_circle"
-    st.caption(f":material/{icon}: {choice.verdict}")
+    st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
     for caveat in choice.caveats:
-        st.caption(f":material/info: {caveat}")
+        st.caption(md(":material/info: {}", caveat))
     if len(choice.trials) < 2:
         return choice.spec
     trials = {trial.title: trial for trial in sorted(choice.trials, key=lambda trial: trial != choice.chosen)}
@@ -138,7 +138,7 @@ def _show(report: PreviewReport, model: ModelSpec) -> None:
         frame = row.container(width=_THUMBNAIL_PIXELS)
         frame.image(picture.png, caption=_caption(picture), width="stretch", alt=_description(picture))
     for note in report.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))
 
 
 def _baseline(report: PreviewReport, model: ModelSpec) -> str:
@@ -189,8 +189,11 @@ def is_wanted(name: str) -> bool:
         return True
     row = st.container(horizontal=True, vertical_alignment="center")
     row.caption(
-        f":material/cloud_download: Not on this machine yet: {IMAGE_SETS[name].megabytes} MB. Run downloads it first, "
-        "or download it now to see the images."
+        md(
+            ":material/cloud_download: Not on this machine yet: {} MB. Run downloads it first, or download it now to "
+            "see the images.",
+            IMAGE_SETS[name].megabytes,
+        )
     )
     row.button("Download now", key="analyze.data.set.download", on_click=_want, args=(key,), width="content")
     return False
@@ -297,7 +300,9 @@ def _folder(draft: DataSpec) -> DataSpec | None:
 
 
 def _random(draft: DataSpec) -> DataSpec:
-    st.caption("Random inputs, **indicative only**: they show which layers move the output, not which cost accuracy.")
+    st.caption(
+        md("Random inputs, **indicative only**: they show which layers move the output, not which cost accuracy.")
+    )
     return DataSpec(kind="random")
 
 

@@ -15,6 +15,7 @@ from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import restart_with
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.app.words import format as fmt
+from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.models.catalogue import find_entry
 from senseapp.records.profile import ModelProfile
@@ -162,6 +163,6 @@ def _show(profile: ModelProfile, task: Task) -> None:
     }
     figures_row(figures, helps=helps, key="model_card")
     for note in profile.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))
     if not profile.pretrained:
-        st.caption(":material/warning: The weights are random: layer costs are right, sensitivities mean little.")
+        st.caption(md(":material/warning: The weights are random: layer costs are right, sensitivities mean little."))

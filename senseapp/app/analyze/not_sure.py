@@ -11,6 +11,7 @@ from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import session
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
@@ -64,9 +65,9 @@ def _answer(results: list[SensitivityResult]) -> None:
     label = result.compression.description.label
     metric = METRICS[divergence_among(result.shown_metrics) or result.metric]
     if best > 0:
-        st.markdown(f"**By estimate, {label.lower()} pays most here.**")
+        st.markdown(md("**By estimate, {} pays most here.**", label.lower()))
     else:
-        st.markdown("**By estimate, none of them saves anything without changing the answers.**")
+        st.markdown(md("**By estimate, none of them saves anything without changing the answers.**"))
     st.caption(
         f"Estimated, not measured, on {fmt.plural(result.num_samples, 'image')}: bytes that can go, stored compactly, "
         "while the answers hardly move.",
@@ -75,7 +76,7 @@ def _answer(results: list[SensitivityResult]) -> None:
     for place, (saving, found) in enumerate(ranked):
         about = found.compression.description
         row = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
-        row.markdown(f"**{about.label}**: {fmt.percent(saving)} of the bytes. {about.pays}", width="stretch")
+        row.markdown(md("**{}**: {} of the bytes. {}", about.label, fmt.percent(saving), about.pays), width="stretch")
         pressed = row.button(
             f"Measure {about.label.lower()}",
             key=f"analyze.unsure.{about.name}",

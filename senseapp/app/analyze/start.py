@@ -15,6 +15,7 @@ from senseapp.app.common.state import go_to, session
 from senseapp.app.words import format as fmt
 from senseapp.compressions import CompressionDescription
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.core.site import SITE
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
@@ -261,7 +262,7 @@ def plan_text(
         return f"{work}{images}, {doing}; the time is not known yet."
     shared = settings.mode == "exact" and bool(cluster_address())
     place = "on this machine alone; the cluster shares it out" if shared else "here"
-    return f"{work}{images}, {doing}: **{fmt.about(seconds)}** {place}"
+    return md("{}, {}: **{}** {}", work + images, doing, fmt.about(seconds), place)
 
 
 def run_title(spec: RunSpec) -> str:

@@ -9,7 +9,9 @@ from senseapp.app.common.backend import Visitor, login_providers, visitor
 from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, run_script
 from senseapp.app.common.state import RUN_PARAMETER
 from senseapp.app.common.system import system_panel
+from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 
 _OPEN_BY_LINK = ("results", "schedule", "present")
 
@@ -65,6 +67,7 @@ def _account(known: Visitor) -> None:
         return
     run_script(COME_BACK)  # the login leads to the first page, wherever somebody came from
     with st.sidebar:
-        st.caption(f":material/person: {known.name}")
+        st.caption(md(":material/person: {}", known.name))
         if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):
+            logouts().end(st.context.cookies)
             st.logout()

@@ -13,6 +13,7 @@ from senseapp.app.common.address import bound, named
 from senseapp.app.common.download import download, new_file
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.records.candidate import FORMS, Candidate
 from senseapp.records.measurement import SensitivityResult
@@ -49,7 +50,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     try:
         owned.work.candidate_file(run_id, candidate)
     except SenseError as error:
-        st.caption(f":material/info: {error}")
+        st.caption(md(":material/info: {}", error))
         return
     label = "Get the file that runs (ONNX)" if primary and candidate.runs else f"Get the {FORMS[candidate.form].title}"
     st.download_button(

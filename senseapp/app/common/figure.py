@@ -19,8 +19,9 @@ from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick
 from senseapp.app.frames.fragility import LegendEntry
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import notes_of, provenance_text
+from senseapp.app.words.wording import notes_of, provenance_line
 from senseapp.core.csv_cells import safe_cell
+from senseapp.core.markdown import md
 from senseapp.records.measurement import SensitivityResult
 
 _DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "band")
@@ -165,7 +166,7 @@ def figure(
         head = st.container(
             horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
         )
-        head.markdown(f"{'#' * level} {question}", width="stretch", help=about or None)
+        head.markdown(md("## {}" if level == 2 else "### {}", question), width="stretch", help=about or None)
         if saves:
             with head:
                 chart_downloads(
@@ -227,7 +228,14 @@ def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None =
     for label, value in figures.items():
         with row.container(width="content", gap=None):
             st.caption(label, help=(helps or {}).get(label))
-            st.markdown(f"**{value}**")
+            st.markdown(md("**{}**", value))
+
+
+_ABOUT_FIGURES = md(
+    "A 95 % interval says where the true change lies, had all images been measured that are like these. Baseline and "
+    "compressed model see the same images. fp32: the network computes with numbers of 32 bits. With the same seed, the "
+    "same numbers come out."
+)
 
 
 def provenance(result: SensitivityResult, *, about: str = "") -> None:
@@ -235,14 +243,10 @@ def provenance(result: SensitivityResult, *, about: str = "") -> None:
     notes = notes_of(result)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(
-            provenance_text(result),
-            help=f"{about}\n\n"
-            * bool(about)
-            + "A 95 % interval says where the true change lies, had all images been measured that are like these. "
-            "Baseline and compressed model see the same images. fp32: the network computes with numbers of 32 bits. "
-            "With the same seed, the same numbers come out.",
+            provenance_line(result),
+            help=(md("{}\n\n", about) if about else "") + _ABOUT_FIGURES,
             width="content",
         )
         if notes:
             with st.popover(f"{fmt.plural(len(notes), 'note')} on this run", type="tertiary", icon=":material/info:"):
-                st.markdown("\n".join(f"- {note}" for note in notes))
+                st.markdown(md("\n").join(md("- {}", note) for note in notes))

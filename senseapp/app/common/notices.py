@@ -13,6 +13,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.words import format as fmt
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.records.jobs import JobSnapshot, RunState
 
 
@@ -34,7 +35,7 @@ def empty_state(title: str, text: str, *, level: Literal[1, 2] = 2) -> None:
     """Say that there is nothing here yet and lead to Analyze; ``level`` is the heading level of ``title``."""
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
-        st.markdown(f"{'#' * level} {title}", text_alignment="center")
+        st.markdown(md("# {}" if level == 1 else "## {}", title), text_alignment="center")
         st.markdown(text, text_alignment="center")
         if st.button("Go to Analyze", type="primary"):
             st.switch_page("pages/analyze.py")
@@ -138,7 +139,7 @@ def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], s
 
 
 def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
-    st.caption(f":material/hourglass_empty: {sentence if isinstance(sentence, str) else sentence()}")
+    st.caption(md(":material/hourglass_empty: {}", sentence if isinstance(sentence, str) else sentence()))
     try:
         ready = answer() is not None
     except SenseError:
@@ -165,7 +166,7 @@ def waiting_text(snapshot: JobSnapshot) -> str:
 def job_line(snapshot: JobSnapshot) -> None:
     """Show what ``snapshot`` says, with a bar where the number of steps is known, of the whole or of this phase."""
     if snapshot.state is RunState.QUEUED:
-        st.markdown(f":material/hourglass: {waiting_text(snapshot)}")
+        st.markdown(md(":material/hourglass: {}", waiting_text(snapshot)))
         return
     text = f"{snapshot.phase or 'Starting'} · {fmt.clock(snapshot.elapsed_seconds)} elapsed"
     counted = _COUNTED.search(snapshot.phase)
@@ -174,4 +175,4 @@ def job_line(snapshot: JobSnapshot) -> None:
     elif counted:
         st.progress(min(1.0, int(counted[1]) / max(1, int(counted[2]))), text=text)
     else:
-        st.markdown(f":material/hourglass: {text}")
+        st.markdown(md(":material/hourglass: {}", text))

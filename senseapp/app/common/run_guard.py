@@ -14,6 +14,7 @@ from senseapp.app.report.chart_data import ReportContents
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, compression_text
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
@@ -85,9 +86,14 @@ def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.De
         if line:
             st.caption(run_line(record))
         if record.read_only:
-            st.caption(f":material/visibility: Shared by {record.owner_name or 'its owner'}; you can look, not change.")
+            st.caption(
+                md(
+                    ":material/visibility: Shared by {}; you can look, not change.",
+                    record.owner_name or "its owner",
+                )
+            )
         if record.origin:
-            st.caption(f":material/history: {record.origin}")
+            st.caption(md(":material/history: {}", record.origin))
     return beside
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from senseapp.app.frames.comparison import leaderboard_frame, letter
 from senseapp.app.words.settings import differing_settings
+from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.comparison import Side
 from senseapp.records.jobs import RunRecord
@@ -120,7 +121,7 @@ def settings_table(sides: Sequence[Side]) -> None:
     differing = differing_settings(sides)
     if not differing:
         return
-    st.markdown("## In what else do the runs differ?")
+    st.markdown(md("## In what else do the runs differ?"))
     letters = [letter(index) for index in range(len(sides))]
     rows = pd.DataFrame([[label, *values] for label, values in differing.items()], columns=["setting", *letters])
     columns = {"setting": st.column_config.TextColumn("Setting")}
@@ -128,7 +129,7 @@ def settings_table(sides: Sequence[Side]) -> None:
     show_table(rows, columns, alt_text="Settings in which the runs differ", key="compare.settings")
 
 
-_EXPLAINED = (
+_EXPLAINED = md(
     "One row per finished run, the most compressible first; click a column's head to sort. **Removable** is the share "
     "of the weights' bytes, if zeros are stored sparse and weights at their bits, that a schedule can take away at a "
     "**predicted** drop of at most one point; it is no size of a file, and made from "

@@ -19,6 +19,7 @@ from senseapp.app.uploads.registry import IncomingFile, Upload, upload_registry
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.disk import storage_errors
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
+from senseapp.core.markdown import code, md
 from senseapp.core.wording import listed
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.runs.disk_space import UploadLimits
@@ -157,7 +158,7 @@ def _named(upload: Upload, name: str) -> Path:
 
 def _show_held(path: Path, purpose: UploadPurpose) -> None:
     row = st.container(horizontal=True, vertical_alignment="center")
-    row.markdown(f":material/description: `{path.name}`", width="content")
+    row.markdown(md(":material/description: {}", code(path.name)), width="content")
     if row.button("Choose another file", key=f"analyze.{purpose}.replace", type="tertiary"):
         recent = session().recent.setdefault(purpose, [])
         recent[:] = [path, *(each for each in recent if each != path)]

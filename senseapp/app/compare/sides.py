@@ -16,8 +16,9 @@ from senseapp.app.common.state import session
 from senseapp.app.compare.view import LEVEL_PARAMETER
 from senseapp.app.frames.comparison import letter
 from senseapp.app.frames.results import ordered_levels
-from senseapp.app.words.wording import caveat_of, provenance_text
+from senseapp.app.words.wording import caveat_of, provenance_line
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
 from senseapp.records.comparison import Part, Side, shared_metrics
 from senseapp.records.jobs import RunRecord
@@ -103,9 +104,9 @@ def _card(one: _Found, index: int, level: float, *, count: int) -> None:
     """Show what one run is and where its numbers come from, and let its level be chosen."""
     name = f"{letter(index)} · {one.record.title}" if count > 1 else one.record.title
     head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small")
-    head.markdown(f"**{name}**", width="content")
+    head.markdown(md("**{}**", name), width="content")
     _choose_level(head, one, level, narrow=count > 2)
-    st.caption(f"{run_line(one.record)}  \n{provenance_text(one.result)}")
+    st.caption(md("{}  \n{}", run_line(one.record), provenance_line(one.result)))
     show_caveat(caveat_of(one.result))
 
 
@@ -147,7 +148,7 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
         names,
         format_func=lambda name: METRICS[name].label,
         key=_METRIC,
-        help="\n".join(f"- **{METRICS[name].label}**: {METRICS[name].help}" for name in names),
+        help=md("\n").join(md("- **{}**: {}", METRICS[name].label, METRICS[name].help) for name in names),
         on_change=_keep_metric,
     )
     return METRICS[chosen]

@@ -30,6 +30,7 @@ from senseapp.app.frames.comparison import (
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import compression_text
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
@@ -59,7 +60,7 @@ _RANKS, _VALUES = "Ranks", "Values"
 @st.fragment
 def comparison_view(comparison: Comparison) -> None:
     """Show all views of a comparison; a click answers without running the rest of the page again."""
-    st.markdown(f"## {finding(comparison)}")
+    st.markdown(md("## {}", finding(comparison)))
     st.caption(
         matching_text(comparison),
         help="Spearman's rank correlation: 1 is the same order, 0 no relation, −1 the opposite order. Layers are "
@@ -128,20 +129,27 @@ def _picked_line(comparison: Comparison, picked: str) -> None:
     rows = pair_frame(comparison)
     with st.container(border=True, key="compare_picked"):
         head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-        head.markdown(f"**{picked}**")
+        head.markdown(md("**{}**", picked))
         head.button("Close", key="compare.close", type="tertiary", on_click=drop_pick, args=(_PICKS,))
         lines = (
-            f"{row.side}: **{row.change_text}** ({row.interval_text}), rank {row.rank_text}, {row.source}"
+            md(
+                "{}: **{}** ({}), rank {}, {}",
+                row.side,
+                row.change_text,
+                row.interval_text,
+                row.rank_text,
+                row.source,
+            )
             for row in rows[rows["layer"] == picked].itertuples()
         )
-        st.markdown("  \n".join(f":small[{line}]" for line in lines))
+        st.markdown(md("  \n").join(md(":small[{}]", line) for line in lines))
 
 
 def _agreements(comparison: Comparison) -> None:
     """Show the rank correlation of every pair, where there is more than the one of the headline."""
     if len(comparison.sides) < 3:
         return
-    st.markdown("## Rank correlation of each pair")
+    st.markdown(md("## Rank correlation of each pair"))
     show_table(
         agreement_frame(comparison),
         {
@@ -156,7 +164,7 @@ def _agreements(comparison: Comparison) -> None:
 
 def _moves(comparison: Comparison) -> None:
     rows = moves_frame(comparison)
-    st.markdown("## Which layers moved most?")
+    st.markdown(md("## Which layers moved most?"))
     if rows.empty:
         st.caption("Every layer has the same rank in every run.")
         return

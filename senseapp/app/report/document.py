@@ -42,7 +42,7 @@ def build_report(contents: ReportContents) -> str:
         "contents": contents,
         "result": result,
         "metric": metric,
-        "provenance": provenance_text(result).replace("**", ""),
+        "provenance": provenance_text(result),
         "caveat": caveat_of(result),
         "notes": notes_of(result),
         "facts": {

@@ -16,6 +16,7 @@ from senseapp.app.results.layer_side import name_fits
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.core.markdown import md
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.layer_tasks import HistogramWall
@@ -84,7 +85,7 @@ def _draw(view: RunView, made: Sequence[QuantizationHistogram], show: Show) -> N
     whole, charts = _charts(view.run_id, repr([each.spec for each in made]), made)
     with st.container(gap="xsmall"):
         head = st.container(horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center")
-        head.markdown(f"## {question}", width="stretch")
+        head.markdown(md("## {}", question), width="stretch")
         with head:
             chart_downloads(whole, title=question, lines=lines, data=wall_frame(made), key=f"wall.{view.run_id}")
         show_caveat(caveat_of(view.result))

@@ -16,6 +16,7 @@ from senseapp.app.results.histogram_wall import choose_layers, histogram_wall
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.core.markdown import Markdown, md
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
@@ -137,7 +138,7 @@ def make(task: HistogramTask | HistogramWall, question: str, label: str, advice:
         complain(snapshot.error)
         label = "Try again"
     if question:
-        st.markdown(f"## {question}")
+        st.markdown(md("## {}", question))
     if not may_start(run_id, "this histogram"):
         return
     st.caption(
@@ -154,9 +155,9 @@ def _wait(task: HistogramTask | HistogramWall) -> None:
     if snapshot is None or snapshot.state.finished:
         st.rerun()
     if snapshot.state is RunState.QUEUED:
-        st.caption(f":material/hourglass: {waiting_text(snapshot)}")
+        st.caption(md(":material/hourglass: {}", waiting_text(snapshot)))
         return
-    st.caption(f":material/hourglass_empty: {snapshot.phase or 'Starting'} …")
+    st.caption(md(":material/hourglass_empty: {} …", snapshot.phase or "Starting"))
 
 
 def _show(histogram: QuantizationHistogram, view: RunView) -> None:
@@ -181,7 +182,7 @@ def _show(histogram: QuantizationHistogram, view: RunView) -> None:
         with places[1]:
             _profile(histogram, view, sensitivity=True)
     for note in histogram.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))
 
 
 def _profile(histogram: QuantizationHistogram, view: RunView, *, sensitivity: bool = False) -> None:
@@ -193,8 +194,12 @@ def _profile(histogram: QuantizationHistogram, view: RunView, *, sensitivity: bo
         alt_text=f"Mean distribution of the {what} between the two edges of a cell: "
         f"{fmt.percent(max(share), digits=1)} in the fullest of {histogram.sub_bins} parts.",
         key=f"histogram.{'sensitive' if sensitivity else 'profile'}.{view.run_id}",
-        reading=f"{_READING_SENSITIVE if sensitivity else _READING_PROFILE} Of the {what}, "
-        f"{_shares_in_words(histogram, sensitivity=sensitivity)}.",
+        reading=md(
+            "{} Of the {}, {}.",
+            _READING_SENSITIVE if sensitivity else _READING_PROFILE,
+            what,
+            _shares_in_words(histogram, sensitivity=sensitivity),
+        ),
         lines=_lines(histogram, view),
     )
 
@@ -234,7 +239,7 @@ def _figures(histogram: QuantizationHistogram) -> None:
     )
 
 
-def _shares_in_words(histogram: QuantizationHistogram, *, sensitivity: bool) -> str:
+def _shares_in_words(histogram: QuantizationHistogram, *, sensitivity: bool) -> Markdown:
     """Return how much lies off the grid points and, of the sensitivity, how much at zero and beyond the grid."""
     profile = histogram.sensitivity_profile if sensitivity else histogram.profile
     shares = [(histogram.off_grid_share(profile), "more than an eighth of a step from a grid point")]
@@ -242,4 +247,4 @@ def _shares_in_words(histogram: QuantizationHistogram, *, sensitivity: bool) -> 
         shares += [(histogram.sensitive_zero_share, "in the cell of zero")]
         shares += [(histogram.sensitive_clamped_share, "at clamped values")]
     known = [(share, where) for share, where in shares if not math.isnan(share)]
-    return ", ".join(f"**{fmt.percent(share, digits=1)}** {where}" for share, where in known)
+    return md(", ").join(md("**{}** {}", fmt.percent(share, digits=1), where) for share, where in known)

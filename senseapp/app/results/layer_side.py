@@ -23,6 +23,7 @@ from senseapp.app.frames.results import apart_frame, at_level
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.diagnosis import shares_of_damage
 from senseapp.records.measurement import SensitivityResult
@@ -160,7 +161,7 @@ def layer_panel(view: RunView) -> None:
     layer = view.result.profile.layer(view.picked)
     with st.container(border=True, key="layer_panel"):
         head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-        head.markdown(f"## {layer.name}")
+        head.markdown(md("## {}", layer.name))
         head.button("Close", key=f"panel.close.{view.run_id}", type="tertiary", on_click=drop_pick, args=(view.run_id,))
         _facts(layer, view.result)
         if view.picked_row:
@@ -176,7 +177,7 @@ def _facts(layer: LayerProfile, result: SensitivityResult) -> None:
     others = [name for name in _group(layer.name, result) if name != layer.name]
     if others:
         facts["Compressed together with"] = ", ".join(others)
-    st.markdown("  \n".join(f":small[{label}: **{value}**]" for label, value in facts.items()))
+    st.markdown(md("  \n").join(md(":small[{}: **{}**]", label, value) for label, value in facts.items()))
 
 
 def _sizes(layer: LayerProfile, result: SensitivityResult) -> dict[str, str]:
@@ -201,7 +202,7 @@ def _no_value(view: RunView) -> None:
     reasons = apart_frame(view.result)
     found = reasons[reasons["layer"] == view.picked]
     why = found["reason"].iloc[0] if len(found) else f"There is no {view.metric.label} of it in this run."
-    st.caption(f":material/block: No value. {why}")
+    st.caption(md(":material/block: No value. {}", why))
 
 
 def _curve(view: RunView) -> None:
@@ -259,10 +260,10 @@ def _why(view: RunView) -> None:
     with errors_here():
         found = backend.service().work.outcome(task)
         if found is not None:
-            st.markdown(f"### Why this layer at {view.level_text}?")
+            st.markdown(md("### Why this layer at {}?", view.level_text))
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
-            st.markdown("\n".join(f"- {reason}" for reason in reasons))
-            st.markdown(f":material/healing: {found.remedy}", help=found.measured)
+            st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
+            st.markdown(md(":material/healing: {}", found.remedy), help=found.measured)
         elif label := start_label(task, "Why this layer?", "a look at this layer", cancel="panel.why_stop"):
             about = "Looks at its weights, its input and its norm, and measures what would help."
             if st.button(label, key=f"panel.why.{view.run_id}", icon=":material/help:", help=about):

@@ -33,6 +33,7 @@ from senseapp.app.results.recommendation import recommendation_card, recommended
 from senseapp.app.results.view import RunView, answer_first, kept_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 
 _READING = (
@@ -167,7 +168,7 @@ def _reward_in_words(rows: pd.DataFrame) -> str:
 def values_table(view: RunView, rows: pd.DataFrame) -> None:
     """Show the values of the ``rows`` beneath their chart, and how far the level was truly reached."""
     rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
-    st.markdown(f"## All values at {view.level_text}")
+    st.markdown(md("## All values at {}", view.level_text))
     if view.target_noun == "group":
         st.caption(f"{counted_rows(rows)}: each is pruned as one.")
     note = reached_note(view.result)
@@ -207,9 +208,14 @@ def _top_tables(view: RunView) -> None:
         width=180,
     )
     if view.rows["rank"].notna().all() and view.rows["rank"].nunique() == 1 < total:
-        st.caption(f":material/info: These layers cannot be told apart at {view.level_text}: their intervals overlap.")
+        st.caption(
+            md(
+                ":material/info: These layers cannot be told apart at {}: their intervals overlap.",
+                view.level_text,
+            )
+        )
     for title, fragile in (("Most fragile", True), ("Most robust", False)):
-        st.markdown(f"## {title} at {view.level_text}")
+        st.markdown(md("## {} at {}", title, view.level_text))
         show_table(
             top_frame(view.ranked, int(number), fragile=fragile),
             top_columns(view.metric),
@@ -251,6 +257,6 @@ def _layers_apart(view: RunView) -> None:
 
 def _listed(rows: pd.DataFrame, title: str, note: str, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
     if not rows.empty:
-        st.markdown(f"## {title}")
+        st.markdown(md("## {}", title))
         st.caption(note)
         show_table(rows, columns, alt_text=alt_text, key=key)

@@ -15,7 +15,8 @@ from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import recommendation_answer, recommendation_figure, recommended_answers
 from senseapp.app.results.view import usual_view
 from senseapp.app.words import format as fmt
-from senseapp.app.words.wording import provenance_text
+from senseapp.app.words.wording import provenance_line
+from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.recommendation import Recommendation
@@ -64,8 +65,8 @@ def _what_it_is(shown: _Shown) -> None:
         f"Which of its {fmt.plural(len(profile.layers), 'layer')} can be made smaller, and which must be left alone? "
         f"Each was compressed alone, and the loss measured on {fmt.plural(shown.result.num_samples, 'image')}."
     )
-    st.markdown(f"**{shown.record.headline or headline(shown.result)}**")
-    st.caption(f"{run_line(shown.record)}  \n{provenance_text(shown.result)}")
+    st.markdown(md("**{}**", shown.record.headline or headline(shown.result)))
+    st.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
 
 
 def _bars(shown: _Shown) -> None:
@@ -82,7 +83,7 @@ def _trade_off(shown: _Shown) -> None:
     if shown.found is None:
         st.markdown(_TO_COME.format(what="the trade-off"))
         return
-    st.markdown(f"**{shown.found.headline}**")
+    st.markdown(md("**{}**", shown.found.headline))
     recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
 
 

@@ -26,6 +26,7 @@ from senseapp.app.frames.recommended import AXES, baseline_value, recommended_fr
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import GOALS, caveat_of
 from senseapp.compressions import all_descriptions
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, offered, recommended
 from senseapp.records.jobs import RunState
@@ -44,7 +45,7 @@ def recommendation_card(run_id: str, result: SensitivityResult) -> None:
         found = backend.service().work.outcome(task)
         can_search = record.state is RunState.DONE and record.spec.data.kind != "imported"
         if found is None:
-            st.markdown(f"## {finding}")
+            st.markdown(md("## {}", finding))
             if can_search:
                 _on_its_way(task)
             return
@@ -86,18 +87,20 @@ def _answer(
     if goal == "targets" and best is not None and best not in choices:
         choices = (*choices, best)
     if not choices:
-        st.markdown("## Keep the original: no file that was measured is smaller or faster")
+        st.markdown(md("## Keep the original: no file that was measured is smaller or faster"))
         _likelier(result)
         return
     if best is None:
         view = METRICS[choices[0].metric]
-        st.markdown(f"## Keep the original: every smaller or faster file loses more than {view.change_text(allowed)}")
+        st.markdown(
+            md("## Keep the original: every smaller or faster file loses more than {}", view.change_text(allowed))
+        )
     chosen = _chosen(run_id, choices, best or min(choices, key=lambda each: each.loss.delta))
     if best is None or chosen is not best:
         tolerable = "" if chosen.within(allowed) else " It loses more than is tolerated."
-        st.markdown(f"{'##' if best is not None else '**Measured:**'} {chosen.headline}{tolerable}")
+        st.markdown(md("## {}" if best is not None else "**Measured:** {}", chosen.headline + tolerable))
     else:
-        st.markdown(f"## {chosen.headline}")
+        st.markdown(md("## {}", chosen.headline))
     with st.container(horizontal=True, gap="small"):
         file_button(run_id, chosen, primary=best is not None)
         other_files(run_id, candidates, chosen)
@@ -158,12 +161,12 @@ def recommendation_answer(run_id: str, found: Recommendation, goal: Goal) -> Non
     candidates = backend.service().work.candidates(run_id)
     best = recommended(candidates, goal=goal, allowed_drop=found.allowed_drop)
     if best is not None:
-        st.markdown(f"## {best.headline}")
+        st.markdown(md("## {}", best.headline))
         st.caption(best.made_of)
     elif candidates:
-        st.markdown("## Keep the original: no smaller or faster file loses as little as is tolerated")
+        st.markdown(md("## Keep the original: no smaller or faster file loses as little as is tolerated"))
     else:
-        st.markdown(f"## {found.headline}")
+        st.markdown(md("## {}", found.headline))
         st.caption(found.evidence)
 
 
@@ -174,7 +177,7 @@ def recommended_answers(run_id: str) -> bool:
     proof = task.proof(found) if found is not None else None
     changed = backend.service().work.changed(proof) if proof is not None else None
     if changed is not None:
-        st.markdown("## Which answers does the proven schedule change?")
+        st.markdown(md("## Which answers does the proven schedule change?"))
         changed_answers(changed, key=f"recommended.{run_id}")
     return changed is not None
 

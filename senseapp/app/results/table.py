@@ -13,6 +13,7 @@ from senseapp.app.frames.levels import layer_frame, reached_note
 from senseapp.app.frames.results import metrics_of
 from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.runs.outputs import sensitivity_csv
 from senseapp.store.distiller_table import can_be_distiller_csv, write_distiller_csv
@@ -31,13 +32,13 @@ def _one_layer(view: RunView) -> None:
     """Show every metric of the picked layer at every level; without a pick, of the most fragile one."""
     layer = view.usual_layer
     rows = layer_frame(view.result, layer)
-    st.markdown(f"## {layer} at every level")
+    st.markdown(md("## {} at every level", layer))
     st.caption(
         "Each row is the network with this layer alone compressed; choose another layer above. Take the strongest "
         f"level whose drop you can accept. {reached_note(view.result)}"
     )
     if rows["reason"].any():
-        st.caption(f":material/block: {rows['reason'].loc[lambda reason: reason != ''].iloc[0]}")
+        st.caption(md(":material/block: {}", rows["reason"].loc[lambda reason: reason != ""].iloc[0]))
     metrics = [METRICS[name] for name in metrics_of(view.result)]
     reached = bool(reached_note(view.result)) and view.result.profile.sizes_known
     show_table(
@@ -49,7 +50,7 @@ def _one_layer(view: RunView) -> None:
 
 
 def _all_layers(view: RunView) -> None:
-    st.markdown("## All measurements of " + view.metric.label)
+    st.markdown(md("## All measurements of {}", view.metric.label))
     st.caption("One row per layer and level; click a column's head to sort. The files hold all metrics.")
     known = measurement_columns(view.metric)
     if view.result.spec.data.kind == "imported":

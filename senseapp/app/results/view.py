@@ -16,6 +16,7 @@ from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_laye
 from senseapp.app.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.app.words.wording import compression_text, provenance_text
 from senseapp.compressions import CompressionDescription
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import SensitivityResult
@@ -89,7 +90,7 @@ class RunView:
     def lines(self) -> tuple[str, str]:
         """What is written below the title of a saved picture: model and compression, and where numbers come from."""
         compressed = compression_text(self.result.spec.sensitivity)
-        return f"{self.result.profile.title} · {compressed}", provenance_text(self.result).replace("**", "")
+        return f"{self.result.profile.title} · {compressed}", provenance_text(self.result)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -132,7 +133,7 @@ def choose_view(run_id: str, result: SensitivityResult, *, page: str, layers: bo
         metrics,
         format_func=lambda metric: METRICS[metric].label,
         **bound(run_id, "metric", one_of(metrics), usual, key=key),
-        help="\n".join(f"- **{METRICS[metric].label}**: {METRICS[metric].help}" for metric in metrics),
+        help=md("\n").join(md("- **{}**: {}", METRICS[metric].label, METRICS[metric].help) for metric in metrics),
         label_visibility="collapsed",
         width=200,
     )

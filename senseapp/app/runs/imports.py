@@ -13,6 +13,7 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.state import go_to
 from senseapp.app.common.uploads import expect_files, read_upload, store_upload
 from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.markdown import md
 from senseapp.records.spec import ModelSpec
 from senseapp.runs.disk_space import UploadLimits
 
@@ -30,8 +31,10 @@ def import_button() -> None:
 def import_run() -> None:
     """Show the uploader; a run file that is sound becomes a finished run, and its results open."""
     st.markdown(
-        "The file that **Download run** wrote. What was measured comes along, and proofs with their compressed "
-        "models; the network and the images do not."
+        md(
+            "The file that **Download run** wrote. What was measured comes along, and proofs with their compressed "
+            "models; the network and the images do not."
+        )
     )
     expect_files()
     uploaded = st.file_uploader(
@@ -59,8 +62,10 @@ _MOST_MEGABYTES = 20
 def import_table() -> None:
     """Show the uploader; a table that can be read becomes a finished run, and its results open."""
     st.markdown(
-        "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
-        "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
+        md(
+            "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
+            "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
+        )
     )
     expect_files()
     uploaded = st.file_uploader(

@@ -21,6 +21,7 @@ from senseapp.app.compare.view import MOST_RUNS
 from senseapp.app.frames.runs import runs_frame
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES, compression_text
+from senseapp.core.markdown import Markdown, md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.runs.backend import UNDO_SECONDS
 from senseapp.runs.disk_space import DiskUse
@@ -97,7 +98,7 @@ _NO_LOGIN = "There is no login here: everybody who opens this server sees all ru
 def no_login_line() -> None:
     """Say who sees the runs, where there is no login and others may open this server."""
     if not visitor().name:
-        st.caption(f":material/group: {_NO_LOGIN}")
+        st.caption(md(":material/group: {}", _NO_LOGIN))
 
 
 def _who_sees() -> str:
@@ -188,7 +189,7 @@ def _undo() -> None:
         return
     with st.container(border=True, horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         left = max(1, round(min(deleted.values()) - now))
-        st.markdown(f":material/delete: {fmt.plural(len(deleted), 'run')} deleted. {left} s to undo that.")
+        st.markdown(md(":material/delete: {} deleted. {} s to undo that.", fmt.plural(len(deleted), "run"), left))
         if st.button("Undo", key="runs.undo", icon=":material/undo:"):
             with errors_here():
                 for run_id in list(deleted):
@@ -297,7 +298,7 @@ def _actions_on(record: RunRecord) -> None:
         restart_with(record.spec)
         st.switch_page("pages/analyze.py")
     with st.popover("More", icon=":material/more_horiz:", help="Share, rename, tag, download, delete"):
-        st.markdown(f"**{record.title}**")
+        st.markdown(md("**{}**", record.title))
         st.caption(_facts(record))
         share_run(record)
         st.divider()
@@ -306,9 +307,10 @@ def _actions_on(record: RunRecord) -> None:
         delete_run(record)
 
 
-def _facts(record: RunRecord) -> str:
+def _facts(record: RunRecord) -> Markdown:
     """Return the settings in one line, with the owner where there are several people, and where figures came from."""
     parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
     if visitor().name:
         parts.append(f"owner: {visitor().name}")
-    return " · ".join(parts) + (f"  \n{record.origin}" if record.origin else "")
+    facts = md(" · ").join(parts)
+    return md("{}  \n{}", facts, record.origin) if record.origin else facts

@@ -20,6 +20,7 @@ from senseapp.app.results.view import RunView, choose_view
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STATES
 from senseapp.core.errors import NotFound, SenseError
+from senseapp.core.markdown import md
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.resolution import baseline_warning
@@ -84,7 +85,7 @@ def _progress(snapshot: JobSnapshot) -> None:
     if snapshot.state is RunState.QUEUED:
         st.progress(snapshot.fraction, text=waiting_text(snapshot))
         return
-    st.progress(snapshot.fraction, text=f"**{fmt.percent(snapshot.fraction)}** · {snapshot.phase or 'Starting'}")
+    st.progress(snapshot.fraction, text=md("**{}** · {}", fmt.percent(snapshot.fraction), snapshot.phase or "Starting"))
     st.caption(_figures(snapshot))
 
 

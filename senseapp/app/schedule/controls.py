@@ -14,6 +14,7 @@ from senseapp.app.schedule.locks import edits_form
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner
 from senseapp.app.schedule.time_goal import choose_time
 from senseapp.compressions import LevelScale
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, divergence_among
 from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import SensitivityResult
@@ -22,7 +23,7 @@ from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.runs.schedule_tasks import DropLimit
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}
-_METHOD_HELP = (
+_METHOD_HELP = md(
     "**Goal** chooses one level per layer so that the predicted damage of all together is smallest. "
     "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
     "**Proportional** takes a layer the further down, the less it suffers; its strength says how much more."
@@ -225,7 +226,7 @@ def _choose_loss(run_id: str, result: SensitivityResult) -> DropLimit:
     )
     view = METRICS[metric if metric in metrics else metrics[0]]
     if hidden := hides_losses(result, view.name):
-        st.caption(f":material/info: {hidden}.")
+        st.caption(md(":material/info: {}.", hidden))
     first = 1.0 if view.is_share else 0.05
     allowed = st.number_input(
         f"Largest loss ({view.change_unit})",

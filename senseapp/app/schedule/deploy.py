@@ -16,6 +16,7 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.tables import show_table
 from senseapp.app.frames.deployment import deployment_frame, shown_metrics
 from senseapp.app.words import format as fmt
+from senseapp.core.markdown import code, md
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
@@ -28,7 +29,7 @@ _KINDS: dict[DeployKind, str] = {
     "int8": "All int8",
     "float": "Float",
 }
-_KIND_HELP = (
+_KIND_HELP = md(
     "**Int8** computes with whole numbers of 8 bits: a quarter of the size, and on most processors quicker. A few "
     "layers may bear it badly; they are found by measurement and stay in **float**: as few as a limit on changed "
     "answers takes (**as quick as possible**), or as many as a limit on the time allows. "
@@ -41,7 +42,7 @@ def deploy_block(proof: Verification, result: SensitivityResult) -> None:
     """Show the files made from the weights of ``proof``, how far they are, or the button that makes them."""
     run_id = proof.run_id
     with st.container(border=True):
-        st.markdown("## The file that runs")
+        st.markdown(md("## The file that runs"))
         allowed = choose_tolerance(run_id, judged_by(result), key=f"schedule.tolerated.{run_id}")
         task = DeliverTask(
             run_id=run_id,
@@ -116,7 +117,7 @@ def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
     known = backend.service().work.candidates(run_id)
     for place, each in enumerate(running):
         against = _against(each, allowed, known)
-        st.markdown(f"**{each.made_of}**: {each.headline}")
+        st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if against:
             st.warning(against, icon=":material/warning:")
         file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
@@ -124,7 +125,7 @@ def _files(run_id: str, delivery: Delivery, allowed: float) -> None:
             with st.expander("Beside all of it in int8 and onnxruntime's own default", icon=":material/table_rows:"):
                 _measured(each.deployment, f"{run_id}.{place}")
     for note in delivery.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))
     if running:
         other_files(run_id, delivery.candidates, running[0])
 
@@ -150,7 +151,7 @@ def _against(candidate: Candidate, allowed: float, known: Sequence[Candidate]) -
 def _measured(record: Deployment, run_id: str) -> None:
     does, *against = record.findings
     if against:
-        st.warning("\n\n".join(record.findings), icon=":material/warning:")
+        st.warning(md("\n\n").join(record.findings), icon=":material/warning:")
     else:
         st.success(does, icon=":material/check_circle:")
     rows = deployment_frame(record)
@@ -159,21 +160,26 @@ def _measured(record: Deployment, run_id: str) -> None:
     )
     settings = record.settings
     st.caption(
-        f"**Measured** in onnxruntime on {fmt.plural(record.images, 'image')}, with 95 % intervals. Times are of "
-        f"{fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of this machine "
-        f"({record.machine}), all files in turns; on another processor they differ."
+        md(
+            "**Measured** in onnxruntime on {}, with 95 % intervals. Times are of {} a call on {} of this machine "
+            "({}), all files in turns; on another processor they differ.",
+            fmt.plural(record.images, "image"),
+            fmt.plural(settings.batch, "image"),
+            fmt.plural(settings.threads, "thread"),
+            record.machine,
+        )
     )
     if record.in_float:
         layers = fmt.plural(len(record.in_float), "part")
         st.markdown(
-            f"**In float, where int8 was measured to do harm** ({layers}): {', '.join(map(_code, record.in_float))}"
+            md(
+                "**In float, where int8 was measured to do harm** ({}): {}",
+                layers,
+                md(", ").join(map(code, record.in_float)),
+            )
         )
     for note in record.notes:
-        st.caption(f":material/info: {note}")
-
-
-def _code(name: str) -> str:
-    return f"`{name}`"
+        st.caption(md(":material/info: {}", note))
 
 
 def _columns(record: Deployment) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from senseapp.app.common.figure import rows_height
 from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits, session
 from senseapp.app.frames.results import editing_frame
 from senseapp.compressions import CompressionDescription, LevelScale
+from senseapp.core.markdown import Markdown, md
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.schedule import Schedule
 
@@ -108,7 +109,7 @@ _TIMES = 2.0  # the loss of a typical layer: more than that is worth saying
 _SMALL = 0.5  # of an even share of the weights
 
 
-def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[str]:
+def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) -> list[Markdown]:
     """Return one sentence for each of the ``most`` layers that are spared most, with what speaks for it.
 
     ``rows`` are those of :func:`senseapp.app.frames.results.editing_frame` for a schedule.
@@ -122,7 +123,9 @@ def spared_sentences(rows: pd.DataFrame, scale: LevelScale, *, most: int = 4) ->
     spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(most)
     usual = median(rows["loss"])
     even = 100.0 / len(rows)
-    return [f"**{row['row']}** {_kept(row, scale)}: {_why(row, usual, even)}" for row in spared.to_dict("records")]
+    return [
+        md("**{}** {}: {}", row["row"], _kept(row, scale), _why(row, usual, even)) for row in spared.to_dict("records")
+    ]
 
 
 def _kept(row: Mapping[Hashable, object], scale: LevelScale) -> str:

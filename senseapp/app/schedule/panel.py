@@ -25,6 +25,7 @@ from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.core.errors import InfeasibleBudget, SenseError
+from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.layer_times import MILLISECONDS
 from senseapp.records.measurement import SensitivityResult
@@ -131,7 +132,7 @@ def _figures(
     figures = {
         **changed,
         f"Predicted {metric.change_inside}": metric.change_text(schedule.predicted_damage),
-        "Checked": measured or ":gray[not yet]",
+        "Checked": measured or md(":gray[not yet]"),
     }
     if settings.partner is not None:
         figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
@@ -158,7 +159,7 @@ def _figures(
     figures_row(figures, helps=helps, key="schedule_figures")
     if settings.time is not None:
         for note in schedule.notes:
-            st.caption(f":material/info: {note}")
+            st.caption(md(":material/info: {}", note))
 
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: SensitivityResult, run_id: str) -> None:
@@ -180,9 +181,14 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: Sensitivity
         layers = editing_frame(result, schedule, fixed=edits.fixed, bounds=edits.bounds)
         sentences = spared_sentences(layers, result.spec.sensitivity.compression.scale)
         if sentences:
-            st.markdown("**Which layers are spared, and why**\n" + "".join(f"\n- {sentence}" for sentence in sentences))
+            st.markdown(
+                md(
+                    "**Which layers are spared, and why**\n\n{}",
+                    md("\n").join(md("- {}", each) for each in sentences),
+                )
+            )
     elif settings.limits.fixed:
         locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
-        st.caption(f":material/lock: Locked for {kind}, before the runs were combined: {locked}.")
+        st.caption(md(":material/lock: Locked for {}, before the runs were combined: {}.", kind, locked))
     for note in schedule.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))

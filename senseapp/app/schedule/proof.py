@@ -20,6 +20,7 @@ from senseapp.app.frames.recommended import figure_text
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import STEPS, delivery, size_changes, step_lines
 from senseapp.core.errors import NotFound, SenseError
+from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import SensitivityResult, change_in
 from senseapp.records.model_files import CHECKPOINT, model_file, small_form
@@ -35,10 +36,10 @@ def proof_figures(validation: ValidationResult, result: SensitivityResult) -> No
     if delivered := delivery(validation):
         st.markdown(delivered)
     if steps := step_lines(validation):
-        st.markdown("\n".join((STEPS, "", *(f"- {line}" for line in steps))))
+        st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
     figures_row(size_changes(validation), key="schedule_proof_sizes")
     for note in validation.notes:
-        st.caption(f":material/info: {note}")
+        st.caption(md(":material/info: {}", note))
 
 
 def _judged_by(result: SensitivityResult, validation: ValidationResult) -> str:
@@ -58,24 +59,24 @@ def _forms(validation: ValidationResult) -> dict[str, tuple[MetricChange, ...]]:
     }
 
 
-def _table(name: str, validation: ValidationResult) -> str:
+def _table(name: str, validation: ValidationResult) -> Markdown:
     """Return the forms of the model as a table of Markdown, the delivered one in bold."""
     view = METRICS[name]
-    rows = [f"| | {view.label} | {view.change_title} | 95 % interval |", "|---|---|---|---|"]
+    rows = [md("| | {} | {} | 95 % interval |", view.label, view.change_title), md("|---|---|---|---|")]
     for label, changes in _forms(validation).items():
         change = change_in(changes, name)
         if change is None:
             continue
         if len(rows) == 2 and not view.divergence:
-            rows.append(f"| Before | {view.value_text(change.baseline)} | | |")
+            rows.append(md("| Before | {} | | |", view.value_text(change.baseline)))
         interval = view.interval_text(change.ci_low, change.ci_high)
         cells = (label, view.value_text(change.value), view.change_text(change.delta), interval)
-        bold = "**" if changes is validation.kept_changes else ""
-        rows.append("".join(f"| {bold}{cell}{bold} " for cell in cells) + "|")
-    return "\n".join(rows)
+        is_kept = changes is validation.kept_changes
+        rows.append(md("| **{}** | **{}** | **{}** | **{}** |" if is_kept else "| {} | {} | {} | {} |", *cells))
+    return md("\n").join(rows)
 
 
-def _in_own_metric(validation: ValidationResult) -> str:
+def _in_own_metric(validation: ValidationResult) -> Markdown:
     """Return what the schedule was solved in: the loss as predicted, and as measured of each form."""
     view = METRICS[validation.schedule.metric]
     found = [f"{view.label}, predicted: {view.change_text(validation.predicted)}."]
@@ -83,7 +84,7 @@ def _in_own_metric(validation: ValidationResult) -> str:
         if (change := change_in(changes, view.name)) is not None:
             interval = view.interval_text(change.ci_low, change.ci_high)
             found.append(f"{label}: {view.change_text(change.delta)} ({interval}).")
-    return "  \n".join(found)
+    return md("  \n").join(found)
 
 
 def headline_of(validation: ValidationResult) -> str:
@@ -108,7 +109,7 @@ def proof_block(
     ``partner`` holds the results of the second run, where the schedule was made from two.
     """
     with st.container(border=True):
-        st.markdown("## Proof on held-out images")
+        st.markdown(md("## Proof on held-out images"))
         repair = st.toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
@@ -189,8 +190,12 @@ def _compressed_model(proof: Verification) -> None:
         )
     for small in (small for path in files if (small := small_form(path.name))):
         st.caption(
-            f"**{_STEM}{CHECKPOINT.suffix}** holds plain float32 weights, as large as before, that the same "
-            f"architecture loads. **{_STEM}{small.suffix}** holds the same weights and is read by these lines:"
+            md(
+                "**{}** holds plain float32 weights, as large as before, that the same architecture loads. "
+                "**{}** holds the same weights and is read by these lines:",
+                _STEM + CHECKPOINT.suffix,
+                _STEM + small.suffix,
+            )
         )
         st.code(small.reader(_STEM + small.suffix), language="python", wrap_lines=True)
 

@@ -13,6 +13,7 @@ from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import md
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.runs.graph_files import GraphFiles
@@ -26,7 +27,7 @@ _STEM = "schedule"
 def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
     """Show the format picker, who reads the format, its first lines, what it cannot say, and how to apply it."""
     with st.container(border=True):
-        st.markdown("## Target file")
+        st.markdown(md("## Target file"))
         left, right = st.columns([3, 5], gap="large")
         with left:
             chosen = _choose_format(schedule, run_id)
@@ -34,11 +35,11 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str) -> None:
             text = _text(chosen, schedule, profile, run_id)
             _buttons(chosen, text, schedule, run_id)
             for note in chosen.notes(schedule, profile) if text else ():
-                st.caption(f":material/info: {note}")
+                st.caption(md(":material/info: {}", note))
         lines = text.splitlines()
         if lines:
             more = "\n…" if len(lines) > _PREVIEW_LINES else ""
-            right.markdown("**To apply it**")
+            right.markdown(md("**To apply it**"))
             right.code(chosen.lines(schedule, _STEM + chosen.suffix).rstrip(), language="python")
             with right.expander("First lines of the file", icon=":material/description:"):
                 st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)

@@ -12,6 +12,7 @@ from senseapp.app.common.jobs import begin, start_label
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.app.schedule.settings import TimeGoal
+from senseapp.core.markdown import code, md
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
 from senseapp.runs.schedule_tasks import TimingTask
@@ -71,7 +72,7 @@ def _from_files(run_id: str, result: SensitivityResult) -> LayerTimes | None:
     parts = []
     for index, file in enumerate(files):
         names = [_CSV] if file.name.lower().endswith(".csv") else [*levels][1:]
-        chosen = st.selectbox(f"Level of `{file.name}`", names, key=f"schedule.times_level.{index}.{run_id}")
+        chosen = st.selectbox(md("Level of {}", code(file.name)), names, key=f"schedule.times_level.{index}.{run_id}")
         content = read_upload(file, most_megabytes=_MOST_MEGABYTES)
         parts.append(backend.service().inputs.read_times(content, result, name=file.name, level=levels[chosen]))
     return merged(parts) if parts else None

@@ -18,8 +18,9 @@ from starlette.routing import Route
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import remove_new_files
+from senseapp.app.server.connections import Connections, configured_limits
 from senseapp.app.server.downloads import Downloads, download_registry
-from senseapp.app.server.guards import EndedLogins, SameOrigin
+from senseapp.app.server.guards import EndedLogins, KnownSites
 from senseapp.app.server.headers import KnownBase, PrivateMetrics, SecurityHeaders
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
@@ -43,9 +44,10 @@ def application() -> st.App:
         lifespan=_lifespan,
         middleware=[
             Middleware(SecurityHeaders),
+            Middleware(KnownSites),
             Middleware(PrivateMetrics),
             Middleware(KnownBase),
-            Middleware(SameOrigin),
+            Middleware(Connections, **configured_limits()),
             Middleware(EndedLogins),
             Middleware(Downloads, registry=download_registry()),
             Middleware(UploadsToDisk, registry=upload_registry()),

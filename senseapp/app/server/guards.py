@@ -1,54 +1,133 @@
-"""Middleware against connections of foreign origins and against cookies of ended logins."""
+"""Middleware against foreign names and origins, and against cookies of ended logins."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+import os
+import re
 
-from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from senseapp.app.logins import logouts
-from senseapp.compat.streamlit_internals import LOGIN_COOKIE, LOGOUT_ROUTE, allowed_origins, server_address
+from senseapp.compat.streamlit_internals import (
+    LOGIN_COOKIE,
+    LOGOUT_ROUTE,
+    allowed_origins,
+    listening_address,
+    server_address,
+)
+from senseapp.core.errors import InvalidSpec
 
+_LAST_PORT = 65535
 _POLICY_VIOLATION = 1008
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_EVERYWHERE = ("", "0.0.0.0", "::")  # addresses to listen on that name no host
+_NAME = r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
+_HOST = re.compile(rf"(?P<name>{_NAME}(\.{_NAME})*|\[[0-9a-f:.]+\])(:(?P<port>\d{{1,5}}))?", re.IGNORECASE)
+_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#@\s]+)", re.IGNORECASE)
+_PATTERN = re.compile(rf"(\*\.)?{_NAME}(\.{_NAME})*|[0-9a-f:.]+", re.IGNORECASE)
 
 
-class SameOrigin:
-    """Refuses connections of pages of another origin; Streamlit's own check lets every port of its host in."""
+class KnownSites:
+    """Answers requests and connections to known names of this server alone, and of pages of its own origin alone.
+
+    A page of another site can make its name resolve to this server's address; its requests then name that site as their
+    host and as their origin.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        headers = Headers(scope=scope) if scope["type"] == "websocket" else Headers()
-        if is_own_origin(headers.get("origin", ""), headers.get("host", "")):
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        address = (scope.get("server") or ("",))[0]
+        if len(hosts) != 1 or not is_known_host(hosts[0], address):
+            await _refuse(scope, receive, send, _UNKNOWN_HOST, 421)
+        elif len(origins) > 1 or not is_own_origin("".join(origins), hosts[0]):
+            await _refuse(scope, receive, send, "Pages of another origin may not use this server.", 403)
         else:
-            await receive()  # the request to connect; refusing it then answers with 403
-            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            await self._app(scope, receive, send)
+
+
+_UNKNOWN_HOST = (
+    "This server does not know the name in the address that you asked for. Whoever runs it lists its names in "
+    "SENSEAPP_HOSTS, such as SENSEAPP_HOSTS=app.example.org."
+)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, sentence: str, status: int) -> None:
+    if scope["type"] == "http":
+        await PlainTextResponse(sentence, status)(scope, receive, send)
+        return
+    await receive()  # the request to connect; refusing it then answers with 403
+    await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+
+
+def configured_hosts() -> tuple[str, ...]:
+    """Return the names in ``SENSEAPP_HOSTS``, separated by spaces or commas; ``*.`` stands for any part before a dot.
+
+    Raises:
+        InvalidSpec: one of them is no name of a host.
+    """
+    names = tuple(os.environ.get("SENSEAPP_HOSTS", "").replace(",", " ").lower().split())
+    for name in names:
+        if not _PATTERN.fullmatch(name):
+            raise InvalidSpec(
+                "SENSEAPP_HOSTS lists names without scheme and port, such as app.example.org or *.example.org, with "
+                f"spaces between them; got {name!r}."
+            )
+    return names
+
+
+def is_known_host(host: str, address: str = "") -> bool:
+    """Tell whether ``host``, of a request to this machine's ``address``, is a name of this server; its port may be any.
+
+    Known are the loopback names, the address itself (which is no name that somebody else could make resolve to it), the
+    names that Streamlit's options give the server, and those of ``SENSEAPP_HOSTS``.
+    """
+    found = _HOST.fullmatch(host)
+    if not found or int(found["port"] or 0) > _LAST_PORT:
+        return False
+    name = found["name"].strip("[]").lower()
+    told = (server_address().lower(), listening_address().lower(), address.lower())
+    if name in _LOOPBACK or (name in told and name not in _EVERYWHERE):
+        return True
+    return any(name == each or (each.startswith("*.") and name.endswith(each[1:])) for each in configured_hosts())
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Tell whether a page of ``origin`` may connect to ``host``.
+    """Tell whether a page of ``origin`` may use the server at ``host``.
 
     It may where both are the same, where the origin is the configured name of this server on the usual port, and where
     the server was told to allow it. Programs that are no browsers send no origin.
     """
-    if not origin or urlsplit(origin).netloc == host or origin in allowed_origins():
+    if not origin or origin in allowed_origins():
         return True
-    try:
-        name, port = urlsplit(origin).hostname, urlsplit(origin).port
-    except ValueError:  # no port number
+    found = _ORIGIN.fullmatch(origin)
+    parts = _HOST.fullmatch(found["host"]) if found else None
+    if not found or not parts:
         return False
-    return name == server_address() and port in (None, _DEFAULT_PORTS.get(urlsplit(origin).scheme))
+    if found["host"].lower() == host.lower():
+        return True
+    usual = parts["port"] in (None, _DEFAULT_PORTS[found["scheme"].lower()])
+    return usual and parts["name"].lower() == server_address().lower()
 
 
 class EndedLogins:
-    """Takes the cookies of ended logins out of requests, and ends the login of whoever logs out."""
+    """Takes the cookies of ended logins out of requests, and answers the address of the logout after a logout alone.
+
+    Pages of other sites, and texts on ours, can make a browser GET any address. So the button ends the login itself, by
+    a message of its page (:mod:`senseapp.app.common.account`); the address it leads to then only clears the cookie, and
+    tells the login provider where that wants to be told.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -57,10 +136,13 @@ class EndedLogins:
         """Serve one request."""
         if scope["type"] in ("http", "websocket") and LOGIN_COOKIE in Headers(scope=scope).get("cookie", ""):
             cookies = HTTPConnection(scope).cookies
-            if logouts().covers(cookies):
+            leaves, has_ended = scope["path"].endswith(LOGOUT_ROUTE), logouts().covers(cookies)
+            if leaves and not has_ended:
+                answer = PlainTextResponse("This address logs nobody out. Press Log out on a page.", 403)
+                await answer(scope, receive, send)
+                return
+            if has_ended and not leaves:
                 scope = _without_login(scope, cookies)
-            elif scope["path"].endswith(LOGOUT_ROUTE):
-                await to_thread.run_sync(logouts().end, cookies)
         await self._app(scope, receive, send)
 
 

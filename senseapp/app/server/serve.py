@@ -15,10 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from senseapp.app.server.application import APP_SCRIPT, application
+from senseapp.app.server.connections import SILENT_SECONDS, configured_limits, raise_descriptors
+from senseapp.app.server.guards import configured_hosts
 from senseapp.app.server.headers import frame_ancestors
-from senseapp.compat.streamlit_internals import ignore_pages_folder, limit_incoming_messages, options_of_environment
+from senseapp.compat.streamlit_internals import (
+    close_silent_connections,
+    ignore_pages_folder,
+    limit_incoming_messages,
+    options_of_environment,
+)
 from senseapp.core.errors import HomeInUse, InvalidSpec, StorageFailed
-from senseapp.core.home import home, lock_home
+from senseapp.core.home import PRIVATE, home, lock_home
 from senseapp.core.process import measuring_environment
 from senseapp.runs.disk_space import UploadLimits
 from senseapp.runs.run_log import log_to
@@ -37,9 +44,13 @@ def serve(arguments: list[str]) -> None:
     Raises:
         SystemExit: they are none, another server works in the same home, or a setting cannot be used.
     """
+    os.umask(PRIVATE)
+    raise_descriptors()
     _keep_home()
     try:
         frame_ancestors()
+        configured_hosts()
+        configured_limits()
     except InvalidSpec as error:
         raise SystemExit(str(error)) from error
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
@@ -50,6 +61,7 @@ def serve(arguments: list[str]) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     ignore_pages_folder()
     limit_incoming_messages(_MESSAGE_BYTES)
+    close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     of_environment = {name: _value(given) for name, given in options_of_environment().items()}
     upload_size = {"server.maxUploadSize": UploadLimits.configured().file_mb}

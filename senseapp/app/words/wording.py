@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from senseapp.app.words import format as fmt
 from senseapp.compressions import LevelScale
+from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import SensitivityResult
@@ -23,10 +24,10 @@ GOALS: dict[Goal, str] = {
 
 
 def provenance_text(result: SensitivityResult) -> str:
-    """Return measured or estimated, on how many images, with which intervals, in one line of Markdown."""
+    """Return measured or estimated, on how many images, with which intervals, in one line."""
     if result.spec.data.kind == "imported":
         sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
-        return f"**Imported**: measured elsewhere · number of images unknown · intervals unknown{sizes}"
+        return f"Imported: measured elsewhere · number of images unknown · intervals unknown{sizes}"
     parts = [
         _source(result),
         fmt.plural(result.num_samples, "image"),
@@ -42,6 +43,12 @@ def provenance_text(result: SensitivityResult) -> str:
     return " · ".join(parts)
 
 
+def provenance_line(result: SensitivityResult) -> Markdown:
+    """Return the same for a page, with the word that matters most in bold."""
+    source, _, rest = provenance_text(result).partition(" ")
+    return md("**{}** {}", source, rest)
+
+
 def _place(result: SensitivityResult) -> list[str]:
     """Return where the passes were made, as far as it is known: ``on cpu``, ``on cuda:0 of 4 workers``."""
     device, workers = result.environment.get("device"), result.environment.get("workers")
@@ -54,11 +61,11 @@ def _source(result: SensitivityResult) -> str:
     shown = result.shown
     estimated = sum(item.estimated for item in shown)
     if not estimated:
-        return "**Measured**"
+        return "Measured"
     if estimated == len(shown):
         corrected = any(item.images_passed for item in shown)
-        return f"**Estimated** from one backward pass{' and true passes over a few images' if corrected else ''}"
-    return f"**Measured** {len(shown) - estimated} of {len(shown)}, the rest **estimated**"
+        return f"Estimated from one backward pass{' and true passes over a few images' if corrected else ''}"
+    return f"Measured {len(shown) - estimated} of {len(shown)}, the rest estimated"
 
 
 def caveat_of(result: SensitivityResult) -> str:

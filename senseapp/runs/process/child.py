@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
+from senseapp.core.home import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.runs.memory import MemoryGuard
 from senseapp.runs.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
@@ -138,6 +139,7 @@ _ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {
 
 def main() -> None:
     """Serve the app at the other end of standard input and output; what libraries print goes to standard error."""
+    os.umask(PRIVATE)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin.buffer, answers)

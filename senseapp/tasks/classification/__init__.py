@@ -152,7 +152,7 @@ class Classification(Task):
 
     def preview_line(self, value: float, images: str) -> str:
         """Return the share of images that the model gets right."""
-        return f"Uncompressed, the model gets **{100 * value:.1f} %** of {images} right."
+        return f"Uncompressed, the model gets {100 * value:.1f} % of {images} right."
 
     def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
         """Say so where that share is no more than guessing would give; so few images that all prove nothing do not."""

@@ -1,0 +1,82 @@
+"""The one way by which texts get on pages: Streamlit's functions, which take every text as Markdown, made to escape.
+
+A page calls them as usual. A ``str`` is shown as it is written, whoever wrote it; what is to be bold, a heading, a list
+or an icon is said with :func:`senseapp.core.markdown.md`. The functions are changed when this package is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from senseapp.core.markdown import as_written
+
+TEXTS = frozenset({"body", "label", "text", "title", "caption", "captions", "help", "tabs", "delta_description"})
+"""Parameters that Streamlit's functions read as Markdown, in each of them."""
+
+TEXTS_OF = {"metric": ("value", "delta")}
+"""Further such parameters of single functions."""
+
+OPTIONS = frozenset({"radio", "pills", "segmented_control", "menu_button"})
+"""Functions that read their options as Markdown; others show them as plain text."""
+
+PLAIN = frozenset({"text", "code", "json", "html", "help"})
+"""Functions that show the content they get as it is; how :func:`st.html` is used, ``scripts/markup.py`` checks."""
+
+FORBIDDEN = frozenset({"write", "write_stream", "latex", "table", "exception", "mermaid_chart", "MarkdownColumn"})
+"""Functions whose texts are not escaped here; no page calls them, as ``scripts/markup.py`` checks."""
+
+
+def escape_texts() -> None:
+    """Let all of Streamlit's functions that show text show it as it is written; again does nothing."""
+    if hasattr(DeltaGenerator.markdown, "escapes"):
+        return
+    for name, function in inspect.getmembers(DeltaGenerator, inspect.isfunction):
+        texts = _texts_of(name, function)
+        if texts:
+            setattr(DeltaGenerator, name, _escaping(function, texts, options=name in OPTIONS))
+            if owner := getattr(getattr(st, name, None), "__self__", None):  # a method of the page's main container
+                setattr(st, name, getattr(owner, name))
+    st.dialog = _escaping(st.dialog, _texts_of("dialog", st.dialog))
+    for name, column in inspect.getmembers(st.column_config, inspect.isfunction):
+        if texts := tuple(TEXTS & inspect.signature(column).parameters.keys()):
+            setattr(st.column_config, name, _escaping(column, texts))
+
+
+def _texts_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
+    if name.startswith("_") or name in FORBIDDEN:
+        return ()
+    known = inspect.signature(function).parameters
+    return tuple(each for each in known if each in TEXTS and not (name in PLAIN and each == "body")) + TEXTS_OF.get(
+        name, ()
+    )
+
+
+def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: bool = False) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        for name in texts:
+            if name in given.arguments:
+                given.arguments[name] = _escaped(given.arguments[name])
+        if options:
+            written: Callable[[Any], Any] = given.arguments.get("format_func") or str
+            given.arguments["format_func"] = lambda option: as_written(written(option))
+        return function(*given.args, **given.kwargs)
+
+    call.escapes = texts  # type: ignore[attr-defined]
+    return call
+
+
+def _escaped(given: Any) -> Any:
+    """Return a text, or several, as Streamlit has to be given it; what is neither stays."""
+    if isinstance(given, str):
+        return as_written(given)
+    return [_escaped(each) for each in given] if isinstance(given, list | tuple) else given
