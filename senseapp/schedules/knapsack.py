@@ -26,6 +26,9 @@ _SOLVER_SCALE = 1e4  # greatest saving as HiGHS sees it, whose constraints hold 
 _BISECTIONS = 50
 _EXACT_CHOICES = 400  # left after the bound; as many are searched exactly
 _RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
+_MOST_SORTED = 10_000_000  # choices, over all steps that improve a schedule: about a second
+_FEW_CHOICES = 10_000  # of a problem that is improved from two starts
+_MOST_NODES, _MOST_SOLVER_SECONDS = 2_000, 3.0  # of HiGHS; ordinary problems take up to 200 and 0.3 s
 _MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
 
 Vector = NDArray[np.float64]
@@ -151,8 +154,10 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     scale = _SOLVER_SCALE / spread
     choices = _Choices(cost=raw.cost + tie * raw.saving, saving=raw.saving * scale, owner=raw.owner, start=raw.start)
     required *= scale
-    price, incumbent = _price(choices, required)
-    incumbent = _improved(choices, incumbent, required)
+    price, incumbent, short = _price(choices, required)
+    refilled = _improved(choices, _refilled(choices, incumbent, short, required), required)
+    few = len(choices.cost) <= _FEW_CHOICES
+    incumbent = _improved(choices, incumbent, required) if few else refilled
     reduced = choices.cost - price * choices.saving
     least = choices.least(reduced)
     reach = float(choices.cost[incumbent].sum())
@@ -162,32 +167,55 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
     if found is None and gap > _RELATIVE_GAP * reach:
         found = _branch_and_bound(choices, kept, required, reach)
-    return found if found is not None and choices.cost[found].sum() < reach else incumbent
+    candidates = [refilled, incumbent, *([] if found is None else [found])]
+    return min(candidates, key=lambda each: float(choices.cost[each].sum()))
 
 
-def _price(choices: _Choices, required: float) -> tuple[float, Positions]:
-    """Return the price of saving at which the cheapest choices just save ``required``, and those choices."""
+def _price(choices: _Choices, required: float) -> tuple[float, Positions, Positions]:
+    """Return the price of saving at which the cheapest choices just save ``required``.
+
+    With it come those choices, and the ones at a price that is just too low, which save too little.
+    """
 
     def chosen(price: float) -> Positions:
         return choices.cheapest(choices.cost - price * choices.saving)
 
     low, high = 0.0, 1e-6
+    short = chosen(low)
     while choices.saving[incumbent := chosen(high)].sum() < required:
-        low, high = high, 4 * high
+        low, high, short = high, 4 * high, incumbent
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         candidate = chosen(middle)
         if choices.saving[candidate].sum() < required:
-            low = middle
+            low, short = middle, candidate
         else:
             high, incumbent = middle, candidate
-    return high, incumbent
+    return high, incumbent, short
+
+
+def _refilled(choices: _Choices, chosen: Positions, short: Positions, required: float) -> Positions:
+    """Return ``chosen`` with as many layers as ``short`` has them as still save enough, the largest savings first.
+
+    Where many layers are alike, one step of the price changes all of them, and it overshoots by as much.
+    """
+    lost = choices.saving[chosen] - choices.saving[short]
+    spare = float(choices.saving[chosen].sum()) - required
+    refilled = chosen.copy()
+    for layer in np.argsort(-lost, kind="stable"):
+        if 0 < lost[layer] <= spare:
+            refilled[layer] = short[layer]
+            spare -= float(lost[layer])
+    return refilled
 
 
 def _improved(choices: _Choices, chosen: Positions, required: float) -> Positions:
-    """Change one or two layers at a time while that lowers the cost and still saves enough."""
+    """Change one or two layers at a time while that lowers the cost and still saves enough.
+
+    Each step sorts all choices. Ordinary problems take fewer than ten; those of very many choices stop early.
+    """
     chosen = chosen.copy()
-    while True:
+    for _ in range(_MOST_SORTED // len(choices.cost) + 1):
         spare = float(choices.saving[chosen].sum()) - required
         added = choices.cost - choices.cost[chosen][choices.owner]
         lost = choices.saving[chosen][choices.owner] - choices.saving
@@ -195,6 +223,7 @@ def _improved(choices: _Choices, chosen: Positions, required: float) -> Position
         if change >= 0:
             return chosen
         chosen[choices.owner[list(best)]] = best
+    return chosen
 
 
 def _best_pair(added: Vector, lost: Vector, owner: Positions, spare: float) -> tuple[float, tuple[int, int]]:
@@ -236,7 +265,7 @@ def _branch_and_bound(choices: _Choices, kept: Positions, required: float, reach
         integrality=np.ones(len(kept), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=_constraints(saving, owner, required),
-        options={"mip_rel_gap": _RELATIVE_GAP},
+        options={"mip_rel_gap": _RELATIVE_GAP, "node_limit": _MOST_NODES, "time_limit": _MOST_SOLVER_SECONDS},
     )
     if result.x is None:
         return None

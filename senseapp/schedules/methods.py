@@ -84,16 +84,10 @@ def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
     return {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in problem.curve_set.curves}
 
 
-def optimal_solver(problem: Problem) -> Callable[[Problem], dict[str, float]]:
+def optimal_choices(problem: Problem) -> Callable[[Problem], dict[str, Choice]]:
     """Return what solves ``problem`` and others that differ from it in the amount of the budget only."""
     table = ChoiceTable(choices_by_layer(problem), problem.kind)
-    untouched = problem.curve_set.description.scale.untouched
-
-    def levels(asked: Problem) -> dict[str, float]:
-        best = _best_together(table, asked)
-        return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in best.items()}
-
-    return levels
+    return lambda asked: _best_together(table, asked)
 
 
 def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
@@ -120,7 +114,13 @@ def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
 
 def optimal_levels(problem: Problem) -> dict[str, float]:
     """Return the level of each layer that minimises the damage under the budget: a knapsack over the curves."""
-    return optimal_solver(problem)(problem)
+    untouched = problem.curve_set.description.scale.untouched
+    return levels_of(optimal_choices(problem)(problem), untouched)
+
+
+def levels_of(choices: Mapping[str, Choice], untouched: float) -> dict[str, float]:
+    """Return the level of each layer's choice; ``untouched`` where it has no part."""
+    return {layer: choice.parts[0].level if choice.parts else untouched for layer, choice in choices.items()}
 
 
 def uniform_levels(problem: Problem) -> dict[str, float]:

@@ -13,7 +13,8 @@ from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.schedules.methods import METHODS, admissible_levels, make_schedule, optimal_solver
+from senseapp.schedules.curves import Choice
+from senseapp.schedules.methods import METHODS, admissible_levels, levels_of, make_schedule, optimal_choices
 from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
@@ -175,10 +176,21 @@ def trade_off(
         raise InvalidSpec(f"The method must be one of {', '.join(METHODS)}, got {method!r}.")
     anything = ResourceBudget(kind=kind, target=2.0 if kind == "bits" else 0.0)
     problem = build_problem(result, anything, limits or Limits(), gamma=gamma, metric=metric)
-    # Only the budget changes from point to point, so the optimal method keeps its table.
-    solve = optimal_solver(problem) if method == "optimal" else METHODS[method]
+    solve = _solver(problem, method)
     solved = [_point(problem, target, solve, groups) for target in _targets(problem, points, step)]
     return tuple(point for point in solved if point is not None)
+
+
+def _solver(problem: Problem, method: str) -> Callable[[Problem], Mapping[str, Choice]]:
+    """Return what solves ``problem`` for other amounts; the optimal method keeps its table of choices."""
+    if method == "optimal":
+        return optimal_choices(problem)
+
+    def choices(asked: Problem) -> dict[str, Choice]:
+        levels = METHODS[method](asked)
+        return {curve.layer: curve.choice(levels[curve.layer]) for curve in problem.curve_set.curves}
+
+    return choices
 
 
 def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
@@ -201,19 +213,17 @@ def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
 def _point(
     problem: Problem,
     target: float,
-    solve: Callable[[Problem], dict[str, float]],
+    solve: Callable[[Problem], Mapping[str, Choice]],
     groups: Sequence[CoupledGroup],
 ) -> TradeOffPoint | None:
     kind = problem.kind
     try:
-        levels = solve(replace(problem, budget=ResourceBudget(kind=kind, target=target)))
+        chosen = solve(replace(problem, budget=ResourceBudget(kind=kind, target=target)))
     except InfeasibleBudget:
         return None
-    damage = problem.curve_set.damage(
-        {curve.layer: curve.choice(levels[curve.layer]) for curve in problem.curve_set.curves}
-    )
     if groups:
+        levels = levels_of(chosen, problem.curve_set.description.scale.untouched)
         figure = true_shares(levels, problem.curve_set.profile, groups)[kind]
     else:
-        figure = problem.accounting.figure(kind, problem.saving(levels))
-    return TradeOffPoint(kind=kind, target=target, damage=damage, figure=figure)
+        figure = problem.accounting.figure(kind, sum(choice.saving(kind) for choice in chosen.values()))
+    return TradeOffPoint(kind=kind, target=target, damage=problem.curve_set.damage(chosen), figure=figure)

@@ -71,6 +71,11 @@ def extra_files(folder: Path) -> list[Path]:
 
 
 _MOST_BINS = 100_000
+_MOST_LAYERS, _MOST_LEVELS = 4_000, 100  # networks of the libraries have up to 1,000 layers, runs up to 20 levels
+_MOST_MEASUREMENTS = 30_000
+_MOST_MEMBERS, _MOST_METRICS = 1_000, 32  # of one measurement
+_MOST_NOTES = 1_000
+_MOST_TRIED = 1_000  # points of the curves of a recommendation
 _MOST_OF_ANYTHING = 10**18
 _LARGEST_FIGURE = 1e9
 
@@ -81,6 +86,7 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
     Raises:
         InvalidFile: something does not fit; the message says what.
     """
+    _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
     if not layers or any(not name or printable_text(name) != name for name in layers):
         raise _misfit("it has no layers, or one whose name no network has")
@@ -99,6 +105,23 @@ def check_result(result: SensitivityResult, extras: Iterable[Any] = ()) -> None:
         raise _misfit("a count is below 0, or larger than that of any network")
     if not all(map(_is_possible, result.baseline.values())):
         raise _misfit("a figure of the uncompressed model is no possible one")
+
+
+def _check_amounts(result: SensitivityResult) -> None:
+    """Require amounts that every page shows in seconds."""
+    measurements = (*result.measurements, *result.estimates)
+    most_of = {
+        "layers": (len(result.profile.layers), _MOST_LAYERS),
+        "levels": (len(result.spec.sensitivity.levels), _MOST_LEVELS),
+        "measurements": (len(measurements), _MOST_MEASUREMENTS),
+        "layers in one group": (max((len(item.members) for item in measurements), default=0), _MOST_MEMBERS),
+        "figures of one measurement": (max((len(item.changes) for item in measurements), default=0), _MOST_METRICS),
+        "notes": (len(result.notes) + len(result.profile.notes), _MOST_NOTES),
+        "unlisted weights": (len(result.profile.unlisted), _MOST_LAYERS),
+    }
+    for what, (count, most) in most_of.items():
+        if count > most:
+            raise _misfit(f"it has {count:,} {what}, and a run file holds at most {most:,}")
 
 
 def _check_measurement(item: LayerMeasurement, layers: set[str], result: SensitivityResult) -> None:
@@ -134,6 +157,8 @@ def _figures(change: MetricChange) -> Iterator[float]:
 
 
 def _check_proof(proof: ValidationResult) -> None:
+    if len(proof.schedule.entries) > 2 * _MOST_LAYERS:  # a layer may have two compressions
+        raise _misfit(f"a proof is of {len(proof.schedule.entries):,} entries, more than two for each layer")
     steps = tuple(step.change for step in proof.steps)
     _check_changes(proof.changes, proof.repaired, proof.uniform, proof.uniform_repaired, steps)
     if proof.schedule.metric not in METRICS:
@@ -142,6 +167,8 @@ def _check_proof(proof: ValidationResult) -> None:
 
 def _check_recommendation(found: Recommendation, result: SensitivityResult) -> None:
     tried = (*found.tried, *found.uniform, *found.refused)
+    if len(tried) > _MOST_TRIED:
+        raise _misfit(f"a recommendation tried {len(tried):,} schedules, and a run file holds at most {_MOST_TRIED:,}")
     _check_changes(*(each.changes for each in tried))
     if found.metric not in METRICS or found.kind not in result.compression.description.budgets:
         raise _misfit("a recommendation is counted in what this compression does not save, or in an unknown metric")

@@ -15,6 +15,11 @@ from functools import cache
 from itertools import count, islice
 from typing import Literal
 
+from tests.lying_zips import METHODS, PACKED, Member, zip_of
+from tests.pictures import png
+from tests.soak.large_run_files import large_run_file
+from tests.soak.slow_pictures import SLOW_PICTURES
+
 _LARGEST_STEP = 24  # then the sizes begin anew: hundreds of megabytes take longer to make than to refuse
 Kind = Literal["checkpoint", "images", "run file", "table"]
 Family = tuple[str, Kind, str]
@@ -174,6 +179,60 @@ def deep_json(step: int, _: random.Random) -> bytes:
     return _zipped({"run.json": b"[" * (5000 * step), "result.json": b'{"a":' * (5000 * step)})
 
 
+def _lying(name: str, step: int, method: int) -> Member:
+    """Return a member that unpacks to 100 MB times ``step`` and declares a little."""
+    packed, content = _much(step, method)
+    return Member(name=name, packed=packed, declares=1000 * step, method=method, beginning=content)
+
+
+@cache
+def _much(step: int, method: int) -> tuple[bytes, bytes]:
+    return PACKED[method](bytes(100_000_000 * min(step, 8))), bytes(1000 * step)
+
+
+def _method(step: int) -> int:
+    return list(METHODS.values())[1 + step % 3]
+
+
+def lying_picture(step: int, _: random.Random) -> bytes:
+    return zip_of(_lying("0/a.png", step, _method(step)), _lying("1/b.png", step, _method(step + 1)))
+
+
+def lying_label_table(step: int, _: random.Random) -> bytes:
+    sound = png(1)
+    picture = Member(name="a.png", packed=sound, declares=len(sound), method=0, beginning=sound)
+    return zip_of(picture, _lying("labels.csv", step, _method(step)))
+
+
+def lying_archive_inside(step: int, _: random.Random) -> bytes:
+    inner = zip_of(_lying("0/a.png", step, _method(step)))
+    return zip_of(
+        Member(name="0/inner.zip", packed=inner, declares=len(inner), method=0, beginning=inner),
+        Member(name="0/b.png", packed=inner, declares=len(inner), method=0, beginning=inner),
+    )
+
+
+def lying_record(step: int, _: random.Random) -> bytes:
+    names = ("run.json", "result.json")
+    return zip_of(_lying(names[step % 2], step, _method(step)), _lying(names[1 - step % 2], step, _method(step)))
+
+
+def lying_weights(step: int, _: random.Random) -> bytes:
+    return zip_of(_lying("archive/data.pkl", step, _method(step)), _lying("archive/data/0", step, _method(step)))
+
+
+def slow_picture(step: int, _: random.Random) -> bytes:
+    """Return one small picture that takes far more work than its pixels, alone or behind sound ones."""
+    name = list(SLOW_PICTURES)[step % len(SLOW_PICTURES)]
+    sound = {f"0/{place}.png": png(place) for place in range(step % 3)}
+    return _zipped(sound | {f"1/z-{name}": SLOW_PICTURES[name](1 + step % 10)})
+
+
+def large_run(step: int, _: random.Random) -> bytes:
+    """Return a run file of as many layers and levels as are taken, or more."""
+    return large_run_file(170 * step, 8 + step % 5)
+
+
 def broken_table(step: int, chance: random.Random) -> bytes:
     cells = ("=cmd|' /C calc'!A0", "nan", "1e999", "-1", "x" * 100 * step, "0.5", "\x00", '"')
     rows = [",".join(chance.choice(cells) for _ in range(5)) for _ in range(50 * step)]
@@ -197,6 +256,13 @@ _FAMILIES: dict[Family, Maker] = {
     ("gzip", "images", ".tar.gz"): tar_in_gzip,
     ("wrong measurements", "run file", ".zip"): wrong_measurements,
     ("deep json", "run file", ".zip"): deep_json,
+    ("lying picture", "images", ".zip"): lying_picture,
+    ("lying label table", "images", ".zip"): lying_label_table,
+    ("lying archive inside", "images", ".zip"): lying_archive_inside,
+    ("lying record", "run file", ".zip"): lying_record,
+    ("lying weights", "checkpoint", ".pth"): lying_weights,
+    ("slow picture", "images", ".zip"): slow_picture,
+    ("large run", "run file", ".zip"): large_run,
     ("broken table", "table", ".csv"): broken_table,
 }
 

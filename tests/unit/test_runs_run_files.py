@@ -26,6 +26,7 @@ from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.service import Service
 from senseapp.runs.settings import ServerSettings
 from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
+from tests.soak.large_run_files import large_run_file
 
 KEY = "0123456789abcdef"
 SPEC = RunSpec(
@@ -316,3 +317,18 @@ def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_pat
     with suppress(InvalidFile):  # anything else fails the test
         take_in(other, io.BytesIO(bytes(content)))
     assert len(other.runs()) == len(list(other._backend.store.folder_of_runs.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("layers", "levels", "what"),
+    [(4001, 1, "4,001 layers"), (10, 101, "101 levels"), (400, 80, "32,000 measurements")],
+)
+def test_a_run_of_more_than_every_page_can_show_is_refused(tmp_path, layers, levels, what):
+    with pytest.raises(InvalidFile, match=f"it has {what}, and a run file holds at most"):
+        take_in(a_service(tmp_path), io.BytesIO(large_run_file(layers, levels)))
+
+
+def test_a_run_of_many_layers_is_taken(tmp_path):
+    service = a_service(tmp_path)
+    run_id = take_in(service, io.BytesIO(large_run_file(40, 5)))
+    assert len(service.result(run_id).estimates) == 200
