@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of
+from senseapp.core.quiet import quiet
 from senseapp.records.deployment import Median
 from senseapp.schedules.integer_arithmetic import UNDONE_BY, computed_on_integers
 
@@ -79,12 +80,13 @@ def times(models: Sequence[RuntimeModel], images: Tensor, *, turns: int = TURNS)
     machine does meets them alike.
     """
     seconds: list[list[float]] = [[] for _ in models]
-    for turn in range(turns + 1):
-        for model, spent in zip(models, seconds, strict=True):
-            started = time.perf_counter()
-            model(images)
-            if turn:  # the first call prepares kernels
-                spent.append(time.perf_counter() - started)
+    with quiet():
+        for turn in range(turns + 1):
+            for model, spent in zip(models, seconds, strict=True):
+                started = time.perf_counter()
+                model(images)
+                if turn:  # the first call prepares kernels
+                    spent.append(time.perf_counter() - started)
     return seconds
 
 

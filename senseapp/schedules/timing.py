@@ -27,6 +27,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.quiet import quiet
 from senseapp.records.layer_times import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes
 from senseapp.schedules.int8 import int8_nodes
 from senseapp.schedules.partly_int8 import QUANTIZED
@@ -243,8 +244,9 @@ def _profile(content: bytes, threads: int, batch: int = 1) -> list[_Kernel]:
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         feeds = {each.name: _some(each, batch) for each in session.get_inputs()}
-        for _ in range(_RUNS):
-            session.run(None, feeds)
+        with quiet():
+            for _ in range(_RUNS):
+                session.run(None, feeds)
         events = json.loads(Path(session.end_profiling()).read_bytes())
     durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
     for event in events:

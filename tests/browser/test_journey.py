@@ -157,6 +157,28 @@ def test_a_reload_and_a_click_in_the_sidebar_find_a_run_again_and_cancel_keeps_w
     expect(page.get_by_text("What does each layer lose")).to_be_visible()
 
 
+NOTIFICATIONS = """
+window.shown = [];
+window.Notification = class {
+  constructor(title, options) { window.shown.push(title + ": " + options.body); }
+  static permission = "granted";
+  static requestPermission() {}
+};
+Object.defineProperty(document, "hidden", { get: () => true });
+"""
+
+
+def test_the_tab_says_how_far_a_run_is_and_a_notification_that_it_ended(page: Page) -> None:
+    page.add_init_script(NOTIFICATIONS)
+    page.reload()
+    start(page, many_levels=True)
+    expect(page).to_have_title(re.compile(r"^\d+\s% · demo"))
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    page.wait_for_function("window.shown.length === 1")
+    assert page.evaluate("window.shown[0]").startswith("demo · sparsity: Cancelled")
+
+
 def test_no_page_scrolls_sideways(page: Page, server: Server) -> None:
     for name, heading in (("", "Which layers can be made smaller?"), ("runs", "Runs"), ("guide", "Guide")):
         page.goto(f"{server.url}/{name}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.core.errors import ReadingStopped
+from senseapp.core.errors import NotFound, ReadingStopped
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.questions import Question
@@ -285,3 +286,84 @@ def test_a_file_whose_reader_was_killed_is_said_and_read_again(
     next(button for button in analyze.button if button.label == "Try again").click().run()
     wait_for_card(analyze)
     assert not analyze.error
+
+
+def send(app: AppTest, files: dict[str, bytes]) -> AppTest:
+    app.button_group(key="analyze.data.source").set_value("Upload images").run()
+    app.file_uploader[0].set_value([(name, content, "") for name, content in files.items()]).run()
+    return wait_for_card(app)
+
+
+@pytest.mark.parametrize("names", [["one.png"], ["a/x.png", "b/x.png", "y.PNG"]])
+def test_loose_pictures_become_one_archive(
+    analyze: AppTest, service: Service, tmp_path: Path, names: list[str]
+) -> None:
+    files = {name: png(place) for place, name in enumerate(names)}
+    send(analyze, files)
+    assert not analyze.error
+    assert kept_files(tmp_path / "home") == ["pictures.zip"]  # none of the parts is left
+    analyze.button(key="analyze.run").click().run()
+    data = started(service).data
+    assert data.kind == "archive"
+    with zipfile.ZipFile(data.path) as opened:
+        assert [opened.read(name) for name in opened.namelist()] == list(files.values())
+        assert len(set(opened.namelist())) == len(names)
+
+
+def test_several_archives_are_refused_until_one_comes(analyze: AppTest, tmp_path: Path) -> None:
+    one = archive(class_files())
+    send(analyze, {"a.zip": one, "b.zip": one})
+    assert "Several files at once must be pictures" in analyze.error[0].value
+    assert kept_files(tmp_path / "home") == []
+    analyze.button_group(key="analyze.data.source").set_value("None").run()
+    analyze.button_group(key="analyze.data.source").set_value("Upload images").run()
+    assert not analyze.error  # what was wrong with those is of no interest any more
+
+
+def test_the_last_uploads_can_be_chosen_again(analyze: AppTest, service: Service, tmp_path: Path) -> None:
+    upload_images(analyze, "first.zip", archive(class_files()))
+    analyze.button(key="analyze.images.replace").click().run()
+    analyze.file_uploader[0].upload("second.zip", archive({"0/a.png": png()})).run()
+    wait_for_card(analyze)
+    analyze.button(key="analyze.images.replace").click().run()
+    again = analyze.selectbox(key="analyze.images.again")
+    assert again.options == ["second.zip", "first.zip"]
+    again.set_value(again.options[1]).run()
+    wait_for_card(analyze)
+    assert "`first.zip`" in texts(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert Path(started(service).data.path).name == "first.zip"
+
+
+def test_a_reload_finds_an_upload_and_a_run_offers_it(
+    analyze: AppTest, another_app: Callable[[], AppTest], service: Service, backend: Backend
+) -> None:
+    upload_images(analyze, "mine.zip", archive(class_files()))
+    query = dict(analyze.query_params)
+    assert str(backend.home) not in str(query)
+    other = another_app()
+    for name, text in query.items():
+        other.query_params[name] = text
+    wait_for_card(other.run())
+    assert "`mine.zip`" in texts(other)
+    other.button(key="analyze.run").click().run()
+    third = wait_for_card(another_app().run())
+    third.button_group(key="analyze.data.source").set_value("Upload images").run()
+    assert third.selectbox(key="analyze.images.again").options == ["mine.zip"]
+    hostile = another_app()
+    hostile.query_params["data.kind"] = "archive"
+    hostile.query_params["data.path"] = "upload:../../../etc/passwd"
+    wait_for_card(hostile.run())
+    assert not hostile.exception
+    assert hostile.button_group(key="analyze.data.source").value == "Demo"
+
+
+def test_nobody_opens_the_upload_of_somebody_else(service: Service, backend: Backend) -> None:
+    path = service.inputs.reserve_upload()
+    name = service.inputs.upload_name(str(path))
+    assert service.inputs.upload_named(name) == path
+    bob = Service(backend, "bob")
+    assert bob.inputs.upload_name(str(path)) == ""
+    for hostile in (name, f"../{path.parent.parent.name}/{name}", "", "/", "x" * 10_000, f"{name}/.."):
+        with pytest.raises(NotFound):
+            bob.inputs.upload_named(hostile)

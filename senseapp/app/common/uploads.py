@@ -124,7 +124,8 @@ def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
 def _take(uploaded: list[UploadedFile], purpose: UploadPurpose) -> NoReturn:
     session().refused.pop(purpose, None)
     try:
-        session().uploads[purpose] = store_upload(uploaded[0]) if len(uploaded) == 1 else _packed(uploaded)
+        is_loose = len(uploaded) > 1 or suffix_of(uploaded[0].name) in PICTURE_SUFFIXES
+        session().uploads[purpose] = _packed(uploaded) if is_loose else store_upload(uploaded[0])
     except SenseError as error:
         session().refused[purpose] = str(error)
     _forget_widget(purpose)
@@ -143,7 +144,7 @@ def _packed(uploaded: list[UploadedFile]) -> Path:
         )
     parts = [store_upload(file) for file in uploaded]
     try:
-        return _named(zip_pictures(backend.service(), parts), f"{len(parts)}-pictures.zip")
+        return _named(zip_pictures(backend.service(), parts), "pictures.zip")
     finally:
         for part in parts:
             backend.service().inputs.discard_upload(part)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ import senseapp.core.errors as known_errors
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import measuring_environment
+from senseapp.core.quiet import QUIET_FILE
 from senseapp.records.measurement import LayerMeasurement, SensitivityResult
 from senseapp.runs.process.asking import ANYBODY, Asker, Slots
 from senseapp.runs.process.protocol import Line, read_line, write_line
@@ -168,8 +170,15 @@ class JobProcess:
         self._heard.put(None)
 
 
+@cache
+def _folder_of_locks() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the locks with which processes of this server leave each other quiet moments."""
+    return tempfile.TemporaryDirectory(prefix="senseapp-")
+
+
 def _started(errors: Any) -> subprocess.Popen[bytes]:
     environment = {"RAY_gcs_rpc_server_reconnect_timeout_s": _HEAD_LOST_SECONDS} | measuring_environment()
+    environment[QUIET_FILE] = str(Path(_folder_of_locks().name) / "quiet")
     return subprocess.Popen(
         [sys.executable, "-m", "senseapp.runs.process.child"],
         stdin=subprocess.PIPE,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from senseapp.core.codec import decode, encode, register
+from senseapp.core.quiet import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, SensitivityResult
 from senseapp.runs.execution import Measurement
 from senseapp.runs.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
@@ -60,7 +61,10 @@ def decode_task(payload: dict[str, Any]) -> RunTask:
 
 
 class AppObserver:
-    """The app as a task in another process sees it: ``say`` tells it something, ``answer`` waits for its answer."""
+    """The app as a task in another process sees it: ``say`` tells it something, ``answer`` waits for its answer.
+
+    Where progress is told, another process of the server may time something before the task goes on.
+    """
 
     def __init__(self, say: Callable[[str, Any], None], answer: Callable[[], Any]) -> None:
         self._say = say
@@ -70,6 +74,7 @@ class AppObserver:
         """Tell what begins."""
         if sentence:
             self._say("phase", sentence)
+        pause()
 
     def opened(self, head: SensitivityResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """Tell what is known before the first measurement."""
@@ -78,10 +83,12 @@ class AppObserver:
     def estimated(self, estimate: LayerMeasurement) -> None:
         """Tell one estimate."""
         self._say("estimated", encode(estimate))
+        pause()
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """Tell one measurement."""
         self._say("measured", encode(measurement))
+        pause()
 
     def find(self, content_key: str) -> SensitivityResult | None:
         """Ask for an earlier run."""
@@ -97,12 +104,12 @@ class AppObserver:
 
 def carry_out_here(request: dict[str, Any], app: AppObserver, **session: Any) -> None:
     """Do the task of a request in this process; ``session`` are further arguments of how a session is opened."""
-    decode_task(request["task"]).carry_out(
-        TaskContext(
-            folder=RunFolder(Path(request["folder"])),
-            observer=app,
-            data_roots=tuple(map(Path, request["data_roots"])),
-            earlier_runs=app,
-            open_session=partial(open_local_session, **session),
-        )
+    context = TaskContext(
+        folder=RunFolder(Path(request["folder"])),
+        observer=app,
+        data_roots=tuple(map(Path, request["data_roots"])),
+        earlier_runs=app,
+        open_session=partial(open_local_session, **session),
     )
+    with at_work():
+        decode_task(request["task"]).carry_out(context)
