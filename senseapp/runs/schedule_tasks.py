@@ -142,7 +142,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
     @property
     def is_short(self) -> bool:
         """Whether no weights are adapted, which takes minutes."""
-        return self.settings.adapting == "off"
+        return self.adapting == "off"
 
     @property
     def key(self) -> str:

@@ -237,8 +237,12 @@ def test_a_file_over_the_quota_is_refused_before_it_is_stored(
 def test_another_file_takes_the_place_of_one_that_no_run_reads(analyze: AppTest, tmp_path: Path) -> None:
     upload_images(analyze, "first.zip", archive(class_files(CLASSES, each=1)))
     assert kept_files(tmp_path / "home") == ["first.zip"]
+    for place in range(3):
+        analyze.button(key="analyze.images.replace").click().run()
+        assert "first.zip" in kept_files(tmp_path / "home")  # it can be chosen again
+        analyze.file_uploader[0].upload(f"{place}.zip", archive({"0/a.png": png(place)})).run()
     analyze.button(key="analyze.images.replace").click().run()
-    assert kept_files(tmp_path / "home") == []
+    assert kept_files(tmp_path / "home") == ["0.zip", "1.zip", "2.zip"]
     assert analyze.file_uploader
 
 
@@ -271,7 +275,7 @@ def test_a_model_of_the_draft_that_is_gone_leaves_an_uploader(analyze: AppTest, 
 def test_a_file_whose_reader_was_killed_is_said_and_read_again(
     analyze: AppTest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    def killed(question: Question[object]) -> object:
+    def killed(question: Question[object], *_: object) -> object:
         raise ReadingStopped(f"{question.subject} ended the process that read it.")
 
     with monkeypatch.context() as patch:
@@ -328,7 +332,8 @@ def test_the_last_uploads_can_be_chosen_again(analyze: AppTest, service: Service
     analyze.button(key="analyze.images.replace").click().run()
     again = analyze.selectbox(key="analyze.images.again")
     assert again.options == ["second.zip", "first.zip"]
-    again.set_value(again.options[1]).run()
+    (first,) = (tmp_path / "home" / "uploads").rglob("first.zip")
+    again.set_value(service.inputs.upload_name(str(first))).run()
     wait_for_card(analyze)
     assert "`first.zip`" in texts(analyze)
     analyze.button(key="analyze.run").click().run()

@@ -69,7 +69,6 @@ SCHEDULE: list[Settings] = [
         "schedule.repair.{run}": False,
         "schedule.adapt.{run}": "minutes",
         "schedule.deploy_kind.{run}": "int8",
-        "schedule.deploy_adapt.{run}": "best",
         "schedule.deploy_batch.{run}": 4,
         "schedule.format.{run}": "yaml",
     },
