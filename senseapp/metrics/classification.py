@@ -64,6 +64,7 @@ class TopAccuracy(ClassificationMetric):
     change_unit: str = "points"
     notable: float = 0.01
     needs_labels: bool = True
+    counted: str = "answers"
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return :func:`powers` of the change, -1, 0 or 1."""
@@ -287,6 +288,7 @@ AGREEMENT = Agreement(
     change_unit="points",
     notable=0.01,
     primary=True,
+    counted="answers",
     axis_title="Drop in agreement with the original",
     value_title="Agreement with the original",
     finding=" loses {} of agreement",

@@ -248,6 +248,7 @@ LABEL_AGREEMENT = LabelAgreement(
     change_unit="points",
     notable=0.01,
     primary=True,
+    counted="labels",
     axis_title="Drop in agreement with the original",
     value_title="Agreement with the original",
     finding=" loses {} of agreement",

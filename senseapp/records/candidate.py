@@ -167,10 +167,12 @@ class Candidate:
     def answers_text(self) -> str:
         """``96 of 100 answers stay``, or of right answers before and after."""
         view, loss = METRICS[self.metric], self.loss
-        if view.needs_labels and view.is_share:
-            return f"{_of_hundred(loss.value)} of 100 answers right, {_of_hundred(loss.baseline)} before"
+        if view.needs_labels and view.counted:
+            return f"{_of_hundred(loss.value)} of 100 {view.counted} right, {_of_hundred(loss.baseline)} before"
+        if view.counted:
+            return f"{_of_hundred(loss.value)} of 100 {view.counted} stay"
         if view.is_share:
-            return f"{_of_hundred(loss.value)} of 100 answers stay"
+            return f"{view.label} {view.value_text(loss.value)}, {view.value_text(loss.baseline)} before"
         return f"{view.change_inside} {view.change_text(loss.delta)}"
 
     @property

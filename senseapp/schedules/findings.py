@@ -38,8 +38,8 @@ def _answers(changes: tuple[MetricChange, ...]) -> str:
     assert change is not None
     if metric.needs_labels:
         return f"{metric.label} {metric.value_text(change.value)}, the original's {metric.value_text(change.baseline)}"
-    if metric.is_share:
-        return f"{metric.value_text(change.value)} of the answers stay as they were"
+    if metric.counted:
+        return f"{metric.value_text(change.value)} of the {metric.counted} stay as they were"
     return f"{metric.change_inside} {metric.change_text(change.delta)} from the original"
 
 
@@ -75,12 +75,13 @@ def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:
     name = next((each.metric for each in file.changes if _counts_changed(each.metric)), None)
     change = change_in(file.changes, name) if name is not None else None
     if change is not None and change.delta > most_changed:
+        low, high = 100 * max(0.0, change.ci_low), 100 * change.ci_high
         yield (
-            f"{100 * change.delta:.1f} % of the answers change (95 % interval {100 * max(0.0, change.ci_low):.1f} to "
-            f"{100 * change.ci_high:.1f}), more than the {100 * most_changed:g} % allowed, which held on the images "
-            "that chose what stays in float."
+            f"{100 * change.delta:.1f} % of the {METRICS[change.metric].counted} change (95 % interval {low:.1f} to "
+            f"{high:.1f}), more than the {100 * most_changed:g} % allowed, which held on the images that chose what "
+            "stays in float."
         )
 
 
 def _counts_changed(name: str) -> bool:
-    return METRICS[name].is_share and not METRICS[name].needs_labels
+    return bool(METRICS[name].counted) and not METRICS[name].needs_labels

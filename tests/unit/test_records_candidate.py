@@ -29,6 +29,18 @@ def test_the_headline_of_labelled_images_counts_right_answers_before_and_after()
     )
 
 
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("lrap", "Ranking precision (LRAP) 96.0 %, 100 % before"),
+        ("label_agreement", "96 of 100 labels stay"),
+        ("agreement", "96 of 100 answers stay"),
+    ],
+)
+def test_the_headline_counts_what_the_metric_counts(metric: str, words: str) -> None:
+    assert words in a_candidate(metric=metric, lost=0.04).headline
+
+
 def test_a_file_is_beaten_by_one_that_is_no_worse_in_all_and_better_in_one() -> None:
     good = a_candidate()
     assert not good.is_beaten_by(good)

@@ -88,7 +88,7 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[Mod
     )
     if survey is None:
         return model, None
-    if survey.task not in ("", model.task):
+    if survey.task not in ("", model.task) and model.library != "demo":
         model = replace(model, task=survey.task)
         st.caption(md(":material/info: {}", survey.notes[-1]))
     _show_contents(survey, task_named(model.task))
