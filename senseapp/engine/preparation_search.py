@@ -41,6 +41,9 @@ _FIRST_IMAGES = 12
 _SECOND_IMAGES = 28
 _FINALISTS = 8
 _FEWEST = 8
+_NOT_SEARCHED = (
+    "The images are prepared as the architecture's own are: other preprocessing is not searched for with this task."
+)
 _BATCH = 16
 _MOST_ARCHITECTURES = 6
 _GOOD_ENOUGH = 0.95  # of the images right: nothing else is tried
@@ -89,9 +92,11 @@ def choose_preparation(
         InvalidInput: no architecture that looks alike can be loaded, or the images cannot be read.
     """
     given = replace(spec, data=replace(spec.data, preparation="given"))
-    judged = task_named(spec.model.task).prepared_by_answers
-    if not judged or spec.data.kind not in ("folder", "archive", "torchvision"):
+    if spec.data.kind not in ("folder", "archive", "torchvision"):
         return PreparationChoice(spec=given)
+    if not task_named(spec.model.task).prepared_by_answers:
+        notes = (*given.data.chosen_by, _NOT_SEARCHED)
+        return PreparationChoice(spec=replace(given, data=replace(given.data, chosen_by=notes)))
     progress("Choosing the preprocessing")
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
     given = replace(given, model=models[0])

@@ -16,6 +16,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabels
 from senseapp.data.arrangement import arrange
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
+from senseapp.engine.preparation_search import choose_preparation
 from senseapp.engine.session import Session
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import MULTILABEL
@@ -146,6 +147,13 @@ def test_loaded_truths_are_those_of_the_pictures(folder: DataSpec) -> None:
         assert row.tolist() == [float(label in TRUE[name]) for label in LABELS]
     with pytest.raises(SeveralLabels, match="--task multilabel"):
         load_images(folder, COLOUR, num_classes=3)
+
+
+def test_a_preparation_that_is_not_searched_for_is_said(folder: DataSpec) -> None:
+    model = ModelSpec(library="timm", name="test_resnet", num_classes=3, task="multilabel")
+    chosen = choose_preparation(RunSpec(model=model, data=replace(folder, preparation="auto"))).spec.data
+    assert chosen.preparation == "given"
+    assert any("not searched for" in note for note in chosen.chosen_by)
 
 
 def test_a_run_takes_the_task_that_the_labels_call_for_and_says_so(folder: DataSpec) -> None:
