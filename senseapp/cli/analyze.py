@@ -118,6 +118,13 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
     group.add_argument(
         "--labels", default="", metavar="CSV", help="table file,label in it, or none (default: class folders, if any)"
     )
+    group.add_argument(
+        "--class-map",
+        default="",
+        metavar="FILE",
+        help="which class of the model each folder or label means: a table label,class, a list of names in the model's "
+        "order, or JSON (default: by number, name or order, and the images choose where several orders fit)",
+    )
     group.add_argument("--samples", type=int, metavar="N", help="images to measure on (default: all)")
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
     group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")

@@ -151,6 +151,7 @@ def data_from(arguments: argparse.Namespace) -> DataSpec:
         channel_order=arguments.channel_order,
         upright=arguments.upright,
         preparation="auto" if _is_to_be_chosen(arguments) else "given",
+        class_map=_class_map(arguments),
     )
     if arguments.data in ("demo", "photographs", "random"):
         if arguments.labels:
@@ -162,6 +163,22 @@ def data_from(arguments: argparse.Namespace) -> DataSpec:
     path = _existing(arguments.data, error=InvalidDataset, what="folder or archive of images")
     kind: Literal["folder", "archive"] = "folder" if path.is_dir() else "archive"
     return replace(preparation, kind=kind, path=str(path), labels=arguments.labels)
+
+
+def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
+    """Return the class of each label that ``--class-map`` gives, if it is given."""
+    if not arguments.class_map:
+        return ()
+    if arguments.labels == WITHOUT_LABELS or arguments.data in ("demo", "photographs", "random"):
+        raise InvalidSpec("--class-map says what labels mean, and there are none to read. Leave it out.")
+    from senseapp.data.class_map_file import read_class_map
+
+    try:
+        return read_class_map(read_at_most(Path(arguments.class_map)))
+    except OSError as error:
+        raise InvalidDataset(
+            f"The class map {arguments.class_map} cannot be read ({error.strerror}). Check the path."
+        ) from error
 
 
 def _is_to_be_chosen(arguments: argparse.Namespace) -> bool:

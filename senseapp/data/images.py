@@ -21,6 +21,7 @@ from senseapp.data.bands import MAX_CHANNELS
 from senseapp.data.decoding import ChannelMode, Resizing
 from senseapp.models.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
+from senseapp.tasks import LabelMapProposal
 
 
 @runtime_checkable
@@ -117,7 +118,8 @@ class PreparedImages:
     """An :class:`~senseapp.data.images.ImageSet` over uint8 pixels (M, C, H, W), of which ``rows`` are the images.
 
     ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any;
-    ``num_marked`` tells how many have a rotation mark of their camera.
+    ``num_marked`` tells how many have a rotation mark of their camera. ``label_orders`` are the orders of the classes
+    that fit the labels, if several do; labels follow the first.
 
     A subset shares the pixels. Batches are scaled and normalised exactly as timm's transform does it, once their
     channels are in the order of the preprocessing.
@@ -135,6 +137,7 @@ class PreparedImages:
         notes: tuple[str, ...] = (),
         picture_size: tuple[int, int] | None = None,
         num_marked: int = 0,
+        label_orders: tuple[LabelMapProposal, ...] = (),
     ) -> None:
         self.pixels = pixels
         self.preprocessing = preprocessing
@@ -145,6 +148,7 @@ class PreparedImages:
         self.notes = notes
         self.picture_size = picture_size
         self.num_marked = num_marked
+        self.label_orders = label_orders
         self.indicative = False
 
     def __len__(self) -> int:
@@ -174,6 +178,12 @@ class PreparedImages:
         other = copy.copy(self)
         other.preprocessing = preprocessing
         return other
+
+
+def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
+    """Return whether the labels of ``images`` are those of ``class_map``, one of the orders that fit them."""
+    orders = images.label_orders if isinstance(images, PreparedImages) else ()
+    return bool(orders) and orders[0].pairs == tuple(class_map)
 
 
 def allocate_pixels(

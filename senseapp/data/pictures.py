@@ -191,6 +191,7 @@ def _image_set(
         notes=(*targets.notes, *drawn.notes(), *listing_notes),
         picture_size=drawn.usual_size,
         num_marked=drawn.remarks["rotated"] + drawn.remarks["turned"],
+        label_orders=targets.orders,
     )
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from senseapp.core.errors import SeveralLabels
-from senseapp.data.images import ImageSet
+from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import load_images
 from senseapp.data.pictures import SEVERAL_NOTE
 from senseapp.engine.context import MeasurementContext, choose_device
 from senseapp.engine.executor import Executor
 from senseapp.engine.layout import Layout
 from senseapp.engine.plan import split
-from senseapp.engine.preparation_search import choose_preparation
+from senseapp.engine.preparation_search import choose_class_order, choose_preparation
 from senseapp.engine.quick.scan import Preview, quick_scan
 from senseapp.engine.quick.true_passes import correction_note
 from senseapp.engine.reuse import arithmetic_of, content_key, images_in_span, reusable
@@ -213,7 +214,7 @@ class Session:
 def _loaded(
     spec: RunSpec, data_roots: tuple[Path, ...], progress: Callable[[str], None]
 ) -> tuple[RunSpec, LoadedModel, ImageSet]:
-    """Return the settings with the preparation that the images choose, the model, and the images."""
+    """Return the settings with the preparation and class order that the images choose, the model, and the images."""
     if spec.data.preparation == "auto":
         choice = choose_preparation(spec, data_roots=data_roots, progress=progress)
         spec = choice.spec
@@ -221,9 +222,9 @@ def _loaded(
     progress("Loading the model")
     model = load_model(spec.model, progress=progress)
     progress("Loading the images")
-    images = load_images(
-        spec.data,
-        model.preprocessing,
+    load = partial(
+        load_images,
+        preprocessing=model.preprocessing,
         num_classes=model.num_classes,
         task=task_named(spec.model.task),
         num_samples=spec.sensitivity.num_samples,
@@ -233,6 +234,12 @@ def _loaded(
         with_labels=not model.fresh_head,
         progress=progress,
     )
+    images = load(spec.data)
+    choice = choose_class_order(spec, model, images, data_roots=data_roots, progress=progress)
+    if choice.chosen is not None:
+        spec = choice.spec
+        progress(choice.verdict)
+        images = images if follow(images, spec.data.class_map) else load(spec.data)
     return spec, model, images
 
 

@@ -21,6 +21,7 @@ Array = npt.NDArray[np.float64]
 _LEAST_IMAGES = 8  # for a t test of numbers that are far from normal
 _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 """Answers may be sharpened by no more than 2, so that margins still count where every image is right."""
+_PERMUTATIONS = 2000
 _LEAST_NATS = 0.02
 """Nats below which two ways are alike, however sure the difference is: both may get every image right."""
 _LEAST_GAIN = 0.2
@@ -97,6 +98,18 @@ def clearly_better(one: Answers, other: Answers, *, significance: float) -> bool
     mcnemar = float(bdtrc(won - 1, won + lost, 0.5)) if won + lost else 1.0
     t_test = _t_test(other.loss - one.loss) if other.mean_loss - one.mean_loss > _LEAST_NATS else 1.0
     return min(mcnemar, t_test) <= significance / 2
+
+
+def tells_classes_apart(scores: Array, labels: npt.NDArray[np.int64], *, significance: float) -> bool:
+    """Return whether more answers are right than if answers and labels were shuffled against each other.
+
+    A model that answers everything alike is right as often as that class occurs, under any order of the classes; that
+    says nothing about the order. One-sided, by 2,000 permutations.
+    """
+    answers, generator = scores.argmax(axis=1), np.random.default_rng(0)
+    right = int((answers == labels).sum())
+    shuffled = (int((generator.permutation(answers) == labels).sum()) for _ in range(_PERMUTATIONS))
+    return (1 + sum(count >= right for count in shuffled)) / (1 + _PERMUTATIONS) <= significance
 
 
 def _t_test(gains: Array) -> float:

@@ -43,6 +43,7 @@ class PreparationChoice:
         spec: the settings to measure with: nothing is left to choose, and they say how it was chosen.
         trials: those that were tried on all of the images, the best first; empty where there was nothing to try on.
         guess: whether there were no labels to choose by.
+        subject: what was chosen: the preprocessing, the order of the classes, or both.
         verdict: one sentence on what was chosen and by what; empty where there was nothing to try on.
         caveats: sentences on why it may be wrong.
     """
@@ -51,6 +52,7 @@ class PreparationChoice:
     chosen: PreparationTrial | None = None
     trials: tuple[PreparationTrial, ...] = ()
     guess: bool = False
+    subject: str = "Preprocessing"
     verdict: str = ""
     caveats: tuple[str, ...] = ()
 
@@ -58,5 +60,5 @@ class PreparationChoice:
     def notes(self) -> tuple[str, ...]:
         """The verdict, the best of what was tried, and the caveats, for people without a page."""
         best = "; ".join(f"{trial.title}: {trial.result}" for trial in self.trials[:_LISTED_AT_MOST])
-        tried = f"Preprocessing tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
+        tried = f"{self.subject} tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
         return tuple(note for note in (self.verdict, tried, *self.caveats) if note)

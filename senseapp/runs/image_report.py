@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,9 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     where it is not known beforehand; no ``data_roots`` allow images from anywhere.
     """
     load_engine()
-    from senseapp.data.images import PreparedImages  # torch loads on first use, not when the app starts
+    from senseapp.data.images import PreparedImages, follow  # torch loads on first use, not when the app starts
     from senseapp.data.load import load_images
-    from senseapp.engine.preparation_search import choose_preparation
+    from senseapp.engine.preparation_search import choose_class_order, choose_preparation
     from senseapp.models.load import load_model
 
     choice = None
@@ -54,9 +55,9 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         choice = choose_preparation(spec, data_roots=data_roots)
         spec = choice.spec
     model, task = load_model(spec.model), task_named(spec.model.task)
-    images = load_images(
-        spec.data,
-        model.preprocessing,
+    load = partial(
+        load_images,
+        preprocessing=model.preprocessing,
         num_classes=model.num_classes,
         task=task,
         num_samples=_MOST_SCORED if num_images is not None and num_images > 2 * _MOST_SCORED else None,
@@ -65,6 +66,12 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         class_names=model.class_names,
         with_labels=not model.fresh_head,
     )
+    images = load(spec.data)
+    if choice is None:
+        by_order = choose_class_order(spec, model, images, data_roots=data_roots)
+        if by_order.chosen is not None:
+            choice, spec = by_order, by_order.spec
+            images = images if follow(images, spec.data.class_map) else load(spec.data)
     scored, score = _score(task, model, images)
     return PreviewReport(
         pictures=_seen(spec, task, model, images),

@@ -63,12 +63,16 @@ class LabelMapProposal:
         pairs: (label as written, index of the output), for those that were matched.
         how: what they were matched by.
         unmatched: labels that mean none of the model's outputs.
+        words: how they were matched, as people read it: ``by number``.
+        num_orders: orders of the outputs that fit the labels, this one included; measuring decides between several.
     """
 
     pairs: tuple[tuple[str, int], ...]
     how: str
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    words: str = ""
+    num_orders: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +83,14 @@ class Targets:
         values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
         kept: positions of the pictures that have one.
         names: of the model's outputs, as people read them; empty where unknown.
+        orders: where several orders of the outputs fit the labels, all of them, first the one that ``values`` follow.
     """
 
     values: Tensor | None
     kept: Sequence[int] = ()
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    orders: tuple[LabelMapProposal, ...] = ()
 
 
 class ScanDirections(Protocol):

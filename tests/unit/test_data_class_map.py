@@ -4,7 +4,8 @@ import pytest
 from timm.data.imagenet_info import ImageNetInfo
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.tasks.classification.class_map import propose_class_map, resolve_class_map
+from senseapp.data.class_map_file import read_class_map
+from senseapp.tasks.classification.class_map import class_orders, propose_class_map, resolve_class_map
 
 PETS = ("tabby, tabby cat", "golden retriever", "crane, bird", "crane, machine")
 
@@ -89,20 +90,23 @@ def test_names_that_fit_nothing_are_refused_with_what_to_do():
         resolve_class_map(["unicorn", "tabby"], PETS, 4)
     message = str(caught.value)
     assert message.startswith("1 of 2 classes in the images match none of the model's 4: unicorn. Expected")
-    assert message.endswith("Confirm which class each folder means, or measure without labels.")
+    assert message.endswith(
+        "Say which class each of them means (with --class-map FILE, or in the table of classes on the Analyze page), "
+        "or measure without labels."
+    )
 
 
 def test_a_confirmed_mapping_is_taken_as_it_is():
-    chosen = resolve_class_map(["a", "b"], (), 4, [("b", 0), ("a", 3)])
+    (chosen,) = resolve_class_map(["a", "b"], (), 4, [("b", 0), ("a", 3)])
     assert dict(chosen.pairs) == {"a": 3, "b": 0}
 
 
 def test_two_folders_may_be_confirmed_as_one_class():
-    assert dict(resolve_class_map(["a", "b"], (), 4, [("b", 1), ("a", 1)]).pairs) == {"a": 1, "b": 1}
+    assert dict(resolve_class_map(["a", "b"], (), 4, [("b", 1), ("a", 1)])[0].pairs) == {"a": 1, "b": 1}
 
 
 def test_folders_outside_of_a_confirmed_mapping_are_left_out_and_told():
-    chosen = resolve_class_map(["a", "b"], (), 4, [("a", 3)])
+    (chosen,) = resolve_class_map(["a", "b"], (), 4, [("a", 3)])
     assert dict(chosen.pairs) == {"a": 3}
     assert chosen.notes == ("1 class without a place in the mapping left out: b.",)
 
@@ -127,7 +131,7 @@ def test_a_word_among_numbers_is_left_unmatched():
 
 def test_a_name_without_pictures_may_mean_nothing():
     names = ["0", "1", "notes"]
-    assert dict(resolve_class_map(names, (), 9, empty={"notes"}).pairs) == {"0": 0, "1": 1}
+    assert dict(resolve_class_map(names, (), 9, empty={"notes"})[0].pairs) == {"0": 0, "1": 1}
     with pytest.raises(InvalidDataset, match="1 of 3 classes in the images match none of the model's 9: notes"):
         resolve_class_map(names, (), 9)
 
@@ -136,3 +140,110 @@ def test_an_image_set_keeps_its_own_order():
     names = ["zebra", "ant", "cow"]
     assert dict(propose_class_map(names, (), 3, own_order=True).pairs) == {"zebra": 0, "ant": 1, "cow": 2}
     assert dict(propose_class_map(names, (), 3).pairs) == {"ant": 0, "cow": 1, "zebra": 2}
+
+
+def orders(names, num_classes, **options):
+    return {
+        each.words: dict(each.pairs) for each in class_orders(names, options.pop("known", ()), num_classes, **options)
+    }
+
+
+def test_numbers_may_be_sorted_as_text():
+    names = [str(number) for number in range(12)]
+    as_text = {name: index for index, name in enumerate(sorted(names))}
+    found = orders(names, 12)
+    assert list(found.values()) == [{name: int(name) for name in names}, as_text]
+    assert list(found) == ["by number", "by number as text (1, 10, 2)"]
+    part = orders(["3", "10", "11"], 12)
+    assert part["by number as text (1, 10, 2)"] == {name: as_text[name] for name in ("3", "10", "11")}
+
+
+def test_numbers_may_count_from_one():
+    found = orders([str(number) for number in range(1, 12)], 12)
+    assert found["by number"]["1"] == 1
+    assert found["by number from 1"]["1"] == 0
+    assert found["by number from 1 as text (1, 10, 2)"] == {
+        name: sorted(str(number) for number in range(1, 13)).index(name) for name in found["by number"]
+    }
+
+
+def test_names_with_numbers_and_capitals_have_other_orders():
+    names = ["Zebra", "ant", "dog 10", "dog 2"]
+    assert list(orders(names, 4).values()) == [
+        {name: index for index, name in enumerate(order)}
+        for order in (sorted(names), ["ant", "dog 10", "dog 2", "Zebra"], ["Zebra", "ant", "dog 2", "dog 10"])
+    ]
+
+
+def test_two_classes_may_be_the_other_way_round():
+    assert list(orders(["defect", "good"], 2).values()) == [{"defect": 0, "good": 1}, {"good": 0, "defect": 1}]
+    assert len(orders(["bee", "ant"], 2, known=("ants and others, ant", "bee"))) == 1
+
+
+def test_names_of_classes_leave_no_choice():
+    assert len(orders(list(PETS), len(PETS), known=PETS)) == 1
+
+
+def test_an_empty_folder_does_not_switch_matching_off():
+    names, empty = ["a", "b", "c", "extra"], {"extra"}
+    assert orders(names, 3, empty=empty) == {"in alphabetical order": {"a": 0, "b": 1, "c": 2}}
+    both = orders(["a", "b", "c"], 3, empty={"b"})
+    assert both["in alphabetical order"] == {"a": 0, "b": 1, "c": 2}
+    numbered = [*map(str, range(12)), "unsorted"]
+    assert len(orders(numbered, 12, empty={"unsorted"})) == 2
+
+
+def test_composed_and_decomposed_names_are_the_same():
+    assert dict(propose_class_map(["e\u0301te\u0301", "z"], ("z", "\xe9t\xe9"), 2).pairs) == {
+        "e\u0301te\u0301": 1,
+        "z": 0,
+    }
+    (chosen,) = resolve_class_map(["e\u0301te\u0301"], (), 2, [("\xe9t\xe9", 1)])
+    assert dict(chosen.pairs) == {"e\u0301te\u0301": 1}
+
+
+CATS = {"cat": 0, "guinea pig": 1, "10": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "label,class\ncat,0\nguinea pig,1\n10,2\n",
+        "class_index;folder\n0;cat\n1;guinea pig\n2;10\n",
+        "sep=;\nName;Index\ncat;0\nguinea pig;1\n10;2\n",
+        "cat\nguinea pig\n10\n",
+        '{"cat": 0, "guinea pig": 1, "10": 2}',
+        '["cat", "guinea pig", "10"]',
+    ],
+)
+def test_a_class_map_is_a_table_a_list_or_json(text):
+    assert dict(read_class_map(text.encode())) == CATS
+    assert dict(read_class_map(text.encode("utf-16"))) == CATS
+
+
+def test_other_ways_to_write_a_class_map():
+    assert read_class_map(b"cat 3\ndog 1\n") == (("cat", 3), ("dog", 1))
+    assert read_class_map(b"3,cat\n1,dog\n") == (("cat", 3), ("dog", 1))
+    assert read_class_map(b'{"3": "cat", "1": "dog"}') == (("cat", 3), ("dog", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0,0\n1,1\n10,2\n", "Which of its two columns is the class cannot be told"),
+        ('{"0": "3", "1": "2"}', "whole numbers .from names., or all of them names"),
+        ('["1", "0"]', "names are all numbers"),
+        ("7\n8\n", "names are all numbers"),
+        ("label,class\ncat,0\ncat,1\n", "names cat more than once"),
+        ("label,class\ncat,one\n", "must be a whole number from 0, got 'one'"),
+        ("label,class\ncat,-1\n", "got '-1'"),
+        ("a,b,c\n1,2,3\n", "has 3 columns"),
+        ("", "is empty"),
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_class_maps_that_can_be_read_in_two_ways_or_in_none_are_refused(text, reason):
+    with pytest.raises(InvalidDataset, match=reason) as refused:
+        read_class_map(text.encode())
+    assert "\n" not in str(refused.value)

@@ -127,7 +127,7 @@ def _confirmed(
             "No name means a class of this model. Choose a class beside each name above, or measure without labels."
         )
         return None
-    left_out = [name for name, _ in survey.label_counts if name not in chosen]
+    left_out = [name for name, count in survey.label_counts if count and name not in chosen]
     if left_out:
         shown = ", ".join(left_out[:4]) + (", …" if len(left_out) > 4 else "")
         st.warning(f"Left out, as no class is given for them: {shown}.", icon=":material/warning:")
@@ -136,16 +136,9 @@ def _confirmed(
 
 def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
     matched, total = len(proposal.pairs), len(survey.label_counts)
-    ways = {
-        "indices": "by class number",
-        "class names": "by the model's class names",
-        "ImageNet ids": "by ImageNet id",
-        "order": "by alphabetical order",
-        "own order": "by the set's own order",
-        "order of the table": "by the order of the table",
-    }
-    how = f", {ways[proposal.how]}" if proposal.how in ways else ""
-    return f"Folder names → classes: {matched:,} of {total:,} matched{how}"
+    how = f", {proposal.words}" if proposal.words else ""
+    orders = f"; the images choose between this and {plural(proposal.num_orders - 1, 'other order')}"
+    return f"Folder names → classes: {matched:,} of {total:,} matched{how}{orders if proposal.num_orders > 1 else ''}"
 
 
 def _class_column(class_names: tuple[str, ...]) -> Any:

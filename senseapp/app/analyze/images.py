@@ -106,12 +106,12 @@ def choose_preprocessing(choice: PreparationChoice) -> RunSpec:
         return choice.spec
     trials = {trial.title: trial for trial in sorted(choice.trials, key=lambda trial: trial != choice.chosen)}
     picked = choose_one(
-        "Preprocessing",
+        choice.subject,
         {title: f"{title} · {trial.result}" for title, trial in trials.items()},
         choice.chosen.title,
         key=f"analyze.data.preprocessing.{_place(choice.spec.model.checkpoint)}.{_place(choice.spec.data.path)}",
-        help_text="Ways to prepare the images, tried on some of them. The chosen one comes first, the others by how "
-        "well the model answers.",
+        help_text="What was tried on some of the images. The chosen one comes first, the others by how well the model "
+        "answers.",
     )
     return choice.spec if trials[picked] == choice.chosen else trials[picked].spec
 

@@ -70,7 +70,7 @@ class Classification(Task):
             name = printable(written.names[0])
             reason = f"All pictures lie in one folder, {name}, which is no class of this model."
             return Targets(values=None, notes=(reason,))
-        chosen = resolve_class_map(
+        orders = resolve_class_map(
             written.names,
             written.output_names,
             written.num_outputs,
@@ -78,11 +78,12 @@ class Classification(Task):
             own_order=written.layout == "image set",
             empty=set(written.names).difference(written.labels),
         )
-        return self._chosen(written, chosen)
+        return self._chosen(written, orders)
 
-    def _chosen(self, written: WrittenLabels, chosen: LabelMapProposal) -> Targets:
+    def _chosen(self, written: WrittenLabels, orders: tuple[LabelMapProposal, ...]) -> Targets:
         import torch
 
+        chosen = orders[0]
         indices = dict(chosen.pairs)
         kept = [place for place, label in enumerate(written.labels) if label in indices]
         named = {index: name for name, index in chosen.pairs}
@@ -92,11 +93,23 @@ class Classification(Task):
             kept=kept,
             names=tuple(written.output_names) or names,
             notes=(*self.label_notes(written.labels), *chosen.notes),
+            orders=orders if len(orders) > 1 else (),
         )
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
         """Return which class each name means; see :meth:`Task.proposal`."""
-        return self._proposed(written) if written.names else None
+        if not written.names:
+            return None
+        from senseapp.tasks.classification.class_map import class_orders
+
+        orders = class_orders(
+            written.names,
+            written.output_names,
+            written.num_outputs,
+            own_order=written.layout == "image set",
+            empty=set(written.names).difference(written.labels),
+        )
+        return orders[0] if orders else self._proposed(written)
 
     def _proposed(self, written: WrittenLabels) -> LabelMapProposal:
         from senseapp.tasks.classification.class_map import propose_class_map

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from timm.data import ImageNetInfo, infer_imagenet_subset
@@ -15,16 +17,31 @@ from senseapp.tasks.base import LabelMapProposal
 
 MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
 _WORDNET_ID = re.compile(r"n\d{8}")
+_DIGITS = re.compile(r"(\d+)")
+_WORDS: Mapping[MatchedBy, str] = {
+    "indices": "by number",
+    "class names": "by the model's class names",
+    "ImageNet ids": "by ImageNet id",
+    "order": "in alphabetical order",
+    "own order": "in the set's own order",
+    "nothing": "",
+}
 
 
 def propose_class_map(
-    folder_names: Sequence[str], class_names: Sequence[str], num_classes: int, *, own_order: bool = False
+    folder_names: Sequence[str],
+    class_names: Sequence[str],
+    num_classes: int,
+    *,
+    own_order: bool = False,
+    empty: Collection[str] = (),
 ) -> LabelMapProposal:
     """Guess the class index of each folder name, in the way that matches the most names.
 
     Tried in this order: indices (``0``, ``1``, …), the model's class names (case, punctuation and spaces do not
     count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet (``n01440764``), and, if
     there are as many folders as classes, their order: with ``own_order`` that of an image set, else the alphabetical.
+    Folders in ``empty`` have no pictures: without them the number of folders may be right.
     """
     names = list(folder_names) if own_order else sorted(folder_names)
     ways: tuple[tuple[MatchedBy, Callable[[], dict[str, int]]], ...] = (
@@ -34,15 +51,87 @@ def propose_class_map(
     )
     found = [(how, match()) for how, match in ways]
     how, matched = max(found, key=lambda pair: len(pair[1]))  # the first of equals
-    if len(matched) < len(names) == num_classes:
+    ordered = _as_many_as_classes(names, num_classes, empty)
+    if ordered and any(name not in matched for name in ordered):
         how = "own order" if own_order else "order"
-        matched = {name: index for index, name in enumerate(names)}
+        matched = _in_order(ordered)
+    return _proposal(how if matched else "nothing", matched, names)
+
+
+def _as_many_as_classes(names: Sequence[str], num_classes: int, empty: Collection[str]) -> list[str]:
+    """Return the names, or those with pictures, if they are as many as the classes; else none."""
+    used = [name for name in names if name not in empty]
+    return next((list(each) for each in (names, used) if len(each) == num_classes), [])
+
+
+def _in_order(names: Sequence[str]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(names)}
+
+
+def _proposal(how: MatchedBy, matched: Mapping[str, int], names: Sequence[str], words: str = "") -> LabelMapProposal:
+    from_one = how == "indices" and any(int(name) == index + 1 for name, index in matched.items())
     return LabelMapProposal(
         pairs=tuple(matched.items()),
-        how=how if matched else "nothing",
+        how=how,
         unmatched=tuple(name for name in names if name not in matched),
-        notes=_notes(how, matched),
+        notes=_notes(how, from_one=from_one),
+        words=words or _WORDS[how] + " from 1" * from_one,
     )
+
+
+def class_orders(
+    folder_names: Sequence[str],
+    class_names: Sequence[str],
+    num_classes: int,
+    *,
+    own_order: bool = False,
+    empty: Collection[str] = (),
+) -> tuple[LabelMapProposal, ...]:
+    """Return all known ways in which every folder with pictures means one class; the most likely comes first.
+
+    Names of classes leave no choice. Numbers may count from 0 or 1, or be sorted as text, as torchvision's ImageFolder
+    and scikit-learn do (0, 1, 10, 11, 2); other names may be sorted by capitals and small letters, without regard to
+    them, or by the numbers in them; folders without pictures may have had some when the model was trained. The two
+    classes of a binary model may be the other way round.
+    """
+    names = list(folder_names) if own_order else sorted(folder_names)
+    used = [name for name in names if name not in empty]
+    first = propose_class_map(folder_names, class_names, num_classes, own_order=own_order, empty=empty)
+    found = [first]
+    if first.how not in ("class names", "ImageNet ids") or any(name in first.unmatched for name in used):
+        found += [
+            _proposal("order", dict(pairs), names, words) for words, pairs in _other_orders(names, used, num_classes)
+        ]
+    orders: dict[tuple[int, ...], LabelMapProposal] = {}
+    for each in found:
+        indices = dict(each.pairs)
+        places = tuple(indices.get(name, -1) for name in used)
+        if all(0 <= place < num_classes for place in places) and len(set(places)) == len(used):
+            orders.setdefault(places, each)
+    return tuple(replace(each, num_orders=len(orders)) for each in orders.values())
+
+
+def _other_orders(names: Sequence[str], used: Sequence[str], num_classes: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield words and the class of each name, in every order that may have been meant."""
+    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in used):
+        for first in (0, 1):
+            from_one = " from 1" * first
+            yield f"by number{from_one}", {name: int(name) - first for name in used}
+            as_text = sorted(str(number) for number in range(first, num_classes + first))
+            known = {text: index for index, text in enumerate(as_text)}
+            yield f"by number{from_one} as text (1, 10, 2)", {name: known.get(name, -1) for name in used}
+    for some in (names, used):
+        if len(some) == num_classes:
+            yield "in alphabetical order", _in_order(sorted(some))
+            yield "in alphabetical order without capitals", _in_order(sorted(some, key=lambda name: name.casefold()))
+            yield "in natural order (1, 2, 10)", _in_order(sorted(some, key=_natural))
+    if num_classes == len(used) == 2:
+        yield "in reverse order", _in_order(sorted(used, reverse=True))
+
+
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a key that sorts the numbers in names by their value."""
+    return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(name) if part)
 
 
 def _by_index(names: Sequence[str], num_classes: int) -> dict[str, int]:
@@ -76,7 +165,7 @@ def _normal(name: str) -> str:
     >>> _normal("Golden_Retriever ") == _normal("golden retriever")
     True
     """
-    return re.sub(r"[\W_]+", "", name.casefold())
+    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFC", name).casefold())
 
 
 def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
@@ -90,14 +179,14 @@ def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
     return {name: indices[name] for name in names if name in indices}
 
 
-def _notes(how: MatchedBy, matched: dict[str, int]) -> tuple[str, ...]:
+def _notes(how: MatchedBy, *, from_one: bool) -> tuple[str, ...]:
     by_order = {
         "order": "Folders were matched to the model's classes by their alphabetical order",
         "own order": "The model's classes were taken to be those of the image set, in its order",
     }
     if how in by_order:
         return (f"{by_order[how]}, because their number is right. Check that accuracy is well above chance.",)
-    if how == "indices" and any(int(name) == index + 1 for name, index in matched.items()):
+    if from_one:
         return ("Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",)
     return ()
 
@@ -110,24 +199,28 @@ def resolve_class_map(
     *,
     own_order: bool = False,
     empty: Collection[str] = (),
-) -> LabelMapProposal:
-    """Return the mapping to measure with: the one that a person confirmed, else a proposal that fits every name.
+) -> tuple[LabelMapProposal, ...]:
+    """Return the mapping to measure with, and others that fit as well.
+
+    It is the one that a person confirmed, else every order in which each name means a class, the most likely first.
 
     Names in ``empty`` have no pictures and may mean nothing. Any other name without a class, or a confirmed class that
     does not exist, raises InvalidDataset.
     """
     if confirmed:
-        return _confirmed(label_names, num_classes, dict(confirmed))
-    proposal = propose_class_map(label_names, class_names, num_classes, own_order=own_order)
+        return (_confirmed(label_names, num_classes, dict(confirmed)),)
+    orders = class_orders(label_names, class_names, num_classes, own_order=own_order, empty=empty)
+    if orders:
+        return orders
+    proposal = propose_class_map(label_names, class_names, num_classes, own_order=own_order, empty=empty)
     unmatched = [name for name in proposal.unmatched if name not in empty]
-    if unmatched:
-        raise InvalidDataset(
-            f"{len(unmatched)} of {plural(len(label_names), 'class', 'classes')} in the images match none "
-            f"of the model's {num_classes:,}: {listed(unmatched)}. Expected class numbers, "
-            f"{'names such as ' + listed(class_names[:2]) if class_names else 'class names'}, ImageNet ids, or exactly "
-            f"{plural(num_classes, 'folder')}. Confirm which class each folder means, or measure without labels."
-        )
-    return proposal
+    raise InvalidDataset(
+        f"{len(unmatched)} of {plural(len(label_names), 'class', 'classes')} in the images match none "
+        f"of the model's {num_classes:,}: {listed(unmatched)}. Expected class numbers, "
+        f"{'names such as ' + listed(class_names[:2]) if class_names else 'class names'}, ImageNet ids, or exactly "
+        f"{plural(num_classes, 'folder')}. Say which class each of them means (with --class-map FILE, or in the table "
+        "of classes on the Analyze page), or measure without labels."
+    )
 
 
 def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, int]) -> LabelMapProposal:
@@ -136,13 +229,15 @@ def _confirmed(label_names: Sequence[str], num_classes: int, pairs: dict[str, in
         raise InvalidDataset(
             f"A class must be a number from 0 to {num_classes - 1}, got {listed(wrong)}. Correct the mapping."
         )
-    kept = {name: pairs[name] for name in label_names if name in pairs}
+    composed = {unicodedata.normalize("NFC", name): index for name, index in pairs.items()}
+    known = {name: composed.get(unicodedata.normalize("NFC", name)) for name in label_names}
+    kept = {name: index for name, index in known.items() if index is not None}
     if not kept:
         raise InvalidDataset(
             f"The mapping names {listed(pairs)}, and the images have {listed(label_names)}: no name is in both. "
             "Write the names as the folders have them."
         )
-    dropped = [name for name in label_names if name not in pairs]
+    dropped = [name for name in label_names if name not in kept]
     classes = plural(len(dropped), "class", "classes")
     notes = (f"{classes} without a place in the mapping left out: {listed(dropped)}.",) if dropped else ()
     return LabelMapProposal(pairs=tuple(kept.items()), how="class names", notes=notes)
