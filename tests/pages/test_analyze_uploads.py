@@ -138,7 +138,7 @@ def test_class_folders_are_matched_and_previewed(analyze: AppTest, service: Serv
     upload_images(analyze, "digits.zip", archive(class_files(CLASSES, each=2)))
     assert not analyze.exception
     assert "20 images · 10 classes · from class folders" in texts(analyze)
-    assert "10 of 10 matched, by class number" in analyze.expander[0].label
+    assert "10 of 10 matched, by number" in analyze.expander[0].label
     assert "the model gets 98.4 % of 256 images right" in texts(analyze)
     analyze.button(key="analyze.run").click().run()
     assert started(service).data.class_map == ()
