@@ -125,7 +125,7 @@ class Multilabel(Task):
 
         nothing = {name for name in written.names if _means_nothing(name)} - {name for name, _ in confirmed}
         names = [name for name in written.names if name not in nothing]
-        chosen = resolve_class_map(names, written.output_names, written.num_outputs, confirmed, own_order=True)
+        chosen, *_ = resolve_class_map(names, written.output_names, written.num_outputs, confirmed, own_order=True)
         places = dict(chosen.pairs)
         values = torch.full((len(written.truths), written.num_outputs), math.nan)
         values[:, list(places.values())] = 0.0
