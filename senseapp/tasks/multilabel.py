@@ -207,7 +207,7 @@ def _by_order(proposal: LabelMapProposal) -> LabelMapProposal:
     if proposal.how != "own order":
         return proposal
     note = "Labels were matched to the model's outputs by their order, because their number is right. Check it."
-    return replace(proposal, how="order of the table", notes=(note,))
+    return replace(proposal, how="order of the table", words="by the order of the table", notes=(note,))
 
 
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:
