@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,8 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from senseapp.core.errors import InvalidSpec
 from senseapp.layers.profile import compressible_weights
-from senseapp.models.libraries import build_torchvision, input_configuration, output_width
-from senseapp.records.spec import ModelSpec
+from senseapp.models.libraries import build_on_meta, input_configuration, output_width
 
 OTHER_CLASSES = 1013
 OTHER_CHANNELS = 5
@@ -77,26 +74,6 @@ def survey_architecture(library: str, name: str) -> Survey:
         other_size=other_size,
         **config,
     )
-
-
-def build_on_meta(library: str, name: str, **overrides: int) -> nn.Module:
-    """Build an architecture with random weights that take no memory."""
-    try:
-        with torch.device("meta"):
-            return _build(library, name, overrides)
-    except (RuntimeError, InvalidSpec) as error:
-        if "meta tensor" not in str(error):
-            raise
-        return _build(library, name, overrides).to("meta")  # it computes its widths with tensors, like RegNet
-
-
-def _build(library: str, name: str, overrides: dict[str, int]) -> nn.Module:
-    if library == "timm":
-        module: nn.Module = timm.create_model(name, **overrides)  # type: ignore[arg-type]
-    else:
-        spec = dataclasses.replace(ModelSpec(library="torchvision", name=name), **overrides)  # type: ignore[arg-type]
-        module = build_torchvision(spec).module
-    return module.eval()
 
 
 def _build_other(library: str, name: str, side: int) -> tuple[Shapes, int]:

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import torch
 
-from scripts.architecture_survey import build_on_meta
 from scripts.build_catalogue import all_architectures
 from senseapp.models.catalogue import find_entry
 from senseapp.models.fingerprint import RECOGNITION_FILE
+from senseapp.models.libraries import build_on_meta
 from senseapp.models.recognise import recognise
 
 _CLASSES = range(2, 3001)

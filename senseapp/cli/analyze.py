@@ -12,7 +12,7 @@ from senseapp.cli.run_arguments import add_compression_arguments, print_outputs,
 from senseapp.engine.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import AVERAGED, ModelSpec, RunSpec
 from senseapp.runs.execution import Measurement, cluster_for
 from senseapp.runs.leaderboard import headline
 from senseapp.runs.outputs import write_outputs
@@ -96,7 +96,9 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     else:
         group.add_argument("--model", help=named)
     group.add_argument("--checkpoint", metavar="FILE", help="weights; without it and --pretrained they are random")
-    group.add_argument("--ema", action="store_true", help="take the averaged (EMA) weights of the checkpoint")
+    which = "which of several networks in the checkpoint: what stands before the names of its weights, or a part of it"
+    group.add_argument("--network", default="", metavar="NAME", help=which)
+    group.add_argument("--ema", action="store_const", const=AVERAGED, dest="network", help="the same as --network ema")
     group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
     group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")

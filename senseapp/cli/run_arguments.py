@@ -126,14 +126,14 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
     checkpoint = ""
     if arguments.checkpoint:
         checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="checkpoint"))
-    if arguments.ema and not checkpoint:
-        raise InvalidSpec("--ema chooses between the weights in a checkpoint, so it needs one. Add --checkpoint FILE.")
+    if arguments.network and not checkpoint:
+        raise InvalidSpec("--network and --ema choose between networks in a checkpoint. Add --checkpoint FILE.")
     if arguments.model == "auto" and not checkpoint:
         raise InvalidSpec("--model auto recognises a checkpoint, so it needs one. Add --checkpoint FILE.")
     return replace(
         parse_model(arguments.model),
         checkpoint=checkpoint,
-        use_ema=arguments.ema,
+        network=arguments.network,
         pretrained=arguments.pretrained,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,

@@ -51,6 +51,11 @@ def register(cls: type[RecordT], *, version: int = 1) -> type[RecordT]:
     return cls
 
 
+def register_upgrade(cls: type, upgrade: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Have ``upgrade`` turn the fields of a ``cls`` that an earlier senseapp wrote into those it has now."""
+    _converter.register_structure_hook(cls, lambda value, _: _reader(cls)(upgrade(dict(value)), cls))
+
+
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
     """Write the members of an open family with a ``"type"`` that says which of them it is; also where it may be None.
 

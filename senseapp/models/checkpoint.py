@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import io
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,240 +15,269 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, first_line_of
-from senseapp.models.weights_file import INERT_NAMES, RESAVE_ADVICE, FileKind, Inert, check_weights_file, damaged
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip
+from senseapp.models.parametrizations import plain_weights
+from senseapp.models.pickled import Record
+from senseapp.models.stored_tensors import OtherTensor, StoredArray, StoredTensor, TensorFile
+from senseapp.models.weights_file import (
+    MAX_TENSORS,
+    RESAVE_ADVICE,
+    FileKind,
+    check_weights_file,
+    damaged,
+    pickle_in,
+)
 
 _MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor claims far more than it has
-_ALLOW_LIST_LOCK = threading.Lock()  # torch's allow-list is one per process
+_MAX_DEPTH = 24
+_MAX_VISITS = 300_000
+_MAX_NAME_LENGTH = 500
 _NAMED_AT_MOST = 3
-
-_EMA_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema", "model_ema_state_dict")
-_WEIGHT_KEYS = (
-    *("state_dict", "model_state_dict", "model_state", "model", "net"),
-    *("network", "params", "weights", "module", "ema_model"),
-)
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "_forward_module.", "ema_model.")
-_PREFIX_SHARE = 0.8  # of all numbers; the rest are losses and metrics that a training program keeps beside
+_LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
-_MAX_DEPTH = 4
+_SNIFFED_BYTES = 32
+_LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
+_MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
+_MODULE_KEYS = ("_parameters", "_buffers", "_modules")
+_Found = StoredTensor | StoredArray | OtherTensor
+_TENSORS = (StoredTensor, StoredArray, OtherTensor)
+_CONTAINERS = (dict, list, tuple, Record, *_TENSORS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The weights of one network, as they are in the file.
+    """The tensors of a file.
 
     Attributes:
         file_name: of the file, without its folder.
-        tensors: by parameter name, without wrappers' prefixes; mapped from the file where its form allows, and
-            in its number format (they become float32 when they are copied into a network).
-        wrapping: keys and prefixes that were taken off, from the outside in (``state_dict``, ``module.``).
+        tensors: by name; keys of dicts and attributes that lead to a tensor stand before its own name, joined by
+            dots (``state_dict.module.conv1.weight``). Mapped from the file where its form allows, and in its number
+            format (they become float32 when they are copied into a network).
         arch_hint: the architecture's name as the training program wrote it; empty if it did not.
-        has_ema: whether the file holds averaged (EMA) weights beside the plain ones.
+        other_forms: names of tensors that are not plain and dense, and what they are instead.
         notes: sentences a person should read.
     """
 
     file_name: str
     tensors: Mapping[str, Tensor]
-    wrapping: tuple[str, ...] = ()
     arch_hint: str = ""
-    has_ema: bool = False
+    other_forms: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor."""
-        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
 
-
-def read_checkpoint(path: str | Path, *, use_ema: bool = False) -> Checkpoint:
+def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a ``.pth .pt .bin .ckpt .tar`` or ``.safetensors`` file; code in it is never run.
 
-    Args:
-        path: the file.
-        use_ema: take the averaged (EMA) weights, where the file has both.
+    Weights that are kept in parts (masks of pruning, norms and directions) are put together.
 
     Raises:
-        InvalidCheckpoint: missing, damaged, of another form, with code, or without weights.
+        InvalidCheckpoint: missing, damaged, of another form, or without weights.
     """
     path = Path(path)
-    payload = _read_payload(path)
-    has_ema = _holds_tensors(payload, keys=_EMA_KEYS)
-    if use_ema and not has_ema:
-        raise InvalidCheckpoint(f"{path.name} holds no averaged (EMA) weights. Choose its plain weights.")
-    keys, found = _unwrap(payload, use_ema=use_ema)
-    if not found:
-        held = ", ".join(str(key)[:40] for key in list(payload)[:6]) or "nothing"
-        raise InvalidCheckpoint(f"{path.name} holds no weights by layer name; it holds {held}. {RESAVE_ADVICE}")
-    prefixes, tensors = _strip_prefixes(found)
-    _require_plain(tensors, path.name)
-    has_both = has_ema and _holds_tensors(payload, keys=_WEIGHT_KEYS)
+    kind = check_weights_file(path)
+    if kind is FileKind.SAFETENSORS:
+        found, root, made = _read_safetensors(path), None, list[str]()
+    else:
+        found, root, made = _read_pickled(path, kind)
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    other_forms = {name: value for name, value in found.items() if isinstance(value, str)}
+    if not tensors:
+        raise InvalidCheckpoint(_without_weights(path.name, root, made, other_forms))
+    whole, notes = plain_weights(tensors)
     return Checkpoint(
         file_name=path.name,
-        tensors=tensors,
-        wrapping=(*keys, *prefixes),
-        arch_hint=_architecture_hint(payload),
-        has_ema=has_both,
-        notes=(
-            *(_ema_note(used=bool(keys) and keys[0] in _EMA_KEYS) if has_both else ()),
-            *_dropped_note(sorted(set(found) - {"".join(prefixes) + name for name in tensors})),
-            *_number_notes(tensors),
-        ),
+        tensors=whole,
+        arch_hint=_architecture_hint(root),
+        other_forms=other_forms,
+        notes=(*notes, *_record_note(made)),
     )
 
 
-def _read_payload(path: Path) -> Mapping[Any, Any]:
-    """Return the dict in the file, with its tensors mapped from disk where the form allows."""
-    kind = check_weights_file(path)
-    if kind is FileKind.SAFETENSORS:
-        return _read_safetensors(path)
-    loaded = _load_plain(path, mapped=kind is FileKind.ZIP)
-    if not isinstance(loaded, dict):
-        raise InvalidCheckpoint(
-            f"{path.name} holds a {type(loaded).__name__}, not a dict of weights by layer name. {RESAVE_ADVICE}"
-        )
-    plain = _Plain()
-    payload: Mapping[Any, Any] = plain.value(loaded)
-    claimed = sum(tensor.numel() * tensor.element_size() for tensor in plain.tensors)
-    if claimed > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:  # a size with a stride of zero
-        raise damaged(path, f"its tensors claim {claimed:,} bytes, far more than the file has")
-    return payload
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            names = [name for name in file.keys() if _is_name(name)]  # noqa: SIM118  (not a mapping)
+            return {name: _dense(file.get_tensor(name)) for name in names}
     except (SafetensorError, ValueError, RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
         raise damaged(path, first_line_of(error, most=160)) from error
 
 
-def _load_plain(path: Path, *, mapped: bool) -> object:
-    inert: list[Any] = [(Inert, name) for name in sorted(INERT_NAMES)]
+def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], object, list[str]]:
+    """Return the tensors by name (those of other forms as the form), what they were in, and the classes left out."""
+    file = TensorFile(path)
     try:
-        with _ALLOW_LIST_LOCK, torch.serialization.safe_globals([Namespace, *inert]):
-            payload: object = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
-    # A malformed pickle can make the unpickler call an allowed function with any arguments, so that any
-    # exception may come out; each means the same to the person who chose the file.
-    except Exception as error:
+        root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
+        values = _Walk(root).values()
+        if sum(value.claimed_bytes for _, value in values) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
+            raise ValueError("its tensors claim far more bytes than the file has")
+        found = {name: _numbers(file, value) for name, value in values}
+    except _MALFORMED as error:
         raise damaged(path, first_line_of(error, most=160)) from error
-    return payload
+    return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.made)
 
 
-class _Plain:
-    """Copies of dicts, and tensors without attributes of their own: a file can give both any, methods included.
+def _numbers(file: TensorFile, value: _Found) -> Tensor | str | None:
+    if isinstance(value, OtherTensor):
+        return value.form
+    tensor = file.tensor(value) if isinstance(value, StoredTensor) else value.tensor()
+    return None if tensor is None else _dense(tensor)
 
-    Each object is copied once, wherever it is used, so that dicts which share each other take no time.
+
+def _dense(tensor: Tensor) -> Tensor | str:
+    return "of complex numbers" if tensor.is_complex() else tensor
+
+
+def _read_zip(path: Path, file: TensorFile) -> object:
+    with closing(ForeignZip(path, most_members=MAX_TENSORS)) as archive, path.open("rb") as content:
+        pickle = pickle_in(path, archive)
+        folder = pickle.filename.removesuffix("data.pkl")
+        for entry in archive.members:
+            name = entry.filename.removeprefix(folder)
+            if name == "byteorder" and archive.read(entry) == b"big":
+                raise ValueError("a machine of another byte order wrote it")
+            if name.startswith("data/"):
+                content.seek(entry.header_offset)
+                lengths = _LOCAL_HEADER.unpack(content.read(_LOCAL_HEADER.size))
+                start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
+                file.spans[name.removeprefix("data/")] = (start, entry.file_size)
+        with archive.open(pickle) as opened:
+            return file.reader.read(io.BufferedReader(opened))  # type: ignore[type-var]
+
+
+def _read_plain(path: Path, file: TensorFile) -> object:
+    """Return the value in torch's older form, or in one pickle."""
+    with path.open("rb") as content:
+        is_legacy = _LEGACY_START in content.read(_SNIFFED_BYTES)
+        content.seek(0)
+        return file.read_legacy(content) if is_legacy else file.reader.read(content)
+
+
+class _Walk:
+    """Finds tensors in dicts, lists, objects and modules, and names them by the way that leads there.
+
+    What holds no tensor is visited once, so that dicts which hold each other take no time.
     """
 
-    def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
-        self._known: dict[int, object] = {}
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._holders = _holders_of_tensors(root)
+        self._visits = 0
 
-    def value(self, value: object, depth: int = 0) -> Any:
-        """Return a plain copy of dicts and tensors down to the level that weights may be at; the rest as it is."""
-        if id(value) in self._known:
-            return self._known[id(value)]
-        copied = value
-        if isinstance(value, Tensor):
-            copied = torch.Tensor.detach(value)
-            self.tensors.append(copied)
-        elif isinstance(value, dict) and depth <= _MAX_DEPTH:
-            copied = {key: self.value(item, depth + 1) for key, item in dict.items(value)}
-        self._known[id(value)] = copied
-        return copied
+    def values(self) -> list[tuple[str, _Found]]:
+        """Return names and tensors in the order of the file.
+
+        Raises:
+            ValueError: there is no end to them.
+        """
+        found: list[tuple[str, _Found]] = []
+        for name, value in self._below(self._root, "", 0):
+            found.append((name, value))
+            if len(found) > MAX_TENSORS:
+                raise ValueError(f"it names more than {MAX_TENSORS:,} tensors")
+        return found
+
+    def _below(self, value: object, name: str, depth: int) -> Iterator[tuple[str, _Found]]:
+        self._visits += 1
+        if self._visits > _MAX_VISITS:
+            raise ValueError("its dicts hold each other without end")
+        if isinstance(value, _TENSORS):
+            if name:
+                yield name, value
+        elif id(value) in self._holders and depth < _MAX_DEPTH:
+            for key, item in _items(value):
+                inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
+                if (id(item) in self._holders or isinstance(item, _TENSORS)) and _is_name(inner):
+                    yield from self._below(item, inner, depth + 1)
 
 
-def _unwrap(payload: Mapping[Any, Any], *, use_ema: bool) -> tuple[list[str], dict[str, Tensor]]:
-    """Take off dict levels until the weights are left; return their keys from the outside in, and the weights."""
-    keys: list[str] = []
-    level = payload
-    while (key := _next_key(level, use_ema=use_ema, depth=len(keys))) is not None:
-        keys.append(key)
-        level = level[key]
-    return keys, {name: value for name, value in level.items() if _is_name(name) and isinstance(value, Tensor)}
+def _holders_of_tensors(root: object) -> set[int]:
+    """Return the ids of all values that hold a tensor, at whatever depth."""
+    within: dict[int, list[int]] = {id(root): []}
+    left, reached = [root], []
+    while left:
+        value = left.pop()
+        if isinstance(value, _TENSORS):
+            reached.append(id(value))
+            continue
+        for _, item in _items(value):
+            if id(item) in within:
+                within[id(item)].append(id(value))
+            elif isinstance(item, _CONTAINERS):
+                within[id(item)] = [id(value)]
+                left.append(item)
+    holders: set[int] = set()
+    while reached:
+        new = [outer for outer in within[reached.pop()] if outer not in holders]
+        holders.update(new)
+        reached.extend(new)
+    return holders
+
+
+def _items(value: object) -> Iterable[tuple[Any, object]]:
+    """Return what a value holds, by key; a module's weights and submodules under their own names."""
+    if isinstance(value, dict):
+        return ((key, item) for key, item in value.items() if isinstance(key, str | int))
+    if isinstance(value, list | tuple):
+        return enumerate(value)
+    if not isinstance(value, Record):
+        return ()
+    state = value.state if isinstance(value.state, dict) else {}
+    if all(isinstance(state.get(key), dict) for key in _MODULE_KEYS):
+        passing = state.get("_non_persistent_buffers_set")
+        without = set(filter(_is_name, passing)) if isinstance(passing, list) else set()
+        own = (item for key in _MODULE_KEYS for item in _items(state[key]))
+        return (item for item in own if item[0] not in without)
+    inside = [("", given) for given in value.arguments if isinstance(given, dict)]
+    parts = [("", part) for part in value.state if isinstance(part, dict)] if isinstance(value.state, tuple) else []
+    return (*inside, *value.items.items(), *enumerate(value.values), *state.items(), *parts)
 
 
 def _is_name(key: object) -> bool:
     """Return whether a key can name a layer; half of a character cannot be written anywhere."""
-    return isinstance(key, str) and not any("\ud800" <= character <= "\udfff" for character in key)
+    if not isinstance(key, str) or len(key) > _MAX_NAME_LENGTH:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in key)
 
 
-def _next_key(level: Mapping[Any, Any], *, use_ema: bool, depth: int) -> str | None:
-    """Return the key that the weights are under, or None if ``level`` itself holds them."""
-    if depth >= _MAX_DEPTH:
-        return None
-    preferred = (*_EMA_KEYS, *_WEIGHT_KEYS) if use_ema else (*_WEIGHT_KEYS, *_EMA_KEYS)
-    known = next((key for key in preferred if _holds_tensors(level, keys=(key,))), None)
-    if known is not None or _has_tensor(level):
-        return known
-    nested = [key for key, value in level.items() if isinstance(key, str) and _has_tensor(value)]
-    return nested[0] if len(nested) == 1 else None
+def _fields(value: object) -> Mapping[Any, object]:
+    if isinstance(value, Record):
+        return value.state if isinstance(value.state, dict) else value.items
+    return value if isinstance(value, dict) else {}
 
 
-def _holds_tensors(value: Mapping[Any, Any], *, keys: Sequence[str], depth: int = _MAX_DEPTH) -> bool:
-    """Return whether there is a tensor under one of ``keys``, at whatever level of usual keys below it."""
-    inner = [value.get(key) for key in keys if depth > 0]
-    return any(
-        _has_tensor(item) or (isinstance(item, Mapping) and _holds_tensors(item, keys=_WEIGHT_KEYS, depth=depth - 1))
-        for item in inner
-    )
-
-
-def _has_tensor(value: object) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(item, Tensor) for item in value.values())
-
-
-def _strip_prefixes(tensors: dict[str, Tensor]) -> tuple[list[str], dict[str, Tensor]]:
-    prefixes: list[str] = []
-    while (prefix := _common_prefix(tensors)) is not None:
-        prefixes.append(prefix)
-        tensors = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    return prefixes, tensors
-
-
-def _common_prefix(tensors: Mapping[str, Tensor]) -> str | None:
-    total = sum(tensor.numel() for tensor in tensors.values())
-    for prefix in _PREFIXES:
-        under = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith(prefix))
-        if under and under >= _PREFIX_SHARE * total:
-            return prefix
-    return None
-
-
-def _architecture_hint(payload: Mapping[Any, Any]) -> str:
-    for source in (payload, *(payload.get(key) for key in _SETTINGS_KEYS)):
-        values = source if isinstance(source, Mapping) else getattr(source, "__dict__", {})
+def _architecture_hint(root: object) -> str:
+    fields = _fields(root)
+    for source in (fields, *(_fields(fields.get(key)) for key in _SETTINGS_KEYS)):
         for key in _ARCHITECTURE_KEYS:
-            if isinstance(values.get(key), str):
-                return str(values[key])
+            if isinstance(found := source.get(key), str) and _is_name(found):
+                return found
     return ""
 
 
-def _require_plain(tensors: Mapping[str, Tensor], file_name: str) -> None:
-    for name, tensor in tensors.items():
-        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized or tensor.is_complex():
-            raise InvalidCheckpoint(
-                f"{name} in {file_name} is not a plain dense tensor. Save the weights of the float32 model."
-            )
+def _without_weights(file_name: str, root: object, made: Sequence[str], other_forms: Mapping[str, str]) -> str:
+    if other_forms:
+        name, form = next(iter(other_forms.items()))
+        return f"{name} in {file_name} is {form}. Save the weights of the float32 model, plain and dense."
+    keys = [str(key)[:40] for key, _ in zip(_fields(root), range(6), strict=False) if _is_name(str(key))]
+    held = ", ".join(keys) or (f"a {root.name}" if isinstance(root, Record) else f"a {type(root).__name__}")
+    records = f"; in it are objects of {named(made)}, which were not opened" if made else ""
+    return f"{file_name} holds no weights by layer name; it holds {held}{records}. {RESAVE_ADVICE}"
 
 
-def _ema_note(*, used: bool) -> Iterator[str]:
-    chosen, other = ("averaged (EMA)", "plain") if used else ("plain", "averaged (EMA)")
-    yield f"The file holds two copies of the weights: the {chosen} ones are used, not the {other} ones."
+def _record_note(made: Sequence[str]) -> Iterator[str]:
+    if made:
+        yield f"Left out, unread: objects of {named(made)}. No code from the file was run."
 
 
-def _dropped_note(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        yield f"Left out, as they do not belong to the network: {_named(names)}."
-
-
-def _number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield what should be known about the numbers of a network's weights."""
     formats = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()} - {"float32"}
     if formats:
         yield f"Weights kept as {', '.join(sorted(formats))} are read as float32."
     broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     if broken:
-        yield f"These weights hold NaN or infinite numbers, so figures may mean nothing: {_named(broken)}."
+        yield f"These weights hold NaN or infinite numbers, so figures may mean nothing: {named(broken)}."
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -258,6 +288,7 @@ def _is_finite(tensor: Tensor) -> bool:
     return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """Return the first few of ``names``, and how many more there are."""
     more = len(names) - _NAMED_AT_MOST
     return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -43,6 +43,11 @@ def weights_only(shapes: Shapes) -> dict[str, Shape]:
     return {name: shape for name, shape in shapes.items() if not name.endswith(COMPUTED_SUFFIXES)}
 
 
+def is_layer(shape: Shape) -> bool:
+    """Return whether a weight of this shape mixes values, as matrices and kernels do and scales and counters do not."""
+    return sum(length > 1 for length in shape) > 1
+
+
 def entry_hash(name: str, shape: Shape) -> int:
     """Return 64 bits for one named shape; the same on every machine and in every process."""
     text = f"{name}:{','.join(map(str, shape))}"

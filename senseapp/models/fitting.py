@@ -3,137 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
-from senseapp.models.checkpoint import Checkpoint, read_checkpoint
-from senseapp.models.fingerprint import COMPUTED_SUFFIXES, BuiltWith, weights_only
+from senseapp.models.by_order import BY_ORDER_NOTE, named_by_order
+from senseapp.models.checkpoint import Checkpoint, named, number_notes, read_checkpoint
+from senseapp.models.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.models.loaded import LoadedModel, seeded_weights, skip_weight_init
-from senseapp.models.recognise import (
-    BY_ORDER_NOTE,
-    Candidate,
-    Layers,
-    fingerprint_named,
-    fit_but_for_head,
-    fit_by_order,
-    named_by_order,
-    ordered_weights,
-    recognise,
-)
-from senseapp.records.inputs import MatchReport, Mismatch
+from senseapp.models.misfits import match_state_dict, mismatch_sentence, why_nothing_fits
+from senseapp.models.networks import Network, choose_network, find_networks
+from senseapp.models.recognise import Candidate, fingerprint_named
 from senseapp.records.spec import ModelSpec
 
-_TRAINING_ONLY_PREFIXES = ("AuxLogits.", "aux1.", "aux2.")
-_LISTED_AT_MOST = 3
 
-
-def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_head: str = "") -> MatchReport:
-    """Compare ``tensors`` with the state dict of ``module`` and say why they do not fit, if they do not.
-
-    The weights of the layer ``fresh_head`` may be missing.
-    """
-    expected, found = (
-        {name: tuple(tensor.shape) for name, tensor in weights.items()} for weights in (module.state_dict(), tensors)
-    )
-    own = weights_only(expected)
-    missing = [
-        Mismatch(name, shape, None)
-        for name, shape in own.items()
-        if name not in found and not (fresh_head and name.rpartition(".")[0] == fresh_head)
-    ]
-    wrong = [Mismatch(name, own[name], found[name]) for name in own if name in found and found[name] != own[name]]
-    surplus = [name for name in found if name not in expected]
-    unexpected = [Mismatch(name, None, found[name]) for name in surplus if not _is_ignored(name)]
-    return MatchReport(
-        differences=(*missing, *wrong, *unexpected),
-        ignored=tuple(filter(_is_ignored, surplus)),
-        cause=_likely_cause(list(expected), missing, unexpected, wrong),
-    )
-
-
-def _is_ignored(name: str) -> bool:
-    return name.endswith(COMPUTED_SUFFIXES) or name.startswith(_TRAINING_ONLY_PREFIXES)
-
-
-def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mismatch], wrong: list[Mismatch]) -> str:
-    """Return the first explanation that accounts for every difference."""
-    if not (missing or unexpected or wrong):
-        return ""
-    head = names[-1].rpartition(".")[0] + "."  # the last layer that has weights
-    if len(missing) > len(names) // 2:
-        return "The checkpoint was made for another architecture: most names differ."
-    if wrong and not (missing or unexpected):
-        return _cause_of_shapes(names, head, wrong)
-    if all(item.name.startswith(head) for item in missing) and not wrong:
-        if not unexpected:
-            return "The checkpoint has no classifier: it holds the features only."
-        if missing:
-            return f"The checkpoint has another classifier in place of {head.rstrip('.')}."
-        return "The checkpoint holds more than this architecture: a larger variant, or a second network beside it."
-    return "The checkpoint was made for a variant of this architecture, or for another version of its library."
-
-
-def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
-    if all(item.name.startswith(head) for item in wrong):
-        return (
-            f"The checkpoint has {(wrong[0].found or (0,))[0]} classes, "
-            f"the network was built with {(wrong[0].expected or (0,))[0]}."
-        )
-    first = names[0].rpartition(".")[0]
-    if all(item.name.rpartition(".")[0] == first for item in wrong):
-        return "The checkpoint was made for images with another number of channels."
-    if all("pos" in item.name or "bias_table" in item.name or "rel_" in item.name for item in wrong):
-        return "The checkpoint was made for another image size."
-    return "The checkpoint was made for a wider, narrower or otherwise different variant of this architecture."
-
-
-def load_tensors(module: nn.Module, checkpoint: Checkpoint, *, title: str, fresh_head: str = "") -> tuple[str, ...]:
-    """Copy the checkpoint's weights into ``module``, as float32; return the notes a person should read.
+def load_tensors(
+    module: nn.Module, tensors: Mapping[str, Tensor], *, file_name: str, title: str, fresh_head: str = ""
+) -> None:
+    """Copy the weights ``tensors`` of a file into ``module``, as float32.
 
     ``fresh_head`` names a classifier that the checkpoint lacks; it is drawn from a fixed seed.
 
     Raises:
         InvalidCheckpoint: a weight is missing, surplus or of another shape; the module is unchanged.
     """
-    report = match_state_dict(module, checkpoint.tensors, fresh_head=fresh_head)
+    report = match_state_dict(module, tensors, fresh_head=fresh_head)
     if not report.fits:
-        raise InvalidCheckpoint(_mismatch_sentence(report, checkpoint.file_name, title))
+        raise InvalidCheckpoint(mismatch_sentence(report, file_name, title))
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
-            if name in checkpoint.tensors and not name.endswith(COMPUTED_SUFFIXES):
-                tensor.copy_(checkpoint.tensors[name])
+            if name in tensors and not name.endswith(COMPUTED_SUFFIXES):
+                tensor.copy_(tensors[name])
     if fresh_head:
         _initialise_head(module.get_submodule(fresh_head))
-    ignored = [name for name in report.ignored if name.startswith(_TRAINING_ONLY_PREFIXES)]
-    return (f"Left out {len(ignored)} weights of heads that serve training only.",) if ignored else ()
 
 
 def _initialise_head(head: nn.Module) -> None:
     with seeded_weights(), torch.no_grad():
         for name, parameter in head.named_parameters():
             nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
-
-
-def _mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
-    names: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
-    for item in report.differences:
-        if item.kind == "wrong shape":
-            names["of another shape"].append(f"{item.name} {item.found} for {item.expected}")
-        else:
-            names[item.kind].append(item.name)
-    parts = [f"{len(found)} {what} ({_some(found)})" for what, found in names.items() if found]
-    return (
-        f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause} "
-        "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
-    )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED_AT_MOST]) + (", …" if len(names) > _LISTED_AT_MOST else "")
 
 
 _FRESH_HEAD_NOTE = (
@@ -149,29 +60,29 @@ class Proposal:
 
     Attributes:
         spec: the architecture, sized as the weights say.
-        checkpoint: its weights, under the names that the architecture has.
+        file_name: of the checkpoint.
+        tensors: its weights, under the names that the architecture has.
         fresh_head: name of the classifier that the checkpoint lacks; empty where it has one.
         order: the checkpoint's names in the architecture's order, where only order and shapes fit; else empty.
-        notes: sentences on the choice.
+        notes: sentences on what was chosen and left out.
     """
 
     spec: ModelSpec
-    checkpoint: Checkpoint
+    file_name: str
+    tensors: Mapping[str, Tensor]
     fresh_head: str = ""
     order: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def fitted(self, module: nn.Module) -> Checkpoint:
-        """Return the checkpoint with its weights under the names that ``module``, the architecture, has.
+    def fitted(self, module: nn.Module) -> Mapping[str, Tensor]:
+        """Return the weights under the names that ``module``, the architecture, has.
 
         Raises:
             InvalidCheckpoint: order and shapes fit, but a negative number would become a variance.
         """
         if not self.order:
-            return self.checkpoint
-        checkpoint, title = self.checkpoint, self.spec.title
-        named = named_by_order(module, checkpoint.tensors, self.order, file_name=checkpoint.file_name, title=title)
-        return dataclasses.replace(checkpoint, tensors=named)
+            return self.tensors
+        return named_by_order(module, self.tensors, self.order, file_name=self.file_name, title=self.spec.title)
 
 
 def load_from_checkpoint(
@@ -188,73 +99,109 @@ def load_from_checkpoint(
     if spec.pretrained:
         raise InvalidSpec("Choose published weights or a checkpoint, not both.")
     report("Reading the checkpoint")
-    checkpoint = read_checkpoint(spec.checkpoint, use_ema=spec.use_ema)
+    checkpoint = read_checkpoint(spec.checkpoint)
     if spec.library == "auto":
         report("Recognising the architecture")
     proposal = propose(spec, checkpoint)
     report(f"Building {proposal.spec.title}")
     with skip_weight_init():
         loaded = build(proposal.spec)
-    weights = proposal.fitted(loaded.module)
-    fitted = load_tensors(loaded.module, weights, title=proposal.spec.title, fresh_head=proposal.fresh_head)
+    weights, title = proposal.fitted(loaded.module), proposal.spec.title
+    load_tensors(loaded.module, weights, file_name=proposal.file_name, title=title, fresh_head=proposal.fresh_head)
     return dataclasses.replace(
         loaded,
         pretrained=True,
         class_names=() if proposal.fresh_head else loaded.class_names,
         fresh_head=bool(proposal.fresh_head),
-        notes=(*loaded.notes, *checkpoint.notes, *proposal.notes, *fitted),
+        notes=(*loaded.notes, *proposal.notes),
     )
 
 
-def propose(spec: ModelSpec, checkpoint: Checkpoint, candidates: tuple[Candidate, ...] | None = None) -> Proposal:
+def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[Network, ...]:
+    """Return the networks in ``checkpoint``; where ``spec`` names an architecture, those of it."""
+    return find_networks(checkpoint, fingerprint_named(spec.library, spec.name))
+
+
+def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[Network] = ()) -> Proposal:
     """Return the architecture to build for ``checkpoint``, sized as its weights say.
 
-    ``candidates`` are those that :func:`recognised` returns, where they are known already.
+    ``networks`` are those that :func:`networks_in` returns, where they are known already.
 
     Raises:
         InvalidCheckpoint: no known architecture fits, or the weights contradict what ``spec`` asks for.
     """
+    networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
+    network = choose_network(networks, spec.network, file_name=file_name)
     notes: tuple[str, ...] = ()
     if spec.library == "auto":
-        found = recognised(checkpoint) if candidates is None else candidates
-        spec, notes = _choose(spec, found, checkpoint.file_name)
-    fingerprint, layers = fingerprint_named(spec.library, spec.name), Layers(checkpoint.shapes)
-    head = ordered = read = None
-    if fingerprint is not None:
-        head = fit_but_for_head(fingerprint, layers)
-        if head is None and not fingerprint.fits(layers.shapes, layers.signature):
-            ordered = fit_by_order(fingerprint, ordered_weights(checkpoint.tensors))
-        read = ordered or fingerprint.free.read_off(head.renamed(layers.shapes) if head else layers.shapes)
+        spec, notes = _choose(spec, network, checkpoint)
+    chosen = next((item for item in network.candidates if _is_of(item, spec)), None)
+    head = None if chosen is None else chosen.head
     if head is not None and head.missing and spec.num_classes is None:
         raise InvalidCheckpoint(
-            f"The weights in {checkpoint.file_name} are those of {spec.title} without its classifier. Bring the "
+            f"The weights in {file_name} are those of {spec.title} without its classifier. Bring the "
             "whole checkpoint, or measure with a random classifier of a given number of classes: accuracy then means "
             "nothing, KL shows how far the output moves."
         )
+    tensors = dict(network.tensors)
+    if chosen is not None:
+        tensors = {name: tensors[name] for name in tensors if name not in chosen.surplus}
+        notes = (*notes, *_choice_notes(chosen, network, is_said=bool(notes)))
     if head is not None:
-        checkpoint = dataclasses.replace(checkpoint, tensors=head.renamed(checkpoint.tensors))
-        renamed = f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
-        notes = (*notes, _FRESH_HEAD_NOTE if head.missing else renamed)
-    if ordered is not None and not notes:
-        notes = (BY_ORDER_NOTE.format(title=spec.title),)
-    sized = _sized(spec, read, own_size=fingerprint.img_size if fingerprint else None, file_name=checkpoint.file_name)
+        tensors = head.renamed(tensors)
+    fingerprint = fingerprint_named(spec.library, spec.name)
+    sized = _sized(spec, chosen, own_size=fingerprint.img_size if fingerprint else None, file_name=file_name)
     return Proposal(
-        spec=dataclasses.replace(sized, checkpoint="", use_ema=False),
-        checkpoint=checkpoint,
+        spec=dataclasses.replace(sized, checkpoint="", network=""),
+        file_name=file_name,
+        tensors=tensors,
         fresh_head=head.own if head is not None and head.missing else "",
-        order=() if ordered is None else ordered.order,
-        notes=notes,
+        order=() if chosen is None else chosen.order,
+        notes=(*notes, *_file_notes(network, networks), *checkpoint.notes, *number_notes(tensors)),
     )
 
 
-def recognised(checkpoint: Checkpoint) -> tuple[Candidate, ...]:
-    """Return the architectures that ``checkpoint`` may belong to, the likeliest first."""
-    return recognise(
-        checkpoint.shapes,
-        arch_hint=checkpoint.arch_hint,
-        file_name=checkpoint.file_name.rpartition(".")[0],
-        orders=ordered_weights(checkpoint.tensors),
-    )
+def _is_of(candidate: Candidate, spec: ModelSpec) -> bool:
+    """Return whether it is the architecture of ``spec``, with whatever tag of weights in its name."""
+    return (candidate.library, candidate.name) == (spec.library, spec.name.split(".", 1)[0])
+
+
+def _choice_notes(chosen: Candidate, network: Network, *, is_said: bool) -> Iterator[str]:
+    """Yield how the network differs from the architecture; ``is_said``: it was recognised, and a note says so."""
+    if chosen.by_order and not is_said:
+        yield BY_ORDER_NOTE.format(title=chosen.title)
+    if chosen.without_head:
+        yield _FRESH_HEAD_NOTE
+    elif chosen.head is not None:
+        head = chosen.head
+        yield f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
+    surplus = _left_over(chosen, network) if chosen.by_order else chosen.surplus
+    if surplus:
+        yield f"Left out, as {chosen.title} has no such weights: {named(surplus)}."
+        if any(is_layer(network.shapes[name]) for name in surplus):
+            yield (
+                "Among them are layers. If the network needs them, its accuracy before compression is lower than "
+                "you know it."
+            )
+
+
+def _left_over(chosen: Candidate, network: Network) -> list[str]:
+    """Return the weights that have no place in the order that fits."""
+    return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
+
+
+def _file_notes(network: Network, networks: Sequence[Network]) -> Iterator[str]:
+    """Yield which network was taken, where there are several, and what else is in the file."""
+    titles = [item.title for item in networks]
+    if len(titles) > 1:
+        yield (
+            f"The file holds {len(titles)} networks ({named(titles)}): the weights of {network.title} are used. Choose "
+            f"another one on the page, or with --network {next(title for title in titles if title != network.title)}."
+        )
+    others = tuple(item.title for item in networks if item is not network)
+    beside = [name for name in network.beside if not any(f"{title}.".startswith(f"{name}.") for title in others)]
+    if beside:
+        yield f"Not part of the network, and left out: {named(beside)}."
 
 
 def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]]:
@@ -265,33 +212,27 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
     Raises:
         InvalidCheckpoint: it cannot be read, or fits no architecture.
     """
-    checkpoint = read_checkpoint(spec.checkpoint, use_ema=spec.use_ema)
-    found = recognised(checkpoint)
-    first, notes = _choose(spec, found, checkpoint.file_name)
+    checkpoint = read_checkpoint(spec.checkpoint)
+    network = choose_network(networks_in(spec, checkpoint), spec.network, file_name=checkpoint.file_name)
+    first, notes = _choose(spec, network, checkpoint)
     others = [
         dataclasses.replace(spec, library=item.library, name=item.name)  # type: ignore[arg-type]
-        for item in found[1:]
-        if item.fits and item.score == found[0].score
+        for item in network.candidates[1:]
+        if item.fits and item.score == network.candidates[0].score
     ]
     return (first, *others), notes
 
 
-def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) -> tuple[ModelSpec, tuple[str, ...]]:
-    if candidates and candidates[0].without_head:
-        return dataclasses.replace(spec, library=candidates[0].library, name=candidates[0].name), ()  # type: ignore[arg-type]
-    if not candidates or not candidates[0].fits:
-        closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in candidates[:3])
-        order = "by their names or by their order"
-        if file_name.endswith(".safetensors"):
-            order = "by their names (a .safetensors file sorts its weights by name, so their order cannot tell)"
-        raise InvalidCheckpoint(
-            f"The weights in {file_name} are of no architecture of timm or torchvision, {order}"
-            f"{f'; the closest are {closest}' if closest else ''}. "
-            "Choose the architecture by name to see what differs."
-        )
-    best = candidates[0]
-    ties = [item.title for item in candidates[1:] if item.score == best.score]
-    but = "" if best.exact else " but for the name of the classifier"
+def _choose(spec: ModelSpec, network: Network, checkpoint: Checkpoint) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return ``spec`` with the architecture of ``network``, and how it was recognised."""
+    if not network.fits and not (network.candidates and network.candidates[0].without_head):
+        raise InvalidCheckpoint(why_nothing_fits(checkpoint, network))
+    best = network.candidates[0]
+    chosen = dataclasses.replace(spec, library=best.library, name=best.name)  # type: ignore[arg-type]
+    if best.without_head:
+        return chosen, ()
+    ties = [item.title for item in network.candidates[1:] if item.score == best.score and item.fits]
+    but = " but for the name of the classifier" if best.head is not None else ""
     note = f"Recognised as {best.title}: every name and shape fits{but}."
     if best.order:
         note = BY_ORDER_NOTE.format(title=best.title)
@@ -302,10 +243,10 @@ def _choose(spec: ModelSpec, candidates: tuple[Candidate, ...], file_name: str) 
             f" {', '.join(ties[:3])}{' and others' if len(ties) > 3 else ''} {has} {same}, "
             "so check that the baseline is as good as you expect."
         )
-    return dataclasses.replace(spec, library=best.library, name=best.name), (note,)  # type: ignore[arg-type]
+    return chosen, (note,)
 
 
-def _sized(spec: ModelSpec, read: BuiltWith[int | None] | None, *, own_size: int | None, file_name: str) -> ModelSpec:
+def _sized(spec: ModelSpec, read: Candidate | None, *, own_size: int | None, file_name: str) -> ModelSpec:
     """Fill in what the weights tell, and refuse what they contradict."""
     changes: dict[str, int] = {}
     for what in _UNITS if read is not None else ():

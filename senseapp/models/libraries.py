@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -325,3 +326,29 @@ def _torchvision_preprocessing(spec: ModelSpec, weights: WeightsEnum) -> Preproc
         crop_pct=crop / resize,
         interpolation=transforms.interpolation.value,
     )
+
+
+@lru_cache(maxsize=8)
+def architecture_shapes(library: str, name: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an architecture's state dict, by name, as its library builds it."""
+    return {key: tuple(tensor.shape) for key, tensor in build_on_meta(library, name).state_dict().items()}
+
+
+def build_on_meta(library: str, name: str, **overrides: int) -> nn.Module:
+    """Build an architecture on torch's ``meta`` device: its weights have shapes, and take no memory."""
+    try:
+        with torch.device("meta"):
+            return _build(library, name, overrides)
+    except (RuntimeError, InvalidSpec) as error:
+        if "meta tensor" not in str(error):
+            raise
+        return _build(library, name, overrides).to("meta")  # it computes its widths with tensors, like RegNet
+
+
+def _build(library: str, name: str, overrides: dict[str, int]) -> nn.Module:
+    if library == "timm":
+        module: nn.Module = timm.create_model(name, **overrides)  # type: ignore[arg-type]
+    else:
+        spec = replace(ModelSpec(library="torchvision", name=name), **overrides)  # type: ignore[arg-type]
+        module = build_torchvision(spec).module
+    return module.eval()

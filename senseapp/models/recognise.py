@@ -1,27 +1,20 @@
-"""Recognise the architecture of a checkpoint by the names and shapes of its weights, or by order and shapes alone.
-
-Matching by order serves networks converted from another framework, whose names differ: signatures of (place, shape)
-are compared. Neighbours of equal shape could be exchanged unseen, so such a match is a guess that the accuracy of the
-uncompressed network confirms or refutes.
-"""
+"""Recognise the architecture of one network by the names and shapes of its weights, or by order and shapes alone."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from senseapp.core.errors import InvalidCheckpoint
 from senseapp.models.catalogue import find_entry
 from senseapp.models.fingerprint import (
-    COMPUTED_SUFFIXES,
     MODULUS,
     BuiltWith,
     Fingerprint,
     OrderedWeights,
     Shapes,
-    by_place,
+    is_layer,
     load_fingerprints,
     resemblance,
     signature_of,
@@ -29,70 +22,9 @@ from senseapp.models.fingerprint import (
     weights_only,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-BY_ORDER_NOTE = (
-    "Names are unknown; order and shapes fit {title}. This is a guess: the accuracy of the uncompressed network on "
-    "your images confirms or refutes it."
-)
-_NAMES_OF_ROLES = (  # in the order in which PyTorch's own layers hold them
-    ("weight", "kernel", "gamma", "w"),
-    ("bias", "beta", "b"),
-    ("running_mean", "moving_mean", "mean"),
-    ("running_variance", "running_var", "moving_variance", "moving_var", "variance", "var"),
-)
-_RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in names}
-_LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
-_ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
-_VARIANCE_SUFFIX = "running_var"
-
-
-def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
-    """Return the weights in the orders to try: as PyTorch's own layers hold theirs, then as they are in the file.
-
-    Whole numbers (counters and tables of positions) are left out, whatever their names. In the first order the
-    weights of one layer stand together: weight, bias, running mean, running variance.
-    """
-    names = tuple(name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point())
-    found = []
-    for order in dict.fromkeys((_layer_by_layer(names), names)):
-        shapes = tuple(tuple(tensors[name].shape) for name in order)
-        found.append(OrderedWeights(order, shapes, signature_of(by_place(shapes))))
-    return tuple(found)
-
-
-def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
-    layers: dict[str, list[tuple[int, str]]] = {}
-    for name in names:
-        found = _ROLE.match(name)
-        layer, rank = ((found[1] or ""), _RANKS[found[2].lower()]) if found else (f"{name}.", 0)
-        layers.setdefault(layer, []).append((rank, name))
-    return tuple(name for layer in layers.values() for _, name in sorted(layer, key=lambda item: item[0]))
-
-
-def named_by_order(
-    module: nn.Module, tensors: Mapping[str, Tensor], order: Sequence[str], *, file_name: str, title: str
-) -> dict[str, Tensor]:
-    """Return the weights under the names that ``module`` has for those at the same places.
-
-    ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
-
-    Raises:
-        InvalidCheckpoint: a weight would become a variance and is negative, so the order is another one.
-    """
-    own = [name for name in module.state_dict() if not name.endswith(COMPUTED_SUFFIXES)]
-    for name, found in zip(own, order, strict=True):
-        if name.endswith(_VARIANCE_SUFFIX) and bool((tensors[found] < 0).any()):
-            raise InvalidCheckpoint(
-                f"The shapes of {file_name} fit {title} in their order, but {found} would be a variance and holds "
-                "negative numbers, so the order is another one. Save the weights under the names of the architecture."
-            )
-    return {name: tensors[found] for name, found in zip(own, order, strict=True)}
-
-
 _SCORE_AT_OTHER_SIZE = 0.99
 _SCORE_OF_RENAMED_HEAD = 0.98
+_SCORE_WITH_SURPLUS = 0.975
 _SCORE_WITHOUT_HEAD = 0.97
 _SCORE_BY_ORDER = 0.96
 _BEST_INEXACT_SCORE = 0.95
@@ -134,12 +66,13 @@ class Candidate(BuiltWith[int | None]):
     Attributes:
         library, name: the architecture.
         score: 1 when every name and shape fits at the architecture's own image size, 0.99 when they fit at
-            another one, 0.98 when they fit but for the name of the classifier, 0.97 when there is no classifier,
-            0.96 when names are others but order and shapes fit; below that the share of names and shapes in common,
-            roughly.
+            another one, 0.98 when they fit but for the name of the classifier, 0.975 when there are others beside
+            them, 0.97 when there is no classifier, 0.96 when names are others but order and shapes fit; below that
+            the share of names and shapes in common, roughly.
         exact: whether every name and shape fits.
         head: how the classifier differs, where all else fits.
         order: the checkpoint's names in the architecture's order, where these are all that fits; else empty.
+        surplus: names in the checkpoint that the architecture does not have, where it has all others.
     """
 
     library: str
@@ -148,11 +81,12 @@ class Candidate(BuiltWith[int | None]):
     exact: bool = False
     head: HeadFit | None = None
     order: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
         """Whether the checkpoint has all weights of the architecture, as far as names or order and shapes tell."""
-        return self.exact or self.by_order or (self.head is not None and not self.head.missing)
+        return not self.without_head and (self.exact or self.by_order or self.head is not None or bool(self.surplus))
 
     @property
     def by_order(self) -> bool:
@@ -197,21 +131,32 @@ class Layers:
 
 
 def recognise(
-    shapes: Shapes, *, arch_hint: str = "", file_name: str = "", orders: Sequence[OrderedWeights] = (), limit: int = 10
+    shapes: Shapes,
+    *,
+    arch_hint: str = "",
+    file_name: str = "",
+    orders: Sequence[OrderedWeights] = (),
+    known: Sequence[Candidate] = (),
+    among: Sequence[Fingerprint] | None = None,
+    limit: int = 10,
 ) -> tuple[Candidate, ...]:
     """Return up to ``limit`` architectures that ``shapes`` resemble, the likeliest first.
 
     Architectures with identical names and shapes cannot be told apart and have the same score; among them the
     one named by ``arch_hint`` comes first, then those whose name is in ``file_name`` (the longest such name first),
     then those with published weights, then shorter names. Where no names fit, those come first whose shapes fit in
-    one of ``orders``. Files with more weights than any network has resemble none.
+    one of ``orders``. Files with more weights than any network has resemble none. ``known`` are candidates that were
+    found before, ``among`` the architectures to compare with: all of them where it is None.
     """
-    if len(shapes) > _MOST_WEIGHTS:
+    if len(shapes) > _MOST_WEIGHTS and not known:
         return ()
     layers = Layers(shapes)
-    sketch, found = sketch_of(layers.shapes), []
-    for fingerprint in load_fingerprints():
-        candidate = _by_names(fingerprint, layers) or fit_by_order(fingerprint, orders)
+    sketch, found = sketch_of(layers.shapes), list(known)
+    done = {(item.library, item.name) for item in known}
+    for fingerprint in load_fingerprints() if among is None else among:
+        if (fingerprint.library, fingerprint.name) in done:
+            continue
+        candidate = fit_by_names(fingerprint, layers) or fit_by_order(fingerprint, orders)
         if candidate is None:
             score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
             candidate = _candidate(fingerprint, layers.shapes, score=score)
@@ -221,7 +166,7 @@ def recognise(
     return tuple(found[:limit])
 
 
-def _by_names(fingerprint: Fingerprint, layers: Layers) -> Candidate | None:
+def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> Candidate | None:
     """Return the architecture as a candidate if its names and shapes fit, but for its classifier perhaps."""
     size = fingerprint.free.read_off(layers.shapes).img_size
     size_is_known = (size is None) == (fingerprint.free.size is None)
@@ -269,6 +214,60 @@ def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> 
     return None
 
 
+def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> Candidate | None:
+    """Return the architecture as a candidate if the checkpoint has all its weights, and others that can be left out.
+
+    ``own`` are the architecture's weights as its library builds it. A classifier of another name is taken for its own
+    where no other layer is left over. None where a weight is missing, or a layer stands between those of the network:
+    that is another architecture.
+    """
+    free, shapes = fingerprint.free, layers.shapes
+    missing = [name for name in own if name not in shapes]
+    fixed = (name for name in own if name in shapes and name not in free.patterns)
+    if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
+        return None
+    surplus = [name for name in shapes if name not in own]
+    head = None
+    if missing:
+        classifier = missing[0].rpartition(".")[0]
+        if not free.classes or {name for name in own if name.startswith(f"{classifier}.")} != set(missing):
+            return None
+        if free.classes[0].rpartition(".")[0] != classifier:
+            return None
+        head = _head_in(surplus, shapes, fingerprint, classifier)
+        taken = {name.replace(classifier, head.found, 1) for name in missing}
+        surplus = [name for name in surplus if name not in taken]
+        if not head.missing and any(is_layer(shapes[name]) for name in surplus):
+            return None
+    if layers_between(surplus, shapes, own):
+        return None
+    score = _SCORE_WITHOUT_HEAD if head and head.missing else _SCORE_WITH_SURPLUS
+    renamed = head.renamed(shapes) if head else shapes
+    return _candidate(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
+
+
+def _head_in(surplus: Sequence[str], shapes: Shapes, fingerprint: Fingerprint, own: str) -> HeadFit:
+    """Return the one layer of ``surplus`` that has the shapes of the classifier; no name where there is not one."""
+    patterns = {name.rpartition(".")[2]: name for name in fingerprint.free.patterns if name.startswith(f"{own}.")}
+    found = []
+    for layer in dict.fromkeys(name.rpartition(".")[0] for name in surplus):
+        renamed = {own_name: shapes.get(f"{layer}.{suffix}", ()) for suffix, own_name in patterns.items()}
+        if fingerprint.free.fit(renamed, patterns.values()) and len({shape[0] for shape in renamed.values()}) == 1:
+            found.append(layer)
+    return HeadFit(own=own, found=found[0] if len(found) == 1 else "")
+
+
+def layers_between(surplus: Iterable[str], shapes: Shapes, own: Shapes) -> list[str]:
+    """Return the weights of layers that stand inside the modules of the network, or belong to the network itself."""
+    modules = {name[: dot.start()] for name in own for dot in re.finditer(r"\.", name)}
+    return [
+        name
+        for name in surplus
+        if is_layer(shapes[name])
+        and ("." not in name or any(name[: dot.start()] in modules for dot in re.finditer(r"\.", name)))
+    ]
+
+
 def _candidate(
     fingerprint: Fingerprint,
     shapes: Shapes,
@@ -277,6 +276,7 @@ def _candidate(
     exact: bool = False,
     head: HeadFit | None = None,
     order: tuple[str, ...] = (),
+    surplus: tuple[str, ...] = (),
 ) -> Candidate:
     return Candidate(
         library=fingerprint.library,
@@ -285,6 +285,7 @@ def _candidate(
         exact=exact,
         head=head,
         order=order,
+        surplus=surplus,
         **asdict(fingerprint.free.read_off(shapes)),
     )
 

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from senseapp.compressions import CompressionConfig, QuantizationConfig, SparsityConfig, all_descriptions
-from senseapp.core.codec import register, register_family
+from senseapp.core.codec import register, register_family, register_upgrade
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import metric_named
 from senseapp.records.image_sets import IMAGE_SETS
@@ -33,6 +33,9 @@ NUM_PHOTOGRAPHS = 160
 """Crops of the shipped photographs; the first :data:`NUM_MEASURED_PHOTOGRAPHS` share no scene with the others."""
 NUM_MEASURED_PHOTOGRAPHS = 48
 
+AVERAGED = "ema"
+"""What :attr:`ModelSpec.network` says for averaged weights, which training programs keep under names that hold it."""
+
 WITHOUT_LABELS = "none"
 """What :attr:`DataSpec.labels` says to measure without labels."""
 
@@ -47,7 +50,8 @@ class ModelSpec:
         name: in the library (``resnet50``); one of :data:`DEMO_NETWORKS` for the demo; empty for ``auto``.
         pretrained: load the library's published weights.
         checkpoint: path of a weights file; empty means none.
-        use_ema: take the averaged (EMA) weights of a checkpoint that holds both.
+        network: which of several networks in a checkpoint: what stands before the names of its weights
+            (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
         task: one of :data:`senseapp.tasks.TASKS`.
     """
@@ -56,7 +60,7 @@ class ModelSpec:
     name: str = ""
     pretrained: bool = False
     checkpoint: str = ""
-    use_ema: bool = False
+    network: str = ""
     num_classes: int | None = None
     in_chans: int | None = None
     img_size: int | None = None
@@ -249,6 +253,15 @@ PHOTOGRAPHS_DEMO = RunSpec(
 
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
 register(RunSpec)
+
+
+def _with_network(fields: dict[str, Any]) -> dict[str, Any]:
+    """Read what was a switch for averaged weights as the network of that name."""
+    averaged = fields.pop("use_ema", False)
+    return fields | {"network": AVERAGED} if averaged else fields
+
+
+register_upgrade(ModelSpec, _with_network)
 
 
 def patterns_in(layers: str | Sequence[str]) -> tuple[str, ...]:

@@ -67,10 +67,10 @@ class Inputs:
             return ()
         return self._backend.answer(FindGroups(spec=spec), self._asker).groups
 
-    def identify_checkpoint(self, path: str, *, use_ema: bool = False) -> CheckpointReport:
+    def identify_checkpoint(self, path: str, *, network: str = "") -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
-        self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)))
-        return self._backend.answer(IdentifyCheckpoint(path=path, use_ema=use_ema), self._asker)
+        self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, network=network)))
+        return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._asker)
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""

@@ -154,8 +154,8 @@ class CheckpointReport:
     Attributes:
         spec: the checkpoint, as a model whose architecture is to be recognised.
         candidates: architectures that it may belong to, the likeliest first; none where nothing is alike.
-        wrapping: keys and prefixes that were taken off, from the outside in.
-        has_ema: whether the file holds averaged (EMA) weights beside the plain ones.
+        network: the one that this is about, by what stands before the names of its weights in the file, and
+        networks: all of the file, in its order.
         num_tensors: weights by name.
         notes: sentences a person should read.
         verdict: in one sentence, which architecture fits exactly, or that none does.
@@ -163,8 +163,8 @@ class CheckpointReport:
 
     spec: ModelSpec
     candidates: tuple[Candidate, ...]
-    wrapping: tuple[str, ...]
-    has_ema: bool
+    network: str
+    networks: tuple[str, ...]
     num_tensors: int
     notes: tuple[str, ...]
     verdict: str
@@ -186,26 +186,32 @@ class CheckpointReport:
         return tuple(item for item in self.candidates if item.fits and item.score == self.candidates[0].score)
 
 
-def identify_checkpoint(path: str, *, use_ema: bool = False) -> CheckpointReport:
-    """Read a checkpoint and rank the architectures that its names and shapes fit; may take seconds."""
+def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
+    """Read a checkpoint and rank the architectures that one of its networks fits, the first by default.
+
+    This may take seconds.
+    """
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
-    from senseapp.models.fitting import propose, recognised
+    from senseapp.models.fitting import networks_in, propose
+    from senseapp.models.networks import choose_network
 
-    checkpoint = read_checkpoint(path, use_ema=use_ema)
-    spec = ModelSpec(library="auto", checkpoint=path, use_ema=use_ema)
-    candidates = recognised(checkpoint)
+    checkpoint = read_checkpoint(path)
+    spec = ModelSpec(library="auto", checkpoint=path, network=network)
+    networks = networks_in(spec, checkpoint)
+    chosen = choose_network(networks, network, file_name=checkpoint.file_name)
+    notes = list(checkpoint.notes)
     try:
-        verdict = " ".join(propose(spec, checkpoint, candidates).notes)
+        verdict, *notes = propose(spec, checkpoint, networks).notes
     except InvalidCheckpoint as error:
         verdict = str(error)
     return CheckpointReport(
         spec=spec,
-        candidates=candidates,
-        wrapping=checkpoint.wrapping,
-        has_ema=checkpoint.has_ema,
-        num_tensors=len(checkpoint.tensors),
-        notes=checkpoint.notes,
+        candidates=chosen.candidates,
+        network=chosen.title if chosen.prefix else "",
+        networks=tuple(item.title for item in networks),
+        num_tensors=len(chosen.tensors),
+        notes=tuple(notes),
         verdict=verdict,
     )
 
@@ -214,15 +220,16 @@ def compare_checkpoint(model: ModelSpec) -> MatchReport:
     """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
     load_engine()
     from senseapp.models.checkpoint import read_checkpoint  # torch loads on first use, not when the app starts
-    from senseapp.models.fitting import match_state_dict, propose
+    from senseapp.models.fitting import propose
     from senseapp.models.load import build_network
     from senseapp.models.loaded import skip_weight_init
+    from senseapp.models.misfits import match_state_dict
 
-    checkpoint = read_checkpoint(model.checkpoint, use_ema=model.use_ema)
+    checkpoint = read_checkpoint(model.checkpoint)
     proposal = propose(model, checkpoint)
     with skip_weight_init():
         module = build_network(proposal.spec).module
-    return match_state_dict(module, proposal.fitted(module).tensors, fresh_head=proposal.fresh_head)
+    return match_state_dict(module, proposal.fitted(module), fresh_head=proposal.fresh_head)
 
 
 def same_model(first: ModelSpec, second: ModelSpec) -> bool:

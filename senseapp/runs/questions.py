@@ -91,7 +91,7 @@ class IdentifyCheckpoint(Question[CheckpointReport]):
 
     answer_type: ClassVar[type[Any]] = CheckpointReport
     path: str
-    use_ema: bool = False
+    network: str = ""
 
     @property
     def subject(self) -> str:
@@ -110,7 +110,7 @@ class IdentifyCheckpoint(Question[CheckpointReport]):
 
     def answer(self) -> CheckpointReport:
         """Read it and compare it with all architectures known."""
-        return identify_checkpoint(self.path, use_ema=self.use_ema)
+        return identify_checkpoint(self.path, network=self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

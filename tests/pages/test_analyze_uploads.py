@@ -76,7 +76,11 @@ def test_an_unknown_checkpoint_is_recognised_and_confirmed(analyze: AppTest, ser
     assert picker.value == "timm/resnet10t"
     assert picker.options[0] == "timm/resnet10t · every name and shape fits"
     assert "Recognised as timm/resnet10t" in texts(analyze)
-    for part in ("4 classes (the head is built for them; resnet10t comes with 1,000)", "3 channels", "`module.`"):
+    for part in (
+        "4 classes (the head is built for them; resnet10t comes with 1,000)",
+        "3 channels",
+        "`state_dict.module`",
+    ):
         assert part in texts(analyze)
     analyze.button_group(key="analyze.data.source").set_value("None").run()
     analyze.button(key="analyze.run").click().run()
@@ -102,11 +106,13 @@ def test_averaged_weights_are_a_choice(analyze: AppTest, service: Service) -> No
 
     averaged = timm.create_model("resnet10t", num_classes=4).state_dict()
     upload_checkpoint(analyze, "net.pth", checkpoint(state_dict_ema=averaged))
-    analyze.button_group(key="analyze.model.weights").set_value("Averaged (EMA)").run()
+    network = next(box for box in analyze.selectbox if box.label == "Network in the file")
+    assert network.options == ["state_dict.module", "state_dict_ema"]
+    network.set_value("state_dict_ema").run()
     wait_for_card(analyze)
     analyze.button_group(key="analyze.data.source").set_value("None").run()
     analyze.button(key="analyze.run").click().run()
-    assert started(service).model.use_ema
+    assert started(service).model.network == "state_dict_ema"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def seeds_of(canary):
     weights = {f"layer{index}.weight": torch.randn(6, 5) for index in range(6)} | {"count": torch.tensor(3)}
     training = {"state_dict": weights, "arch": "resnet18", "optimizer": {"state": {0: torch.ones(3)}}}
     hostile = {"state_dict": weights, "hook": TouchCanary(canary)}
+    arrays = {"arrays": {name: tensor.numpy() for name, tensor in weights.items()}, "hook": TouchCanary(canary)}
     return [
         (".pth", torch_file(weights, zipped=True)),
         (".pt", torch_file(training, zipped=True)),
@@ -52,6 +53,9 @@ def seeds_of(canary):
         (".pth", torch_file(hostile, zipped=True)),
         (".ckpt", torch_file(hostile, zipped=False)),
         (".pth", pickle.dumps(hostile)),
+        (".pt", pickle.dumps(hostile, protocol=2)),
+        (".pth", torch_file(arrays, zipped=True)),
+        (".bin", pickle.dumps(arrays)),
         (".safetensors", safetensors.torch.save(weights)),
     ]
 

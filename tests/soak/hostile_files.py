@@ -128,6 +128,41 @@ def code(step: int, _: random.Random) -> bytes:
     return torch_zip(b"\x80\x02c" + command.encode() + b"\n" + text("x") + b"\x85R.")
 
 
+TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
+    b"X\x03\x00\x00\x00cpuK\x04tQK\x00K\x04\x85K\x01\x85\x89NtR"
+)
+"""The opcodes of a tensor of four numbers in storage 0."""
+
+
+def shared_dicts_with_weights(step: int, _: random.Random) -> bytes:
+    body = b"}" + text("w") + TENSOR + b"s" + memo(0)
+    for level in range(20 * step):
+        items = b"".join(text(f"k{i}") + memo(level, get=True) for i in range(50))
+        body += b"0}" + memo(level + 1) + b"(" + items + b"u"
+    return torch_zip(b"\x80\x02" + body + b".", **{"data/0": bytes(16)})
+
+
+def far_memo(step: int, _: random.Random) -> bytes:
+    return torch_zip(b"\x80\x02}" + memo(2**32 - step) + b".")
+
+
+def copied_text(step: int, _: random.Random) -> bytes:
+    once = b"c_codecs\nencode\n" + memo(1, get=True) + text("latin1") + b"\x86R0"
+    return torch_zip(b"\x80\x02" + text("x" * 10_000 * step) + memo(1) + b"0" + once * 20_000 + b"}.")
+
+
+def copied_arguments(step: int, _: random.Random) -> bytes:
+    many = b"(" + b"N" * 10_000 * step + b"t" + memo(1) + b"0"
+    once = b"ctorch\nSize\n" + memo(1, get=True) + b"R0"
+    return torch_zip(b"\x80\x02" + many + once * 20_000 + b"}.")
+
+
+def far_strides(step: int, _: random.Random) -> bytes:
+    far = TENSOR.replace(b"K\x04\x85K\x01\x85", b"J" + struct.pack("<i", 10**step % 2**31) + b"\x85K\x01\x85")
+    return torch_zip(b"\x80\x02}" + text("w") + far + b"s.", **{"data/0": bytes(16)})
+
+
 def long_numbers(step: int, _: random.Random) -> bytes:
     return torch_zip(
         b"\x80\x02}" + b"\x8b" + struct.pack("<i", 100_000 * step) + b"\x7f" * (100_000 * step) + b"K\x00s."
@@ -242,6 +277,11 @@ def broken_table(step: int, chance: random.Random) -> bytes:
 _FAMILIES: dict[Family, Maker] = {
     ("doubled tuples", "checkpoint", ".pth"): doubled_tuples,
     ("shared dicts", "checkpoint", ".pth"): shared_dicts,
+    ("shared dicts with weights", "checkpoint", ".pth"): shared_dicts_with_weights,
+    ("far memo", "checkpoint", ".pth"): far_memo,
+    ("copied text", "checkpoint", ".pth"): copied_text,
+    ("copied arguments", "checkpoint", ".pth"): copied_arguments,
+    ("far strides", "checkpoint", ".pth"): far_strides,
     ("slow codec", "checkpoint", ".pth"): slow_codec,
     ("state of a dict", "checkpoint", ".pth"): state_of_a_dict,
     ("code", "checkpoint", ".pth"): code,

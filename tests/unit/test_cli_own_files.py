@@ -44,12 +44,13 @@ def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, cap
     assert result.has_labels
     assert result.num_samples == 6
     assert result.profile.num_classes == 3
-    assert result.spec.model.use_ema
+    assert result.spec.model.network == "ema"
     assert {item.layer for item in result.measurements} == {"conv1.0", "conv1.3", "conv1.6", "fc"}
     printed = capsys.readouterr().out
     assert "Recognised as timm/resnet10t" in printed
     assert "1/broken.png" in printed
-    assert "averaged (EMA)" in printed
+    assert "The file holds 2 networks" in printed
+    assert "state_dict_ema are used" in printed
 
 
 def test_a_folder_without_labels(weights, tmp_path, capsys):

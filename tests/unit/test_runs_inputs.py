@@ -67,8 +67,8 @@ def test_a_checkpoint_without_a_name_is_recognised(service, tmp_path):
     best = report.candidates[0]
     assert (best.score, best.exact, best.num_classes, best.in_chans) == (1.0, True, 4, 3)
     assert not any(other.exact for other in report.candidates[1:])
-    assert report.wrapping == ("model", "module.")
-    assert not report.has_ema
+    assert report.network == "model.module"
+    assert report.networks == ("model.module",)
     assert "every name and shape fits" in report.verdict
 
 
@@ -84,10 +84,10 @@ def test_weights_that_are_not_finite_are_named(service, tmp_path):
 def test_averaged_weights_are_told(service, tmp_path):
     averaged = timm.create_model(MODEL, num_classes=4).state_dict()
     path = str(save(tmp_path / "files" / "net.pth", state_dict_ema=averaged))
-    assert service.inputs.identify_checkpoint(path).has_ema
-    proposal = service.inputs.identify_checkpoint(path, use_ema=True).proposal
+    assert service.inputs.identify_checkpoint(path).networks == ("model.module", "state_dict_ema")
+    proposal = service.inputs.identify_checkpoint(path, network="state_dict_ema").proposal
     assert proposal is not None
-    assert proposal.use_ema
+    assert proposal.network == "state_dict_ema"
 
 
 def test_a_checkpoint_of_no_architecture_has_the_closest_ones(service, tmp_path):

@@ -127,37 +127,43 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
     )
     if path is None:
         return None
-    report = answer_or_wait(
-        lambda: _report(path),
-        "Reading the checkpoint and recognising its architecture.",
-        question=("checkpoint", path, False),
-        key="analyze.checkpoint.again",
-    )
+    report = _report(path, "")
+    if report is not None and len(report.networks) > 1:
+        report = _report(path, _choose_network(report.networks, draft, path))
     if report is None:
         return None
-    use_ema = report.has_ema and _choose_averaged(draft)
     model = _choose_architecture(report, path, draft)
-    return None if model is None else _fitting(replace(model, use_ema=use_ema), report)
+    return None if model is None else _fitting(replace(model, network=report.spec.network), report)
 
 
-def _report(path: Path) -> CheckpointReport | None:
-    try:
-        return backend.checkpoint_of(path)
-    except InvalidCheckpoint as error:
-        refuse_upload("checkpoint", str(error))
+def _report(path: Path, network: str) -> CheckpointReport | None:
+    """Return what is in a file, or None while it is read."""
 
+    def ask() -> CheckpointReport | None:
+        try:
+            return backend.checkpoint_of(path, network=network)
+        except InvalidCheckpoint as error:
+            refuse_upload("checkpoint", str(error))
 
-def _choose_averaged(draft: ModelSpec) -> bool:
-    chosen = st.segmented_control(
-        "Weights",
-        ["Plain", "Averaged (EMA)"],
-        default="Averaged (EMA)" if draft.use_ema else "Plain",
-        required=True,
-        key="analyze.model.weights",
-        help="The file holds two copies. The averaged one is usually the one that is deployed.",
-        persist_state="session",
+    return answer_or_wait(
+        ask,
+        "Reading the checkpoint and recognising its architecture.",
+        question=("checkpoint", path, network),
+        key="analyze.checkpoint.again",
     )
-    return chosen == "Averaged (EMA)"
+
+
+def _choose_network(networks: Sequence[str], draft: ModelSpec, path: Path) -> str:
+    """Offer the networks of a file that holds several; the first by default, for which nothing needs to be kept."""
+    chosen = choose_one(
+        "Network in the file",
+        {title: title for title in networks},
+        draft.network,
+        key=f"analyze.model.network.{path.parent.name}",
+        help_text="The file holds several networks, or several copies of one: a student and its teacher, or plain and "
+        "averaged (EMA) weights. Averaged ones are usually those that are deployed.",
+    )
+    return "" if chosen == networks[0] else chosen
 
 
 def _choose_architecture(report: CheckpointReport, path: Path, draft: ModelSpec) -> ModelSpec | None:
@@ -221,6 +227,8 @@ def _option(item: Candidate) -> str:
         return f"{item.title} · every name and shape fits"
     if item.by_order:
         return f"{item.title} · order and shapes fit, under other names"
+    if item.surplus and item.head is None:
+        return f"{item.title} · all its weights are there, and others"
     if item.fits:
         return f"{item.title} · all fits but for the name of the classifier"
     if item.without_head:
@@ -237,8 +245,8 @@ def _read_off(item: Candidate, report: CheckpointReport) -> Markdown:
         parts.append(fmt.plural(item.in_chans, "channel"))
     if item.img_size is not None:
         parts.append(f"{item.img_size} × {item.img_size} pixels")
-    if report.wrapping:
-        parts.append(md("taken out of ") + md(", ").join(map(code, report.wrapping)))
+    if report.network:
+        parts.append(md("taken out of ") + code(report.network))
     return md("Read from the file: ") + md(" · ").join(parts)
 
 
@@ -251,9 +259,9 @@ def _usual_classes(item: Candidate) -> str:
 
 def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
     """Return ``model`` if the checkpoint fits it; else show what differs."""
-    asked = replace(model, use_ema=False, num_classes=None)
+    asked = replace(model, network="", num_classes=None)
     if model.library == "auto" or any(
-        (item.fits or item.without_head) and replace(report.model(item), use_ema=False) == asked
+        (item.fits or item.without_head) and replace(report.model(item), network="") == asked
         for item in report.candidates
     ):
         return model

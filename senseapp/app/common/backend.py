@@ -137,10 +137,10 @@ def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
     )
 
 
-def checkpoint_of(path: Path, *, use_ema: bool = False) -> CheckpointReport | None:
+def checkpoint_of(path: Path, *, network: str = "") -> CheckpointReport | None:
     """Return what a checkpoint holds, or None while it is read in the background."""
     owned = service()
-    return _ask(("checkpoint", path, use_ema), lambda: owned.inputs.identify_checkpoint(str(path), use_ema=use_ema))
+    return _ask(("checkpoint", path, network), lambda: owned.inputs.identify_checkpoint(str(path), network=network))
 
 
 def fit_of(model: ModelSpec) -> MatchReport | None:

@@ -1,0 +1,276 @@
+"""Checkpoints whose weights are all there under other names, in parts, or beside others; and those that lack some."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torch.ao import quantization
+from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import spectral_norm as old_spectral_norm
+from torch.nn.utils import weight_norm as old_weight_norm
+
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.models.load import load_model
+from senseapp.records.spec import ModelSpec
+from tests.checkpoints import MODEL, assert_same, network
+
+__all__ = ["network"]
+
+
+def save(weights, path):
+    """Write ``weights`` by the suffix of ``path``."""
+    if path.suffix == ".safetensors":
+        plain = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
+        safetensors.torch.save_file(plain, path)
+    else:
+        torch.save(weights, path)
+    return path
+
+
+def under(prefix, weights):
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def changed(original, change):
+    """Return a copy of ``original`` after ``change``."""
+    other = copy.deepcopy(original)
+    change(other)
+    return other.eval()
+
+
+def convolutions(module):
+    return [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+
+
+def with_thop(weights):
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in weights)
+    counters = {f"{layer}.{key}": torch.zeros(1).double() for layer in layers for key in ("total_ops", "total_params")}
+    return {**weights, **counters, "total_ops": torch.zeros(1), "total_params": torch.zeros(1)}
+
+
+def with_inner_wrapper(weights):
+    parts = (name.partition(".") for name in weights)
+    return {f"{first}{dot}_orig_mod.{rest}": tensor for (first, dot, rest), tensor in zip(parts, weights.values())}  # noqa: B905
+
+
+def with_head_outside(weights):
+    return {
+        (f"classifier{name[2:]}" if name.startswith("fc.") else f"backbone.{name}"): weights[name] for name in weights
+    }
+
+
+NAMES = {
+    "module.": lambda w: under("module.", w),
+    "timm_model.": lambda w: under("timm_model.", w),
+    "backbone.": lambda w: under("backbone.", w),
+    "encoder.": lambda w: under("encoder.", w),
+    "a.b.c.d.": lambda w: under("a.b.c.d.", w),
+    "model._orig_mod.": lambda w: under("model._orig_mod.", w),
+    "inner _orig_mod.": with_inner_wrapper,
+    "thop": with_thop,
+    "thop below a prefix": lambda w: under("net.", with_thop(w)),
+    "criterion and metrics": lambda w: {**under("model.", w), "loss.weight": torch.ones(5), "acc.total": torch.ones(1)},
+    "head outside the backbone": with_head_outside,
+    "head of another name and counters": lambda w: with_thop(
+        {name.replace("fc.", "head.1."): tensor for name, tensor in w.items()}
+    ),
+    "a projector": lambda w: {**w, "projector.0.weight": torch.ones(7, 9), "projector.0.bias": torch.ones(7)},
+    "queue of a momentum encoder": lambda w: {**under("encoder_q.", w), "queue": torch.ones(16, 64)},
+    "averaged weights of torch": lambda w: {**under("module.", w), "n_averaged": torch.tensor(3)},
+}
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_under_other_names_are_found(tmp_path, network, name, suffix):
+    loaded = assert_same(save(NAMES[name](network.state_dict()), tmp_path / f"a{suffix}"), network)
+    assert not any("This is a guess" in note for note in loaded.notes)
+
+
+def numbered(weights):
+    """Name each layer by a number, as converters from other frameworks do."""
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in weights))
+    return {f"blob{layers.index(name.rpartition('.')[0])}.{name.rpartition('.')[2]}": t for name, t in weights.items()}
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_weights_are_matched_by_order_in_both_forms(tmp_path, network, suffix):
+    loaded = assert_same(save(numbered(network.state_dict()), tmp_path / f"a{suffix}"), network)
+    assert any("This is a guess" in note for note in loaded.notes)
+
+
+def quantization_aware(model):
+    model.train().qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    quantization.prepare_qat(model, inplace=True)
+
+
+def observed(model):
+    model.qconfig = quantization.get_default_qconfig("fbgemm")
+    quantization.prepare(model, inplace=True)
+
+
+def test_scales_are_left_out_where_order_alone_fits(tmp_path, network):
+    weights = numbered(network.state_dict()) | {"blob3.amax": torch.ones(1)}
+    loaded = assert_same(save(weights, tmp_path / "a.pth"), network)
+    assert any("has no such weights: blob3.amax" in note for note in loaded.notes)
+
+
+@pytest.mark.parametrize("prepare", [quantization_aware, observed])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.filterwarnings("ignore")
+def test_scales_of_observers_are_left_out(tmp_path, network, prepare, suffix):
+    prepared = changed(network, prepare)
+    prepared(torch.rand(1, 3, 48, 48))
+    assert len(prepared.state_dict()) > len(network.state_dict())
+    loaded = assert_same(save(prepared.state_dict(), tmp_path / f"a{suffix}"), network)
+    assert any(f"Left out, as timm/{MODEL} has no such weights:" in note for note in loaded.notes)
+
+
+def prune_all(model):
+    for layer in convolutions(model):
+        prune.l1_unstructured(layer, "weight", 0.3)
+
+
+def weight_norm_all(model):
+    for layer in (*convolutions(model), model.fc):
+        old_weight_norm(layer)
+        layer.weight_g.data.mul_(torch.rand_like(layer.weight_g) + 0.5)
+
+
+def weight_norm_new(model):
+    for layer in (*convolutions(model), model.fc):
+        parametrizations.weight_norm(layer, dim=None if layer is model.fc else 0)
+        layer.parametrizations.weight.original0.data.mul_(1.5)
+
+
+def spectral_all(model):
+    for layer in (*convolutions(model), model.fc):
+        old_spectral_norm(layer)
+
+
+def spectral_new(model):
+    for layer in (*convolutions(model), model.fc):
+        parametrizations.spectral_norm(layer)
+
+
+def orthogonal_head(model):
+    parametrizations.orthogonal(model.fc)
+    model.fc.parametrizations.weight.original.data.add_(torch.tril(torch.rand(5, model.fc.in_features), -1) * 0.1)
+
+
+PARTS = {
+    "torch.nn.utils.prune": prune_all,
+    "weight_norm": weight_norm_all,
+    "parametrizations.weight_norm": weight_norm_new,
+    "spectral_norm": spectral_all,
+    "parametrizations.spectral_norm": spectral_new,
+    "parametrizations.orthogonal": orthogonal_head,
+}
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_in_parts_are_put_together_as_the_layer_does(tmp_path, network, name, suffix):
+    other = changed(network, PARTS[name])
+    weights = other.state_dict()
+    assert set(weights) != set(network.state_dict())
+    loaded = assert_same(save(under("model.", weights), tmp_path / f"a{suffix}"), other)
+    assert any(note.startswith("Put together from") for note in loaded.notes)
+
+
+@pytest.mark.parametrize("marks_pruned", [True, False])
+def test_masks_beside_weights_are_multiplied(tmp_path, network, marks_pruned):
+    masks, expected = {}, copy.deepcopy(network)
+    for name, layer in expected.named_modules():
+        if isinstance(layer, nn.Conv2d):
+            kept = (torch.rand_like(layer.weight) < 0.7).float()
+            layer.weight.data.mul_(kept)
+            masks[f"{name}.mask"] = 1 - kept if marks_pruned else kept
+    weights = (expected if marks_pruned else network).state_dict()
+    assert_same(save({**weights, **masks}, tmp_path / "a.pth"), expected)
+
+
+def test_two_networks_in_a_file_are_a_choice(tmp_path, network):
+    teacher = changed(network, lambda model: model.fc.weight.data.mul_(2))
+    weights = {**under("student.", network.state_dict()), **under("teacher.", teacher.state_dict())}
+    for suffix in (".pth", ".safetensors"):
+        path = save(weights, tmp_path / f"a{suffix}")
+        loaded = assert_same(path, network)
+        assert any("holds 2 networks (student, teacher): the weights of student are used" in n for n in loaded.notes)
+        assert_same(path, teacher, network_name="teacher")
+        with pytest.raises(InvalidCheckpoint, match=r"no network named 'judge'\. Choose one of: student, teacher"):
+            load_model(ModelSpec(library="auto", checkpoint=str(path), network="judge"))
+
+
+@pytest.mark.parametrize("keys", [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("net", "ema.module")])
+def test_averaged_weights_are_chosen_by_a_part_of_their_name(tmp_path, network, keys):
+    averaged = changed(network, lambda model: model.fc.weight.data.mul_(2))
+    plain, other = keys
+    save({plain: network.state_dict(), other: averaged.state_dict()}, tmp_path / "a.pth")
+    assert_same(tmp_path / "a.pth", network)
+    assert_same(tmp_path / "a.pth", averaged, network_name="ema")
+    named = ModelSpec(library="timm", name=MODEL, checkpoint=str(tmp_path / "a.pth"), network="ema")
+    assert torch.equal(load_model(named).module.fc.weight, averaged.fc.weight)
+
+
+def test_one_network_that_is_kept_twice_is_one(tmp_path, network):
+    weights = network.state_dict()
+    save({"state_dict": weights, "best": weights}, tmp_path / "a.pth")
+    assert not any("networks" in note for note in assert_same(tmp_path / "a.pth", network).notes)
+
+
+def lora(weights):
+    pairs = [f"base_model.model.{name.removesuffix('.weight')}" for name in weights if name.endswith("conv1.weight")]
+    return {f"{name}.lora_{side}.weight": torch.ones(4, 8) for name in pairs for side in "AB"}
+
+
+def with_lora(weights):
+    first = next(name for name in weights if name.endswith("conv1.weight")).removesuffix("weight")
+    return {**weights, f"{first}lora_A.weight": torch.ones(4, 8), f"{first}lora_B.weight": torch.ones(8, 4)}
+
+
+def with_attention(weights):
+    return {**weights, "layer1.0.cbam.fc.weight": torch.ones(4, 8), "layer2.0.cbam.fc.weight": torch.ones(4, 8)}
+
+
+def quantized(weights):
+    return {
+        name: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8) if tensor.dim() == 4 else tensor
+        for name, tensor in weights.items()
+    }
+
+
+def unknown_function(weights):
+    return {name.replace("conv1.weight", "conv1.parametrizations.weight.original"): t for name, t in weights.items()}
+
+
+def first_half(weights):
+    return dict(list(weights.items())[: len(weights) // 2])
+
+
+REFUSED = {
+    "an adapter": ("a.safetensors", lora, "holds an adapter, not a network"),
+    "an adapter that was not merged": ("a.pth", with_lora, "a network with an adapter that was not merged"),
+    "a shard": ("model-00001-of-00003.safetensors", first_half, "is part 1 of 3 of a checkpoint"),
+    "a shard without its number": ("a.pth", first_half, f"weights of timm/{MODEL} and nothing else: a part of"),
+    "a variant": ("a.pth", with_attention, rf"holds all weights of timm/{MODEL}, and 2 further ones of layers inside"),
+    "integers": ("a.pth", quantized, "are not plain numbers: .* is quantized to integers"),
+    "sparse": ("a.pth", lambda w: {**w, "fc.weight": w["fc.weight"].to_sparse()}, "fc.weight is sparse"),
+    "an unknown function": ("a.pth", unknown_function, "from which a function computes those of the layers"),
+    "without numbers": ("a.pth", lambda w: {n: t.to("meta") for n, t in w.items()}, "without its numbers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_loaded_is_refused_with_its_cause(tmp_path, network, name):
+    file_name, change, cause = REFUSED[name]
+    path = save(change(network.state_dict()), tmp_path / file_name)
+    with pytest.raises(InvalidCheckpoint, match=cause) as refused:
+        load_model(ModelSpec(library="auto", checkpoint=str(path)))
+    assert "damaged" not in str(refused.value)
