@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.data.pictures import png_of
@@ -31,40 +30,37 @@ def changed_answers(
     evaluator: ScheduleEvaluator, applied: AppliedModel, images: ImageSet, *, subject: str
 ) -> ChangedAnswers | None:
     """Compare the answers of ``applied`` and the uncompressed model; None where the task's outputs are no answers."""
-    task = evaluator.dense.task
-    answers = task.answers(evaluator.baseline_outputs(images))
-    compressed = task.answers(evaluator.outputs(applied, images))
-    if answers is None or compressed is None:
+    task, names = evaluator.dense.task, evaluator.class_names
+    before, after = evaluator.baseline_outputs(images), evaluator.outputs(applied, images)
+    found = task.answer_changes(before, after, images.labels)
+    if found is None:
         return None
-    (before, sure_before), (after, sure_after) = answers, compressed
-    changed = before != after
-    order = torch.argsort(sure_before.masked_fill(~changed, -1.0), descending=True, stable=True)
-    shown: list[int] = order[: min(_MOST_PICTURES, int(changed.sum()))].tolist()
-
-    def named(index: int) -> str:
-        return task.target_text(torch.tensor(index), evaluator.class_names)
-
-    drop, classes, num_classes = _classes(before, after, images.labels, named)
+    order = torch.argsort(found.sure_before.masked_fill(~found.changed, -1.0), descending=True, stable=True)
+    shown: list[int] = order[: min(_MOST_PICTURES, int(found.changed.sum()))].tolist()
+    worse, better, totals = (counts.cpu().numpy() for counts in (found.worse, found.better, found.totals))
+    drops = class_drops(
+        worse, better, totals, lambda index: task.output_name(index, names), by_labels=images.labels is not None
+    )
     return ChangedAnswers(
         subject=subject,
-        num_changed=int(changed.sum()),
+        num_changed=int(found.changed.sum()),
         num_images=len(images),
         by_labels=images.labels is not None,
-        drop=drop,
+        drop=float((worse - better).sum() / max(1, totals.sum())),
         pictures=tuple(
             ChangedPicture(
                 name=images.names[index],
                 png=_thumbnail(images, index),
-                label="" if images.labels is None else named(int(images.labels[index])),
-                before=named(int(before[index])),
-                after=named(int(after[index])),
-                sure_before=float(sure_before[index]),
-                sure_after=float(sure_after[index]),
+                label="" if images.labels is None else task.target_text(images.labels[index], names),
+                before=task.output_text(before[index], names),
+                after=task.output_text(after[index], names),
+                sure_before=float(found.sure_before[index]),
+                sure_after=float(found.sure_after[index]),
             )
             for index in shown
         ),
-        classes=classes,
-        num_classes=num_classes,
+        classes=drops[:_MOST_CLASSES],
+        num_classes=len(drops),
     )
 
 
@@ -93,21 +89,6 @@ def class_drops(
             )
         )
     return tuple(sorted(found, key=lambda each: -each.drop))
-
-
-def _classes(
-    before: Tensor, after: Tensor, labels: Tensor | None, named: Callable[[int], str]
-) -> tuple[float, tuple[ClassDrop, ...], int]:
-    """Return the mean drop, the classes that lose most, and how many there are."""
-    if labels is None:
-        owner, worse, better = before, before != after, torch.zeros_like(before, dtype=torch.bool)
-    else:
-        owner, right, still = labels, before == labels, after == labels
-        worse, better = right & ~still, ~right & still
-    size = int(max(owner.max(), before.max())) + 1
-    lost, won, totals = (np.bincount(owner[chosen].numpy(), minlength=size) for chosen in (worse, better, owner >= 0))
-    drops = class_drops(lost, won, totals, named, by_labels=labels is not None)
-    return float((lost - won).sum() / len(owner)), drops[:_MOST_CLASSES], len(drops)
 
 
 def _thumbnail(images: ImageSet, index: int) -> bytes:

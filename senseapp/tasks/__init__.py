@@ -8,6 +8,7 @@ from __future__ import annotations
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.tasks.base import (
+    AnswerChanges,
     LabelMapProposal,
     LabelTruth,
     Layout,
@@ -44,6 +45,7 @@ __all__ = [
     "CLASSIFICATION",
     "MULTILABEL",
     "TASKS",
+    "AnswerChanges",
     "LabelMapProposal",
     "LabelTruth",
     "Layout",

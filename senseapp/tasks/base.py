@@ -93,6 +93,25 @@ class Targets:
     orders: tuple[LabelMapProposal, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerChanges:
+    """How the answers of two models to the same images differ.
+
+    Attributes:
+        changed: whether that to an image does, bool (N,).
+        sure_before, sure_after: the probability that each model gives to its own answer, (N,).
+        worse, better, totals: of each class or label, (K,), how many of the answers that are its own became wrong, and
+            right, and how many there are; without targets an answer that changed became wrong.
+    """
+
+    changed: Tensor
+    sure_before: Tensor
+    sure_after: Tensor
+    worse: Tensor
+    better: Tensor
+    totals: Tensor
+
+
 class ScanDirections(Protocol):
     """A few directions v for each image; v·δz for a small change δz of the output tells what the metrics do."""
 
@@ -240,9 +259,13 @@ class Task(ABC):
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the label of one image in a few letters."""
 
-    def answers(self, output: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the class that each image is given and its probability, (N,) each; None where outputs name none."""
+    def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges | None:
+        """Return how the answers in two outputs of the same images differ; None where outputs are no answers."""
         return None
+
+    def output_name(self, index: int, names: Sequence[str]) -> str:
+        """Return what one of the outputs is called, of which ``names`` may be known."""
+        return names[index].split(",")[0] if index < len(names) else f"{self.label_words[0]} {index}"
 
     def preview_line(self, value: float, images: str) -> str:
         """Return one sentence on the shown metric of the uncompressed model over so many ``images``."""

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from senseapp.core.wording import listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import LabelMapProposal, ScanDirections, Targets, Task, WrittenLabels, refuse_output
+from senseapp.tasks.base import (
+    AnswerChanges,
+    LabelMapProposal,
+    ScanDirections,
+    Targets,
+    Task,
+    WrittenLabels,
+    refuse_output,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,11 +188,40 @@ class Multilabel(Task):
     def output_text(self, output: Tensor, names: Sequence[str]) -> str:
         """Return the names of the labels above logit 0, the surest first."""
         order = output.argsort(descending=True)
-        return _named([int(index) for index in order if output[index] > 0], names)
+        return self._listed([int(index) for index in order if output[index] > 0], names)
 
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the names of the labels that are true."""
-        return _named([int(index) for index in (target == 1).nonzero()], names)
+        return self._listed([int(index) for index in (target == 1).nonzero()], names)
+
+    def _listed(self, indices: Sequence[int], names: Sequence[str]) -> str:
+        found = [self.output_name(index, names) for index in indices]
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        return ", ".join(found[:_MOST_NAMED]) + more or "no label"
+
+    def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges:
+        """Return how the labels above logit 0 differ; see :meth:`Task.answer_changes`.
+
+        An image counts as changed where any label of it does; how sure models are is told of the changed label of which
+        the first is surest.
+        """
+        import torch
+
+        old, new = before > 0, after > 0
+        changed = old != new
+        sure = torch.where(old, before, -before).float().sigmoid()  # (N, labels)
+        surest = sure.masked_fill(~changed, -1.0).argmax(dim=1, keepdim=True)
+        sure_after = torch.where(new, after, -after).float().sigmoid()
+        known = torch.ones_like(old) if targets is None else ~targets.isnan()
+        right = known if targets is None else (old == (targets == 1)) & known
+        return AnswerChanges(
+            changed=changed.any(dim=1),
+            sure_before=sure.gather(1, surest).squeeze(1),
+            sure_after=sure_after.gather(1, surest).squeeze(1),
+            worse=(right & changed).sum(0),
+            better=(known & ~right & changed).sum(0),
+            totals=known.sum(0),
+        )
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
         """Say so where the model is worse than one that gives each label the probability one half."""
@@ -222,12 +259,6 @@ def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set
     if nothing:
         notes.append(f"{listed(sorted(nothing))} was taken to say that no label is true.")
     return tuple(notes)
-
-
-def _named(indices: Sequence[int], names: Sequence[str]) -> str:
-    found = [names[index].split(",")[0] if index < len(names) else f"label {index}" for index in indices]
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more or "no label"
 
 
 MULTILABEL = Multilabel(

@@ -13,7 +13,7 @@ from PIL import Image
 from senseapp.data.images import PreparedImages
 from senseapp.models.loaded import Preprocessing
 from senseapp.schedules.changed_answers import changed_answers, class_drops
-from senseapp.tasks import CLASSIFICATION
+from senseapp.tasks import CLASSIFICATION, MULTILABEL
 
 NUM, CLASSES = 60, 4
 
@@ -66,6 +66,42 @@ def test_pictures_and_classes_are_those_of_a_plain_loop(labelled) -> None:
     assert [each.drop for each in found.classes] == sorted((each.drop for each in found.classes), reverse=True)
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_labels_that_change_are_those_of_a_plain_loop(labelled) -> None:
+    evaluator, images, before, after = made_up(labelled=False)
+    evaluator.dense.task = MULTILABEL
+    truth = torch.randint(0, 2, (NUM, CLASSES), generator=torch.Generator().manual_seed(4)).float()
+    truth[5, 1] = float("nan")  # unknown
+    images.labels = truth if labelled else None
+    found = changed_answers(evaluator, None, images, subject="it")
+    lost, totals, changed = dict.fromkeys("abcd", 0), dict.fromkeys("abcd", 0), {}
+    for index in range(NUM):
+        for place, name in enumerate("abcd"):
+            old, new, own = before[index, place] > 0, after[index, place] > 0, truth[index, place]
+            if old != new:
+                sure = float(before[index, place].abs().sigmoid()), float(after[index, place].abs().sigmoid())
+                changed[index] = max(changed.get(index, (0, 0)), sure)
+            if not labelled:
+                totals[name] += 1
+                lost[name] += int(old != new)
+            elif not own.isnan():
+                totals[name] += 1
+                lost[name] += int(bool(old) == bool(own)) - int(bool(new) == bool(own))
+    assert (found.num_changed, found.by_labels) == (len(changed), labelled)
+    assert {each.name: each.num_images for each in found.classes} == totals
+    assert {each.name: round(each.drop * each.num_images) for each in found.classes} == lost
+    assert found.drop == pytest.approx(sum(lost.values()) / sum(totals.values()))
+    first = int(found.pictures[0].name)
+    assert first == max(changed, key=lambda index: changed[index][0])
+    assert (found.pictures[0].sure_before, found.pictures[0].sure_after) == pytest.approx(changed[first])
+    above = sorted(
+        (-float(before[first, place]), name) for place, name in enumerate("abcd") if before[first, place] > 0
+    )
+    assert found.pictures[0].before == (", ".join([name for _, name in above][:3]) or "no label") + (
+        " and 1 more" if len(above) == 4 else ""
+    )
+
+
 @pytest.mark.parametrize("by_labels", [True, False])
 def test_among_many_alike_classes_hardly_ever_one_stands_out(by_labels) -> None:
     """At a significance of 5 % for each class alone, 19 of 20 tables of 60 classes would have a mark."""
@@ -89,5 +125,5 @@ def test_a_class_that_pays_is_marked() -> None:
 
 def test_a_task_without_answers_has_none() -> None:
     evaluator, images, *_ = made_up(labelled=False)
-    evaluator.dense.task = SimpleNamespace(answers=lambda output: None)
+    evaluator.dense.task = SimpleNamespace(answer_changes=lambda before, after, targets: None)
     assert changed_answers(evaluator, None, images, subject="it") is None

@@ -9,13 +9,17 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import pytest
+import timm
 import torch
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.data.pictures import survey_images
 from senseapp.engine.quick.scan import quick_scan
+from senseapp.engine.session import Session
 from senseapp.engine.sweep import Sweep
 from senseapp.metrics import METRICS
 from senseapp.models.load import load_model
@@ -184,3 +188,42 @@ def test_a_confirmed_order_turns_the_classes_around(tmp_path: Path) -> None:
 def test_what_is_no_logit_of_each_image_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedModel, match=r"shape \(4, classes\), or one logit"):
         CLASSIFICATION.check_output(torch.zeros(shape), 4)
+
+
+@pytest.mark.slow
+def test_the_images_decide_which_folder_is_the_second_class(tmp_path: Path) -> None:
+    """Pictures above logit 0 lie in the folder that comes first: sorted by name, every answer would be wrong."""
+    generator, files = np.random.default_rng(0), []
+    for number in range(40):
+        colour = generator.integers(0, 256, 3)
+        noise = generator.integers(-20, 21, (12, 12, 3))
+        file = tmp_path / f"{number}.png"
+        Image.fromarray(np.clip(colour + noise, 0, 255).astype(np.uint8)).save(file)
+        files.append(file)
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", num_classes=1).eval()
+    prepared = create_transform(**resolve_data_config({}, model=network))
+    pixels = torch.stack([prepared(Image.open(file)) for file in files])
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.uniform_(0.5, 1.0, generator=torch.Generator().manual_seed(1))
+        network.get_classifier().bias -= network(pixels).median()
+        logits = network(pixels)[:, 0]
+        network.get_classifier().weight *= 4 / logits.abs().median()
+        network.get_classifier().bias *= 4 / logits.abs().median()
+    torch.save(network.state_dict(), tmp_path / "net.pth")
+    for name in ("above", "below"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    for file, value in zip(files, logits.tolist(), strict=True):
+        file.rename(tmp_path / "images" / ("above" if value > 0 else "below") / file.name)
+    spec = RunSpec(
+        model=ModelSpec(library="timm", name="test_resnet", checkpoint=str(tmp_path / "net.pth")),
+        data=DataSpec(kind="folder", path=str(tmp_path / "images")),
+        sensitivity=SensitivitySpec(levels=(0.5,), mode="quick", layers=("fc",), device="cpu"),
+    )
+    session = Session.open(spec)
+    list(session.estimates())
+    assert session.baseline["top1"] >= 0.97  # the median itself may be on either side
+    assert dict(session.spec.data.class_map) == {"above": 1, "below": 0}
+    assert any("reverse order" in note for note in session.notes)

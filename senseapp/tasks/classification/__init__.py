@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, cast
 
 from senseapp.core.wording import printable
 from senseapp.metrics import check_labels
-from senseapp.tasks.base import LabelMapProposal, ScanDirections, Targets, Task, WrittenLabels, refuse_output
+from senseapp.tasks.base import (
+    AnswerChanges,
+    LabelMapProposal,
+    ScanDirections,
+    Targets,
+    Task,
+    WrittenLabels,
+    refuse_output,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,16 +160,39 @@ class Classification(Task):
 
     def output_text(self, output: Tensor, names: Sequence[str]) -> str:
         """Return the name of the class with the highest score."""
-        return _class_name(int(output.argmax()), names)
+        return self.output_name(int(output.argmax()), names)
 
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the name of the class."""
-        return _class_name(int(target), names)
+        return self.output_name(int(target), names)
 
     def answers(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return the class with the highest score and its probability."""
         sure, answer = output.float().softmax(dim=1).nan_to_num().max(dim=1)
         return answer, sure
+
+    def answer_changes(self, before: Tensor, after: Tensor, targets: Tensor | None) -> AnswerChanges:
+        """Return how the classes that images are given differ; see :meth:`Task.answer_changes`.
+
+        Answers belong to the class of the label; without labels, to that of the first answer.
+        """
+        import torch
+
+        (old, sure_before), (new, sure_after) = self.answers(before), self.answers(after)
+        if targets is None:
+            owner, worse, better = old, old != new, torch.zeros_like(old, dtype=torch.bool)
+        else:
+            owner, right, still = targets, old == targets, new == targets
+            worse, better = right & ~still, ~right & still
+        counts = [owner[chosen].bincount(minlength=before.shape[1]) for chosen in (worse, better, owner >= 0)]
+        return AnswerChanges(
+            changed=old != new,
+            sure_before=sure_before,
+            sure_after=sure_after,
+            worse=counts[0],
+            better=counts[1],
+            totals=counts[2],
+        )
 
     def preview_line(self, value: float, images: str) -> str:
         """Return the share of images that the model gets right."""
@@ -218,10 +249,6 @@ def near_chance(correct: int, scored: int, num_classes: int) -> bool:
 
 def _is_one_folder(written: WrittenLabels) -> bool:
     return written.layout == "class folders" and len(written.names) == 1
-
-
-def _class_name(index: int, names: Sequence[str]) -> str:
-    return names[index].split(",")[0] if index < len(names) else f"class {index}"
 
 
 CLASSIFICATION = Classification(
