@@ -253,13 +253,16 @@ def _read_batch(
         upright=upright,
     )
     slow = _SlowPictures(source.title)
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode") as pool:
+    pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode")
+    try:
         for index, outcome in _in_flight(source, entries, indices, partial(pool.submit, prepare)):
             if isinstance(outcome, Unreadable):
                 slow.count(entries[index], outcome)
                 drawn.unreadable.append((entries[index].name, str(outcome)))
             else:
                 drawn.add(index, *outcome)
+    finally:
+        pool.shutdown(cancel_futures=True)  # of a source that was refused, what waits is not decoded any more
 
 
 _Outcome: TypeAlias = tuple[torch.Tensor, Decoded] | Unreadable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +14,14 @@ from senseapp.records.changed_answers import ChangedAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import Schedule
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import RunSpec
 from senseapp.runs.backend import Backend
 from senseapp.runs.disk_space import check_run_room, disk_use
 from senseapp.runs.graph_files import GraphFiles, export_graph, zipped_formats
 from senseapp.runs.model_cards import same_model
+from senseapp.runs.process.asking import ANYBODY, Asker
+from senseapp.runs.questions import SolveSchedule
 from senseapp.runs.schedule_tasks import Verification
 from senseapp.runs.session import load_engine
 from senseapp.runs.settings import check_paths
@@ -113,10 +116,11 @@ class Scheduling:
     InvalidInput where that is no longer possible.
     """
 
-    def __init__(self, backend: Backend, owner: str) -> None:
+    def __init__(self, backend: Backend, owner: str, asker: Asker = ANYBODY) -> None:
         self._backend = backend
         self._store = backend.store
         self._owner = owner
+        self._asker = asker
 
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
         """Return this person's finished runs of the same network whose compression goes together with this run's."""
@@ -134,6 +138,23 @@ class Scheduling:
     def recommendation_seconds(self, run_id: str) -> float:
         """Return how long the recommendation for the run will take, as predicted."""
         return self._backend.recommendation_seconds(self._readable_result(run_id)[1])
+
+    def solved(
+        self,
+        run_id: str,
+        budget: ResourceBudget,
+        *,
+        method: str,
+        limits: Limits,
+        gamma: float,
+        groups: Sequence[CoupledGroup] = (),
+    ) -> Schedule:
+        """Return :func:`~senseapp.schedules.trade_off.schedule_for` of a run, in a process that can be ended."""
+        folder = self._store.folder(self._store.readable(run_id, self._owner))
+        solve = SolveSchedule(
+            folder=str(folder.path), budget=budget, method=method, limits=limits, gamma=gamma, groups=tuple(groups)
+        )
+        return self._backend.answer(solve, self._asker)
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return which layers shrink together when channels go; loads the model of the run, which may take seconds."""

@@ -18,8 +18,8 @@ from senseapp.core.codec import decode, encode, register
 from senseapp.records.inputs import ImageSurvey, MatchReport, PreviewReport
 from senseapp.records.layer_times import LayerTimes
 from senseapp.records.measurement import SensitivityResult
-from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Schedule
+from senseapp.records.profile import CoupledGroup, ModelProfile
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.image_report import preview_images
 from senseapp.runs.model_cards import (
@@ -34,6 +34,7 @@ from senseapp.runs.run_files import UnpackedRun, unpack_run_file
 from senseapp.runs.session import load_engine
 from senseapp.store.distiller_reading import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
+from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
@@ -43,6 +44,7 @@ _BYTES_PER_SECOND = 50e6  # of a large file on a slow disk
 _MODEL_SECONDS = 120.0  # to build a large network and run it once
 _PREVIEW_SECONDS = 600.0  # the preparation of the images may be searched for
 _DOWNLOAD_SECONDS = 3600.0
+_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9
 _OPEN_BYTES = 280e6  # of memory, whatever is free: what a lying file may cost
 _MODEL_BYTES = 8e9  # to build a large network and run it once
 _COPIES = 3  # of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network
@@ -279,6 +281,47 @@ class ReadSchedule(Question[Schedule]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SolveSchedule(Question[Schedule]):
+    """Which levels meet a budget with the least damage, in a run of very many layers, whose folder is given?"""
+
+    answer_type: ClassVar[type[Any]] = Schedule
+    folder: str
+    budget: ResourceBudget
+    method: str
+    limits: Limits
+    gamma: float
+    groups: tuple[CoupledGroup, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What is solved."""
+        return "The schedule of this run"
+
+    @property
+    def seconds(self) -> float:
+        """Of the largest run that is imported: 15 s."""
+        return _SOLVE_SECONDS
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of the largest run that is imported: 0.5 GB."""
+        return _SOLVE_BYTES
+
+    def answer(self) -> Schedule:
+        """Read the run's results and solve."""
+        from senseapp.schedules.trade_off import schedule_for  # loads scipy's solvers
+
+        return schedule_for(
+            RunFolder(Path(self.folder)).load_result(),
+            self.budget,
+            method=self.method,
+            limits=self.limits,
+            gamma=self.gamma,
+            groups=self.groups,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTimes(Question[LayerTimes]):
     """How long do layers take, as a file of another program has it? ``level`` is that of a profiled network."""
 
@@ -318,7 +361,8 @@ QUESTIONS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(IdentifyCheckpoint, CompareCheckpoint, DescribeModel, FindGroups),
-        *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, ReadTimes, UnpackRunFile),
+        *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
+        *(ReadTimes, UnpackRunFile),
     )
 }
 """What can be asked, by the names that messages have."""

@@ -53,7 +53,7 @@ class Service:
         self.owner = owner
         self.inputs = Inputs(backend, owner, asker)
         self.work = Work(backend, owner)
-        self.schedules = Scheduling(backend, owner)
+        self.schedules = Scheduling(backend, owner, asker)
         self._backend = backend
         self._store = backend.store
         self._asker = asker

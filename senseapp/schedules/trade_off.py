@@ -17,6 +17,7 @@ from senseapp.schedules.curves import Choice
 from senseapp.schedules.methods import METHODS, admissible_levels, levels_of, make_schedule, optimal_choices
 from senseapp.schedules.problem import PRUNING_NOTE, Problem, build_problem
 
+_MANY_LAYERS, _MANY_MEASUREMENTS = 500, 10_000  # a schedule takes 0.7 s, and a trade-off has up to 51
 _CLOSE = 0.002  # of the total: nearer to the target than people can tell
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
@@ -96,6 +97,14 @@ def schedule_for(
         return make_schedule(result, budget=asked, method=method, limits=limits, gamma=gamma, metric=metric)
 
     return truly_sized(make, result.profile, groups, budget) if groups else make(budget.target)
+
+
+def too_large(result: SensitivityResult) -> str:
+    """Name the layers and measurements of a run whose trade-off takes longer than a page may; empty for others."""
+    layers, measurements = len(result.profile.layers), len(result.shown)
+    if layers <= _MANY_LAYERS and measurements <= _MANY_MEASUREMENTS:
+        return ""
+    return f"{layers:,} layers with {measurements:,} measurements"
 
 
 def true_figures(schedule: Schedule, profile: ModelProfile, groups: Sequence[CoupledGroup]) -> dict[BudgetKind, float]:

@@ -71,8 +71,8 @@ def extra_files(folder: Path) -> list[Path]:
 
 
 _MOST_BINS = 100_000
-_MOST_LAYERS, _MOST_LEVELS = 4_000, 100  # networks of the libraries have up to 1,000 layers, runs up to 20 levels
-_MOST_MEASUREMENTS = 30_000
+_MOST_LAYERS, _MOST_LEVELS = 2_000, 100  # networks of the libraries have up to 1,000 layers, runs up to 20 levels
+_MOST_MEASUREMENTS = 20_000
 _MOST_MEMBERS, _MOST_METRICS = 1_000, 32  # of one measurement
 _MOST_NOTES = 1_000
 _MOST_TRIED = 1_000  # points of the curves of a recommendation

@@ -22,7 +22,7 @@ from senseapp.store.run_file import (
 )
 
 _MOST_MEMBERS = 2000  # histograms of every layer of a large network, a few times over
-_MOST_RECORD_BYTES = 32_000_000  # 30,000 measurements, with what is recorded for pairs of layers
+_MOST_RECORD_BYTES = 32_000_000  # 20,000 measurements, with what is recorded for pairs of layers
 _ADVICE = "Choose a file that Download run wrote."
 
 

@@ -10,11 +10,13 @@ from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import UnknownModel
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import CoupledAxis, CoupledGroup
-from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.runs.backend import Backend
+from senseapp.runs.finished_runs import Scheduling
 from senseapp.runs.schedule_tasks import DropLimit, StrongestSearch
 from senseapp.runs.service import Service
+from senseapp.schedules import trade_off
 from senseapp.schedules.export.registry import FORMATS
 from senseapp.schedules.methods import make_schedule
 from tests.pages.conftest import finish, open_page, wait_for_card
@@ -250,3 +252,24 @@ def test_a_schedule_file_of_another_model_names_the_first_layers(schedule: AppTe
     schedule.file_uploader[0].upload("other.csv", other.encode()).run()
     assert "for another model: 2 of its 6 layers do not exist in demo (stage9.conv1" in schedule.error[0].value
     assert "100 % → " in texts(schedule)
+
+
+def test_a_run_of_very_many_layers_is_solved_elsewhere_without_a_trade_off(
+    app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trade_off, "_MANY_LAYERS", 1)
+    asked: list[str] = []
+    real = Scheduling.solved
+
+    def solved(one: Scheduling, run_id: str, *rest: object, **more: object) -> Schedule:
+        asked.append(run_id)
+        return real(one, run_id, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scheduling, "solved", solved)
+    open_page(app, PAGE, run=finished_run)
+    wait_for_card(app)
+    assert not app.exception
+    assert asked == [finished_run]
+    assert "are too large for the trade-off here" in texts(app)
+    assert "What would more cost?" not in texts(app)
+    assert "How much is each layer compressed?" in " ".join(each.value for each in (*app.subheader, *app.markdown))

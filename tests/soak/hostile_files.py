@@ -265,7 +265,7 @@ def slow_picture(step: int, _: random.Random) -> bytes:
 
 def large_run(step: int, _: random.Random) -> bytes:
     """Return a run file of as many layers and levels as are taken, or more."""
-    return large_run_file(170 * step, 8 + step % 5)
+    return large_run_file(90 * step, 8 + step % 5)
 
 
 def broken_table(step: int, chance: random.Random) -> bytes:

@@ -321,7 +321,7 @@ def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_pat
 
 @pytest.mark.parametrize(
     ("layers", "levels", "what"),
-    [(4001, 1, "4,001 layers"), (10, 101, "101 levels"), (400, 80, "32,000 measurements")],
+    [(2001, 1, "2,001 layers"), (10, 101, "101 levels"), (210, 99, "20,790 measurements")],
 )
 def test_a_run_of_more_than_every_page_can_show_is_refused(tmp_path, layers, levels, what):
     with pytest.raises(InvalidFile, match=f"it has {what}, and a run file holds at most"):

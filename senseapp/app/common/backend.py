@@ -23,6 +23,7 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import SensitivityResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runs.graph_files import GraphFiles
 from senseapp.runs.leaderboard import LeaderboardRow
@@ -165,6 +166,23 @@ def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
     """Return which layers of a run of pruning shrink together, or None while the model is loaded."""
     owned = service()
     return _ask(("couplings", run_id), lambda: owned.schedules.couplings(run_id))
+
+
+def solved_of(
+    run_id: str,
+    budget: ResourceBudget,
+    *,
+    method: str,
+    limits: Limits,
+    gamma: float,
+    groups: Sequence[CoupledGroup] = (),
+) -> Schedule | None:
+    """Return the schedule of a run of very many layers, or None while it is solved in a further process."""
+    owned, known = service(), ("solved", run_id, method, gamma, len(groups), repr(budget), repr(limits))
+    return _ask(
+        known,
+        lambda: owned.schedules.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
+    )
 
 
 def graph_of(run_id: str) -> GraphFiles | None:

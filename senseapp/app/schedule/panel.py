@@ -33,6 +33,7 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.resolution import baseline_warning
 from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.schedules.time_budget import time_range
+from senseapp.schedules.trade_off import too_large
 
 
 @st.fragment
@@ -93,8 +94,9 @@ def _schedule(
         return None
     if settings.drop is not None:
         return found.schedule if found is not None else None
+    large = too_large(result)
     try:
-        return settings.solve(result, groups=groups)
+        return _solved_elsewhere(run_id, settings, large, groups) if large else settings.solve(result, groups=groups)
     except InfeasibleBudget as error:
         complain(str(error))
         target = (run_id, result, settings.kind, error.nearest)
@@ -102,6 +104,25 @@ def _schedule(
     except SenseError as error:
         complain(str(error))
     return None
+
+
+def _solved_elsewhere(
+    run_id: str, settings: ScheduleSettings, large: str, groups: tuple[CoupledGroup, ...]
+) -> Schedule | None:
+    """Return the schedule of a large run; until it is solved, None, and the page looks again."""
+    if settings.partner is not None or settings.time is not None:
+        complain(f"{large} are too large for two compressions or milliseconds here. Choose another goal.")
+        return None
+
+    def solved() -> Schedule | None:
+        return backend.solved_of(
+            run_id, settings.budget, method=settings.method, limits=settings.limits, gamma=settings.gamma, groups=groups
+        )
+
+    found = solved()
+    if found is None:
+        wait_for(solved, f"Solving the schedule of {large}")
+    return found
 
 
 def _figures(
@@ -139,7 +160,7 @@ def _figures(
     elif settings.time is not None:
         untouched = time_range(result, settings.time.times)[1]
         figures = {"Predicted ms of a call": f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}", **figures}
-    elif schedule.budget is not None:
+    elif schedule.budget is not None and not too_large(result):
         asked = replace(settings, budget=schedule.budget)
         try:
             uniform = asked.solve(result, method="uniform", groups=groups)

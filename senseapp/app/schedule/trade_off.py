@@ -24,7 +24,7 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.schedules.curve_set import damage_metric
 from senseapp.schedules.time_budget import time_trade_off
-from senseapp.schedules.trade_off import TradeOffPoint, trade_off
+from senseapp.schedules.trade_off import TradeOffPoint, too_large, trade_off
 
 _COLUMNS = ("source", "figure", "damage", "low", "high", "description")
 
@@ -92,6 +92,12 @@ def trade_off_view(
     """Draw the curve of every method that fits, with the measured schedules; a click moves the target there."""
     kind, metric = settings.kind, damage_metric(result)
     if settings.awaits_times:
+        return
+    if large := too_large(result):
+        st.caption(
+            f":material/info: {large} are too large for the trade-off here, and for the uniform schedule beside this "
+            "one. Choose a goal above: one schedule at a time is solved."
+        )
         return
     try:
         curves = _curves(run_id, result, settings, tuple(groups))
