@@ -85,6 +85,7 @@ soak: $(DEV)
 	$(BIN)/python -m tests.soak.uploads
 	$(BIN)/python -m tests.soak.downloads
 	$(BIN)/python -m tests.soak.two_people
+	$(BIN)/python -m tests.soak.strangers
 	$(BIN)/python -m tests.soak.cli_fuzz
 
 # The pins of requirements become lower bounds; pip's own configuration still holds. docs/UPGRADES.md keeps what was found.

@@ -20,26 +20,9 @@ from senseapp.app.server import guards
 from senseapp.app.server.guards import EndedLogins, KnownSites, configured_hosts, is_known_host, is_own_origin
 from senseapp.core.errors import InvalidSpec
 from tests.asynchronous import run_async
+from tests.soak.strangers import FOREIGN_HOSTS, FOREIGN_ORIGINS
 
 OWN = ("localhost:8501", "127.0.0.1:8501", "127.0.0.1", "LOCALHOST", "[::1]:8501", "localhost:9000")
-FOREIGN_HOSTS = (
-    "evil.example", "evil.example:8501", "localhost.evil.example", "127.0.0.1.evil.example:8501", "localhost.example",
-    "localhost:evil", "localhost:99999", "localhost:", "localhost:8501:8501", "localhost.", "localhost@evil.example",
-    "evil.example@localhost", "localhost/evil.example", "localhost#evil", "localhost?evil", "http://localhost", "[::1",
-    "::1", "[::1]evil", "[::2]:8501", "10.0.0.1:8501", "192.168.1.7", "0.0.0.0", "0.0.0.0:8501", "127.1", "2130706433",
-    "0x7f000001", "127.0.0.2", "169.254.169.254", "", "*", "*.example.org", "loca\tlhost", "localhost evil.example",
-    "localhost,evil.example", "xn--lcalhost-9bb", "-localhost", "_", "a..b", "testserver",
-)  # fmt: skip
-FOREIGN_ORIGINS = (
-    "https://evil.example", "http://evil.example:8501", "http://localhost", "http://localhost:8502", "https://127.0.0.1:8501",
-    "null", "file://localhost:8501", "file://", "ftp://localhost:8501", "ws://localhost:8501", "chrome-extension://abc",
-    "http://[::1", "http://[::1]:x", "http://localhost:x", "http://localhost:8501@evil.example",
-    "http://evil.example@localhost:8501",
-    "http://localhost:8501/", "http://localhost:8501#a", "http://localhost:8501, http://evil.example",
-    "//localhost:8501",
-    "localhost:8501", "http:localhost:8501", "http://", "https://", " ", "javascript://localhost:8501",
-    "data:text/html,x",
-)  # fmt: skip
 
 
 async def welcome(scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,6 +19,7 @@ from tests.soak.hostile import hostile, sound_files
 from tests.soak.kill_moments import InRun, Scene
 from tests.soak.killed_server import check_home, wait_until_gone
 from tests.soak.served import Served, served
+from tests.soak.strangers import foreign, idle
 from tests.soak.two_people import forge, served_with_login
 from tests.soak.uploads import SOUND, stored, uploads
 from tests.soak.visitor import Visitor
@@ -116,3 +117,10 @@ def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: 
         assert moment.kept >= 1
         database_damaged_under(server, moment.run_id)
         check_home(scene.home)
+
+
+def test_strangers_are_refused_and_silent_connections_go(tmp_path: Path) -> None:
+    with served(tmp_path, module="tests.soak.scripted_server", **SETTINGS) as server:
+        assert foreign(server) == []
+        silent = idle(server, 300)
+    assert silent.after <= silent.before + 8, silent

@@ -1,0 +1,146 @@
+"""Requests for names and from origins that are not the server's, and a thousand connections that say nothing.
+
+    python -m tests.soak.strangers [--connections 1000]
+
+Half of the connections are web sockets, the others send no byte; the server may have 1,024 descriptors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import socket
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.soak.served import Served, served
+
+FOREIGN_HOSTS = (
+    "evil.example", "evil.example:8501", "localhost.evil.example", "127.0.0.1.evil.example:8501", "localhost.example",
+    "localhost:evil", "localhost:99999", "localhost:", "localhost:8501:8501", "localhost.", "localhost@evil.example",
+    "evil.example@localhost", "localhost/evil.example", "localhost#evil", "localhost?evil", "http://localhost", "[::1",
+    "::1", "[::1]evil", "[::2]:8501", "10.0.0.1:8501", "192.168.1.7", "0.0.0.0", "0.0.0.0:8501", "127.1", "2130706433",
+    "0x7f000001", "127.0.0.2", "169.254.169.254", "", "*", "*.example.org", "loca\tlhost", "localhost evil.example",
+    "localhost,evil.example", "xn--lcalhost-9bb", "-localhost", "_", "a..b", "testserver",
+)  # fmt: skip
+FOREIGN_ORIGINS = (
+    "https://evil.example", "http://evil.example:8501", "http://localhost", "http://localhost:1", "https://127.0.0.2",
+    "null", "file://localhost:8501", "file://", "ftp://localhost:8501", "ws://localhost:8501", "chrome-extension://abc",
+    "http://[::1", "http://[::1]:x", "http://localhost:x", "http://localhost:8501@evil.example",
+    "http://evil.example@localhost:8501", "http://localhost:8501/", "http://localhost:8501#a",
+    "http://localhost:8501, http://evil.example", "//localhost:8501", "localhost:8501", "http:localhost:8501",
+    "http://", "https://", " x", "javascript://localhost:8501", "data:text/html,x",
+)  # fmt: skip
+_REFUSED = (400, 403, 421)
+_HEALTH_SECONDS = 1.0
+_GONE_SECONDS = 30.0
+_DESCRIPTORS = 1024
+_LEFT_OVER = 8
+"""Descriptors that a server may hold more than before: of caches, of the question on its health."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """What came of silent connections: the slowest answer on the server's health, and descriptors before and after."""
+
+    health_seconds: float
+    before: int
+    most: int
+    after: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the server answered meanwhile, and nothing was left."""
+        return self.health_seconds <= _HEALTH_SECONDS and self.after <= self.before + _LEFT_OVER
+
+
+def foreign(server: Served) -> list[str]:
+    """Return the names and origins that were let in, by a request or a connection."""
+    own = urllib.parse.urlsplit(server.url).netloc
+    shapes = [(host, "") for host in FOREIGN_HOSTS] + [(own, origin) for origin in FOREIGN_ORIGINS]
+    found = []
+    for host, origin in shapes:
+        for kind in ("GET", "DELETE", "connect"):
+            status = _status(server.url, kind, host, origin)
+            if status not in _REFUSED:
+                found.append(f"{kind} {host!r} {origin!r}: {status}")
+    return found
+
+
+def _status(url: str, kind: str, host: str, origin: str) -> int:
+    path = "/_stcore/stream" if kind == "connect" else "/_stcore/health"
+    with closing(_connection(url)) as connection:
+        connection.sendall(_head(kind, path, host, origin))
+        line = connection.recv(4096).split(b"\r\n", 1)[0].split()
+    return int(line[1]) if len(line) > 1 else 400
+
+
+def _connection(url: str) -> socket.socket:
+    place = urllib.parse.urlsplit(url)
+    return socket.create_connection((str(place.hostname), int(place.port or 80)), timeout=20)
+
+
+def _head(kind: str, path: str, host: str, origin: str) -> bytes:
+    lines = [f"{'GET' if kind == 'connect' else kind} {path} HTTP/1.1", f"Host: {host}"]
+    if origin:
+        lines.append(f"Origin: {origin}")
+    if kind == "connect":
+        key = base64.b64encode(os.urandom(16)).decode()
+        lines += ["Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13"]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def idle(server: Served, connections: int) -> Idle:
+    """Open that many connections that say nothing, and ask the server how it is until they are gone."""
+    server.process.rlimit(psutil.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+    own = urllib.parse.urlsplit(server.url).netloc
+    before, slowest, most = server.process.num_fds(), _ask(server.url), 0
+    opened = []
+    try:
+        for number in range(connections):
+            opened.append(_connection(server.url))
+            if number % 2:
+                opened[-1].sendall(_head("connect", "/_stcore/stream", own, server.url))
+            if number % 50 == 0:
+                slowest, most = max(slowest, _ask(server.url)), max(most, server.process.num_fds())
+        deadline = time.monotonic() + _GONE_SECONDS
+        while server.process.num_fds() > before + _LEFT_OVER and time.monotonic() < deadline:
+            slowest, most = max(slowest, _ask(server.url)), max(most, server.process.num_fds())
+            time.sleep(0.2)
+        return Idle(health_seconds=slowest, before=before, most=most, after=server.process.num_fds())
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def _ask(url: str) -> float:
+    started = time.perf_counter()
+    with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
+        assert answer.read() == b"ok"
+    return time.perf_counter() - started
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try both, and say what came of it in a line each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connections", type=int, default=1000)
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder), module="tests.soak.scripted_server") as server:
+        let_in, silent = foreign(server), idle(server, given.connections)
+    shapes = len(FOREIGN_HOSTS) + len(FOREIGN_ORIGINS)
+    sys.stdout.write(f"{len(let_in)} of {3 * shapes} foreign requests were let in {let_in}\n{silent}\n")
+    return int(bool(let_in) or not silent.is_sound)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
