@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def search(text: str, library: ModelLibrary | None = None, limit: int = 50) -> l
     return [load_catalogue()[position] for *_, position in sorted(found)[:limit]]
 
 
-@cache
+@lru_cache(maxsize=8192)  # the names of the catalogue, and not all that was ever typed
 def _compact(text: str) -> str:
     return _SEPARATORS.sub("", text.lower())
 

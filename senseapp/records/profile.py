@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Literal
 
 from senseapp.compressions import get
 from senseapp.core.errors import InvalidSpec, NoLayersSelected
+from senseapp.core.patterns import matcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,15 +209,17 @@ def select_layers(
 
     Raises:
         NoLayersSelected: nothing is left, with what there would have been.
+        InvalidSpec: there are too many patterns.
     """
     if not profile.layers:
         raise NoLayersSelected("This model has no compressible layers: it holds no convolution and no linear layer.")
-    named = [layer for layer in profile.layers if not patterns or any(fnmatchcase(layer.name, one) for one in patterns)]
+    fits = matcher(patterns)
+    named = [layer for layer in profile.layers if not patterns or fits(layer.name)]
     if not named:
         examples = ", ".join(layer.name for layer in profile.layers[:3])
+        asked = " or ".join([*patterns[:_NAMED], *["…"] * (len(patterns) > _NAMED)])
         raise NoLayersSelected(
-            f"No layer matches {' or '.join(patterns)}. Layers here are called {examples}, …; "
-            "use * for any text, for example *conv*."
+            f"No layer matches {asked}. Layers here are called {examples}, …; use * for any text, for example *conv*."
         )
     typed = tuple(layer for layer in named if not types or layer.layer_type in types)
     if not typed:

@@ -110,6 +110,25 @@ def test_a_page_escapes_whatever_it_is_given() -> None:
     assert page.text[0].value == "**x** :material/home: [y](z)"
 
 
+def _a_field() -> None:
+    import streamlit as st
+
+    from senseapp.app.common import texts as texts  # as every page does
+
+    st.caption(f"typed {len(st.text_input('Name', key='n'))}, {len(st.text_area('Notes', key='a', max_chars=7))}")
+
+
+def test_a_field_takes_no_more_than_browsers_let_it_become() -> None:
+    from streamlit.testing.v1 import AppTest
+
+    page = AppTest.from_function(_a_field).run()
+    page.text_input(key="n").set_value("x" * 300).run()
+    assert page.caption[0].value == "typed 300, 0"
+    page.text_input(key="n").set_value("x" * 2_000_000).run()
+    page.text_area(key="a").set_value("x" * 8).run()
+    assert page.caption[0].value == "typed 300, 7"
+
+
 def test_markup_is_a_text_for_streamlit() -> None:
     assert isinstance(md("x"), str)
     assert type(str(md("x"))) is str

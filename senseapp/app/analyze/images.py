@@ -286,6 +286,7 @@ def _folder(draft: DataSpec) -> DataSpec | None:
     roots = configured_data_roots()
     text = st.text_input(
         "Folder on the server",
+        max_chars=4_096,
         value=draft.path or str(roots[0]),
         key="analyze.data.folder",
         help="Folders that this server lets you read: " + ", ".join(str(root) for root in roots),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from senseapp.app.common.notices import complain, errors_here, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.words import format as fmt
 from senseapp.compressions import CompressionDescription
-from senseapp.core.errors import SenseError
+from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.core.markdown import md
+from senseapp.core.patterns import matcher
 from senseapp.core.site import SITE
 from senseapp.engine.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
@@ -104,13 +104,20 @@ def choose_measuring(
     }
 
 
+_LONGEST_LIST = 50_000  # characters: some hundred names of layers
+
+
 def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
-    """Return the names of the layers that fit any of the patterns and any of the types; empty means all."""
+    """Return the names of the layers that fit any of the patterns and any of the types; empty means all.
+
+    Raises:
+        InvalidSpec: there are too many patterns.
+    """
+    fits = matcher(patterns)
     return [
         layer.name
         for layer in profile.layers
-        if (not patterns or any(fnmatchcase(layer.name, pattern) for pattern in patterns))
-        and (not types or layer.layer_type in types)
+        if (not patterns or fits(layer.name)) and (not types or layer.layer_type in types)
     ]
 
 
@@ -120,6 +127,7 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
         value=", ".join(draft.layers),
         placeholder="all",
         key="analyze.options.layers",
+        max_chars=_LONGEST_LIST,
         help="Names of layers; * stands for anything: layer1.*, *.conv2. Separate several by commas. Leave empty for "
         "all layers.",
         persist_state="session",
@@ -139,7 +147,11 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
     )
     if profile is None or not (patterns or types):
         return patterns, types
-    found = matching_layers(profile, patterns, types)
+    try:
+        found = matching_layers(profile, patterns, types)
+    except InvalidSpec as error:
+        complain(str(error))
+        return None
     if not found:
         some = ", ".join(layer.name for layer in profile.layers[:3])
         complain(f"No compressible layer fits. Layer names of this model look like {some}; * stands for anything.")

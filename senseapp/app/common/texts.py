@@ -1,4 +1,4 @@
-"""The one way by which texts get on pages: Streamlit's functions, which take every text as Markdown, made to escape.
+"""The one way by which texts get on pages, and from browsers: Streamlit's functions, made to escape and to limit.
 
 A page calls them as usual. A ``str`` is shown as it is written, whoever wrote it; what is to be bold, a heading, a list
 or an icon is said with :func:`senseapp.core.markdown.md`. The functions are changed when this package is imported.
@@ -32,6 +32,11 @@ FORBIDDEN = frozenset({"write", "write_stream", "latex", "table", "exception", "
 """Functions whose texts are not escaped here; no page calls them, as ``scripts/markup.py`` checks."""
 
 
+TYPED = {"text_input": 300, "text_area": 20_000}
+"""Fields that people type into, with the most characters that one takes, where the page does not say another number:
+Streamlit cuts off what a browser sends beyond."""
+
+
 def escape_texts() -> None:
     """Let all of Streamlit's functions that show text show it as it is written; again does nothing."""
     if hasattr(DeltaGenerator.markdown, "escapes"):
@@ -60,9 +65,13 @@ def _texts_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
 def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: bool = False) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
+    most = TYPED.get(function.__name__, 0)
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
+        if most:
+            given.arguments["max_chars"] = given.arguments.get("max_chars") or most
         for name in texts:
             if name in given.arguments:
                 given.arguments[name] = _escaped(given.arguments[name])

@@ -11,12 +11,14 @@ from senseapp.app.charts.histogram_wall import colours_text, shares_text, small_
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, words
 from senseapp.app.common.figure import chart_downloads, show_caveat
+from senseapp.app.common.notices import complain
 from senseapp.app.common.state import pick
-from senseapp.app.results.layer_side import name_fits
 from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
+from senseapp.core.patterns import matcher, part_of_name
 from senseapp.records.histogram import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.runs.layer_tasks import HistogramWall
@@ -51,12 +53,18 @@ def choose_layers(view: RunView, row: st.delta_generator.DeltaGenerator) -> list
     wanted = row.text_input(
         "Layers",
         **bound(view.run_id, "wall", words(), "", key=f"histogram.search.{view.run_id}"),
+        max_chars=5_000,
         label_visibility="collapsed",
         width=420,
         placeholder="All layers; or part of a name, or layer1.*.conv2",
     )
     parts = [part for part in wanted.split(",") if part.strip()] or [""]
-    return [layer.name for layer in view.result.profile.layers if any(name_fits(layer.name, part) for part in parts)]
+    try:
+        fits = matcher(map(part_of_name, parts))
+    except InvalidSpec as error:
+        complain(str(error))
+        return []
+    return [layer.name for layer in view.result.profile.layers if fits(layer.name.lower())]
 
 
 def _page_of(view: RunView, names: Sequence[str]) -> Sequence[str]:

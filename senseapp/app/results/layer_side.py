@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import pandas as pd
 import streamlit as st
@@ -24,6 +24,7 @@ from senseapp.app.results.view import RunView
 from senseapp.app.words import format as fmt
 from senseapp.app.words.wording import caveat_of
 from senseapp.core.markdown import md
+from senseapp.core.patterns import matcher, part_of_name
 from senseapp.metrics import METRICS
 from senseapp.records.diagnosis import shares_of_damage
 from senseapp.records.measurement import SensitivityResult
@@ -43,25 +44,18 @@ class LayerFilter:
 
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of ``frame``, of a coupled group if one of its members fits."""
-        fits = {members: any(self._takes(name) for name in members.split(", ")) for members in set(frame["members"])}
+        named = matcher([part_of_name(self.name)])
+        fits = {
+            members: any(self._takes(name, named) for name in members.split(", ")) for members in set(frame["members"])
+        }
         chosen = frame["members"].map(fits).astype(bool)
         if self.types:
             chosen &= frame["layer_type"].isin(self.types)
         return frame[chosen]
 
-    def _takes(self, layer: str) -> bool:
+    def _takes(self, layer: str, named: Callable[[str], bool]) -> bool:
         inside = not self.blocks or any(layer.startswith(f"{block}.") for block in self.blocks)
-        return inside and name_fits(layer, self.name)
-
-
-def name_fits(layer: str, wanted: str) -> bool:
-    """Whether ``wanted`` is a part of the name, or a pattern such as ``layer1.*.conv2`` for the whole of it.
-
-    >>> name_fits("layer1.0.conv2", "Conv"), name_fits("layer1.0.conv2", "conv*")
-    (True, False)
-    """
-    part = wanted.strip().lower()
-    return fnmatchcase(layer.lower(), part if "*" in part or "?" in part else f"*{part}*")
+        return inside and named(layer.lower())
 
 
 def types_of(frame: pd.DataFrame) -> list[str]:
