@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import OperationMode, storage_of
 from senseapp.core.errors import UnsupportedModel, first_line_of
+from senseapp.layers.broken_weights import check_weights
 from senseapp.layers.products import products_of
 from senseapp.layers.trace import CallTrace, WeightUse, tensors_in, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
@@ -110,9 +111,11 @@ def profile_model(
     """Describe ``module`` from one forward pass of ``sample``, float32 (N, C, H, W), unless its ``trace`` is given.
 
     Raises:
-        UnsupportedModel: it fails on the sample, or what it returns is not an output of ``task``, where one is given.
+        UnsupportedModel: it fails on the sample, what it returns is not an output of ``task``, where one is given, or a
+            weight is not a number, see :func:`~senseapp.layers.broken_weights.check_weights`.
     """
     trace = trace or watched_pass(module, sample)
+    check_weights(module, trace)
     if task is not None:
         task.check_output(trace.output, len(sample))
     layers = _layers(module, trace)

@@ -15,19 +15,16 @@ from torch import nn
 from senseapp.compressions import QuantizationConfig, SparsityConfig, obs
 from senseapp.compressions.base import WeightGrid
 from senseapp.compressions.quantization.grid import GRIDS
-from senseapp.engine.context import MeasurementContext
 from senseapp.engine.sweep import measure
 from senseapp.layers.layer_product import LayerProduct
-from senseapp.models.loaded import LoadedModel, Preprocessing
-from senseapp.records.measurement import SensitivityResult, change_in
+from senseapp.records.measurement import change_in
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.schedules.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.schedules.methods import make_schedule
 from senseapp.schedules.prove import prove
 from senseapp.schedules.repair_choice import measured_quickly
 from senseapp.schedules.sizes import as_integers
-from tests.small_models import images_for
+from tests.small_evaluator import evaluator_of
 
 
 def problem(seed, *, rows=6, width=6, groups=1):
@@ -202,22 +199,6 @@ def network():
     model = _Network().eval()
     model.bn.running_var.fill_(2.0)
     return model
-
-
-def evaluator_of(network, *configs, count=48):
-    profile = replace(MeasurementContext.prepare(network, images_for(2)).profile, title="small")
-    level = 3.0 if isinstance(configs[0], QuantizationConfig) else 0.5
-    spec = RunSpec(sensitivity=SensitivitySpec(compression=configs[0], levels=(level,)))
-    result = SensitivityResult(spec=spec, profile=profile, metric="kl", baseline={}, measurements=(), num_samples=count)
-    model = LoadedModel(
-        module=network,
-        title="small",
-        preprocessing=Preprocessing(input_shape=(3, 8, 8), mean=(0.5,) * 3, std=(0.5,) * 3),
-        num_classes=10,
-        pretrained=True,
-    )
-    images = ProofImages(curves=images_for(count), proof=images_for(40, seed=9), note="")
-    return ScheduleEvaluator.open(result, other=configs[1] if len(configs) > 1 else None, model=model, images=images)
 
 
 def schedule(evaluator, levels):
